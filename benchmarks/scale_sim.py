@@ -73,8 +73,18 @@ def rank_of(number: int, world: int, port: int) -> DistEnv:
     )  # fmt: skip
 
 
-def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results: Any) -> None:
-    """Join and leave as these ranks, a thread each, and put their times and requests into the queue."""
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def act_as_ranks(numbers: range, world: int, store: tuple[int, int], start: Barrier, results: Any) -> None:
+    """Join and leave as these ranks, a thread each, and put their times and requests into the queue.
+
+    `store` is its port and its process.
+    """
+    port, server = store
     threading.stack_size(STACK)
     # it looks at all descriptors of its process: a few of a rank, but 1,250 times 1,250 here
     barriers.keep_alive = lambda port: None
@@ -82,10 +92,10 @@ def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results:
     at_leave, lock = threading.Barrier(len(numbers)), threading.Lock()
     costs: list[tuple[int, int, int, float]] = []
     released: list[float] = []
-    complete: list[float] = []  # when rank 0 saw that all have come to the last barrier
+    complete: list[tuple[float, float]] = []  # when rank 0 saw all at the last barrier, and the store's processor time
 
     def note(reports: Sequence[str], keys: Sequence[str]) -> str:
-        complete.append(time.monotonic())
+        complete.append((time.monotonic(), processor_seconds(server)))
         return ""
 
     def act(number: int) -> None:
@@ -113,14 +123,14 @@ def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results:
 
 
 @contextlib.contextmanager
-def store_process() -> Iterator[int]:
-    """Yield the port of a store that the job's own helper holds."""
+def store_process() -> Iterator[tuple[int, int]]:
+    """Yield the port and the process of a store that the job's own helper holds."""
     helper = subprocess.Popen(
         [sys.executable, "-u", rendezvous.__file__, "--host", "127.0.0.1"], stdout=subprocess.PIPE, text=True
     )
     try:
         assert helper.stdout is not None
-        yield int(helper.stdout.readline())
+        yield int(helper.stdout.readline()), helper.pid
     finally:
         helper.kill()
         helper.wait()
@@ -129,11 +139,11 @@ def store_process() -> Iterator[int]:
 def simulate(world: int) -> dict[str, float]:
     """Return the seconds and the requests of one join and one last barrier of `world` ranks."""
     context = multiprocessing.get_context("spawn")
-    with store_process() as port:
+    with store_process() as store:
         start, results = context.Barrier(PROCESSES), context.SimpleQueue()
         share = world // PROCESSES
         workers = [
-            context.Process(target=act_as_ranks, args=(range(i * share, (i + 1) * share), world, port, start, results))
+            context.Process(target=act_as_ranks, args=(range(i * share, (i + 1) * share), world, store, start, results))
             for i in range(PROCESSES)
         ]
         for worker in workers:
@@ -141,15 +151,18 @@ def simulate(world: int) -> dict[str, float]:
         found = [results.get() for _ in workers]
         for worker in workers:
             worker.join()
+        used = processor_seconds(store[1])
     costs = [one for _, some, _, _ in found for one in some if one[0]]  # rank 0 reads what all posted
     last = max(max(released) for _, _, released, _ in found)
+    complete = next(one for _, _, _, seen in found for one in seen)
     costs.remove(max(costs, key=lambda one: one[1]))  # the rank that came first looks for absent ones
     return {
         "join": max(one[3] for one in costs) - min(began for began, _, _, _ in found),
         "requests": max(one[1] for one in costs),
         "bytes": max(one[2] for one in costs),
         "leave": last - max(one[3] for one in costs),
-        "release": last - next(at for _, _, _, complete in found for at in complete),
+        "release": last - complete[0],
+        "server": used - complete[1],
     }
 
 
@@ -291,6 +304,10 @@ def main() -> None:
     left = simulate(LEAVING)
     print(f"{LEAVING:,} ranks: the last barrier with all its new connections: {left['leave']:.1f} s")
     met.append(show(f"{LEAVING:,} ranks: from the last one's report until all are released", left["release"], 1, "s"))
+    print(
+        f"the store used {left['server']:.2f} s of processor time for this release; the rest is the time of"
+        f" {LEAVING:,} ranks that share {os.cpu_count()} cores with it here"
+    )
     sys.exit(0 if all(met) else 1)
 
 

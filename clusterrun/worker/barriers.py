@@ -35,7 +35,7 @@ FIRST_POLL_S, SLOWEST_POLL_S = 0.01, 0.5  # between two polls of the store
 REPORT_EVERY_S = 60.0
 ACTED_S = 10.0  # until all ranks have acted on the result of the last barrier
 VERDICT_S = 30.0  # from the join limit until the rank that came first has posted who is absent
-ABSENT = "-"  # what the store returns for a key that is not there
+UNLIKELY = "-"  # a value that no rank posts
 KEEP_ALIVE_S = 60  # without data, until the kernel probes a connection
 LONGEST_WAIT_S = 20 * 86_400.0  # torch counts milliseconds in 32 bits
 Found = TypeVar("Found")
@@ -62,11 +62,15 @@ class SealedStore:
         return bool(found == sealed.encode())
 
     def get(self, key: str) -> str | None:
-        """Return what one of our ranks posted, None if none did.
+        """Return what one of our ranks posted, None if none did."""
+        return self._read(key) if self.store.check([key]) else None
 
-        It takes one request: torch's `get` makes two, and waits for a key that is not there. ABSENT is never posted.
+    def _read(self, key: str) -> str | None:
+        """Return the value of a key that is there; torch's `get` would wait for it first, a request more.
+
+        Not for a key that may be missing: this request wakes the ranks that wait for it (seen with torch 2.13).
         """
-        return self._seal.open(key, self.store.compare_set(key, ABSENT, ABSENT))
+        return self._seal.open(key, self.store.compare_set(key, UNLIKELY, UNLIKELY))
 
     def get_all(self, keys: Sequence[str]) -> list[str] | None:
         """Return what our ranks posted at these keys, None if one is missing. It takes two requests in all."""
@@ -91,7 +95,8 @@ class SealedStore:
             if time.monotonic() < deadline:
                 raise  # the store is gone
             return None
-        return _wait(lambda: self.get(key), deadline)  # at once, unless a stranger posted it: a rank replaces that
+        found = self._read(key)
+        return found if found is not None else _wait(lambda: self.get(key), deadline)  # a rank replaces a stranger's
 
     def other_keys(self) -> list[str]:
         """Return the keys that are not the worker's; none if this torch cannot list keys."""
