@@ -13,7 +13,6 @@ from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.job import LOCAL, Outcome
 
 if TYPE_CHECKING:
-    from clusterrun.records.run_record import RunRecord
     from clusterrun.state.reconcile import RunState
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
@@ -26,10 +25,10 @@ _OPTIONS = (
 
 
 class After(NamedTuple):
-    """The jobs that a new job waits for: sbatch's conditions, and the runs among them."""
+    """The jobs that a new job waits for: sbatch's conditions, and each job with its scheduler and cluster."""
 
     conditions: tuple[str, ...]
-    runs: tuple[RunRecord, ...]
+    places: tuple[tuple[str, str, str], ...]
 
 
 NOTHING = After((), ())
@@ -47,20 +46,21 @@ def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str])
 
     Raises NoSuchJob, and RequestError for a job that can no longer succeed.
     """
-    conditions, runs = [], []
+    conditions, places = [], []
     for kind, words in (("afterany", ended), ("afterok", succeeded)):
         for name in find_ids(cluster, words):
             run = cluster.run(name)
             if run is not None and run.job_id is None:
                 raise NoSuchJob(f"run {name} has no job yet", hint=f"clusterrun submit --recover {name}")
             states = cluster.status([name])
-            job = str(run.job_id) if run is not None else name.partition(";")[0]
-            if _is_met(states, job, must_succeed=kind == "afterok"):
+            base, _, elsewhere = name.partition(";")
+            job = str(run.job_id) if run is not None else base
+            if _is_met(states, job, is_run=run is not None, must_succeed=kind == "afterok"):
                 cluster.notify(f"job {job} has ended already; not waiting for it")
                 continue
             conditions.append(f"{kind}:{job}")
-            runs += [run] if run is not None else []
-    return After(tuple(conditions), tuple(runs))
+            places.append((job, run.scheduler, run.cluster) if run is not None else (job, "slurm", elsewhere))
+    return After(tuple(conditions), tuple(places))
 
 
 def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
@@ -70,18 +70,21 @@ def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
     from clusterrun.submit.depend import depend
 
     plan = cluster.plan(args, change=lambda request: depend(request, after.conditions))
-    new = plan.record
-    for run in after.runs:
-        if run.scheduler != new.scheduler or (run.cluster and new.cluster and run.cluster != new.cluster):
-            there, here = ("this machine" if one.scheduler == LOCAL else f"cluster {one.cluster}" for one in (run, new))
+    here = (plan.record.scheduler, plan.record.cluster)
+    for job, scheduler, where in after.places:
+        if scheduler != here[0] or (where and where != here[1]):
             raise RequestError(
-                f"the new job, on {here}, cannot wait for job {run.job_id}, on {there}",
-                hint=f"wait for it first: clusterrun wait {run.job_id}",
+                f"the new job, on {_place(*here)}, cannot wait for job {job}, on {_place(scheduler, where)}",
+                hint=f"wait for it first: clusterrun wait {job}",
             )
     return plan
 
 
-def _is_met(states: Sequence[RunState], job: str, *, must_succeed: bool) -> bool:
+def _place(scheduler: str, cluster: str) -> str:
+    return "this machine" if scheduler == LOCAL else f"cluster {cluster}" if cluster else "a cluster"
+
+
+def _is_met(states: Sequence[RunState], job: str, *, is_run: bool, must_succeed: bool) -> bool:
     """Return whether a job, or all tasks of an array, have ended as wanted; raises RequestError if that is over."""
     for state in states:
         status = state.status
@@ -89,6 +92,6 @@ def _is_met(states: Sequence[RunState], job: str, *, must_succeed: bool) -> bool
             again = "resume" if status.outcome is Outcome.STOPPED else "resubmit"
             raise RequestError(
                 f"job {status.id} is {status.state}, so a job with --after-ok {job} would never start",
-                hint=f"use --after, or first `clusterrun {again} {job}`",
+                hint=f"use --after, or first `clusterrun {again} {job}`" if is_run else "use --after",
             )
     return bool(states) and all(state.status.is_final for state in states)

@@ -10,6 +10,7 @@ from clusterrun.cli.after import NOTHING, After, plan_after
 from clusterrun.cli.follow import follow_run, report_end
 from clusterrun.cli.submit import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.show import state_json
@@ -39,9 +40,14 @@ def submit_chain(
             return plan_after(cluster, args, after if args is jobs[0] else NOTHING)
         assert before.job_id is not None
         conditions = [f"{AFTER_OK}:{before.job_id.base}"]
-        return cluster.plan(args, change=lambda request: depend(request, conditions, instead=True))
+        return cluster.plan(args, change=lambda request: depend(request, conditions))
 
     plans = [plan(args, None) for args in jobs]
+    if len({(one.record.scheduler, one.record.cluster) for one in plans}) > 1:
+        raise RequestError(
+            "the jobs of a chain cannot wait for each other: some run on Slurm and some on this machine",
+            hint="add --scheduler slurm or --scheduler local",
+        )
     for one in plans:
         for line in (*one.notices, *(cluster.check(one) if check else ())):
             ui.note(line)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,10 +15,9 @@ from clusterrun.errors import Ambiguous, RequestError
 from clusterrun.job import Outcome
 from clusterrun.records import cleaning, run_record
 from clusterrun.records.cleaning import Item
-from clusterrun.state.filters import parse_since
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import format_bytes, format_when, plural
+from clusterrun.terminal.units import format_age, format_bytes, parse_since, plural
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster
@@ -38,9 +38,9 @@ class Target(NamedTuple):
     """A folder to delete, and the run whose checkpoints it contains (None for a data cache) with its state and end."""
 
     item: Item
+    ended: float
     run: RunRecord | None = None
     state: str = ""
-    ended: float | None = None
 
 
 @click.command()
@@ -59,15 +59,16 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
       clusterrun clean --dry-run
       clusterrun clean --older-than 1w
 
-    Without its checkpoints a run cannot be resumed. Its records, logs, metrics and model are kept, and so are
-    checkpoints that another run starts from, and all files of runs that are active or whose state is unknown.
+    Without its checkpoints a run cannot be resumed. Its records, logs, metrics and model are kept. Also kept are the
+    checkpoints of your own scripts that succeeded (they may be the result), those that another of your runs names in
+    its settings or arguments, and all files of runs that are active or whose state is unknown.
     """
     ui = Ui("clean", as_json=as_json)
     session: Session = ctx.obj
     now = time.time()
     before = _parse_age(older_than, now)
     cluster = session.cluster(ui.note)
-    targets = _find_targets(ui, cluster, before)
+    targets = _find_targets(cluster, before, ui.note)
     size = format_bytes(cleaning.total([target.item for target in targets]))
     shown = [_row(target, now) for target in targets]
     if not targets:
@@ -88,6 +89,8 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
         if not click.confirm(f"Delete {size}?", err=True):
             ui.note("nothing was deleted")
             return
+        still = {target.item.path for target in _find_targets(cluster, before, lambda line: None)}
+        targets = [target for target in targets if target.item.path in still]  # a run may have been submitted meanwhile
     deleted = [target for target in targets if _delete(ui, cluster, target)]
     freed = cleaning.total([target.item for target in deleted])
     ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
@@ -95,32 +98,43 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     ctx.exit(0 if len(deleted) == len(targets) else 1)
 
 
-def _find_targets(ui: Ui, cluster: Cluster, before: float) -> list[Target]:
+def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) -> list[Target]:
     store = cluster.store()
+    runs = store.all()
+    if unreadable := cleaning.find_unreadable(store.folders(), runs):
+        note(f"nothing is deleted while a record cannot be read, as its run may be active: {unreadable[0]}")
+        return []
     states = cluster.states(store.here())
-    found = [target for state in states if _is_old(state, before) and (target := _checkpoints(state)) is not None]
-    old = {target.run.run_id: target.run for target in found if target.run}
-    users = cleaning.find_users([*old.values()], [run for run in store.all() if run.run_id not in old])
-    for run_id, user in users.items():
-        ui.note(f"keeping the checkpoints of {_name(old[run_id])}: {_name(user)} starts from them")
-    targets = [target for target in found if target.run and target.run.run_id not in users]
+    over = [target for state in states if (target := _target(state)) is not None and target.ended < before]
+    old = {target.run.run_id: target.run for target in over if target.run}
+    users = cleaning.find_users([*old.values()], [run for run in runs if run.run_id not in old])
+    for target in over:
+        if target.item.size and target.run and (user := users.get(target.run.run_id)):
+            note(f"keeping the checkpoints of {_name(target.run)}: {_name(user)} starts from them")
+    targets = [target for target in over if target.item.size and target.run and target.run.run_id not in users]
     caches = cleaning.find_caches(store.base.folder, before)
-    if caches and any(not state.status.is_final for state in states):
-        ui.note("keeping the data caches: a run of this project is active, or its state is unknown")
+    active = [state.record for state in states if state.record and not _is_over(state)]
+    if caches and active:
+        note(f"keeping the data caches: {_name(active[0])} is active, or its state is unknown")
         caches = []
-    return [*targets, *(Target(item, ended=item.used) for item in caches)]
+    return [*targets, *(Target(item, item.used) for item in caches)]
 
 
-def _checkpoints(state: RunState) -> Target | None:
-    assert state.record is not None
-    item = cleaning.find_checkpoints(state.record)
-    return Target(item, state.record, state.status.state, state.status.ended) if item is not None else None
+def _target(state: RunState) -> Target | None:
+    """Return a run that is over with its checkpoints, an item without a size if they are to be kept; else None."""
+    run = state.record
+    if run is None or not run.mine or not _is_over(state):
+        return None
+    item = cleaning.find_checkpoints(run)
+    ended = float(state.status.ended or max(run.submission.at, item.used if item else 0.0))
+    if item is None or (state.status.outcome is Outcome.DONE and not cleaning.is_task(run)):
+        item = Item(run.run_dir, 0, ended)
+    return Target(item, ended, run, state.status.state)
 
 
-def _is_old(state: RunState, before: float) -> bool:
-    run, status = state.record, state.status
-    known = status.is_final and status.outcome is not Outcome.LOST
-    return run is not None and run.mine and known and (status.ended or run.submission.at) < before
+def _is_over(state: RunState) -> bool:
+    status = state.status
+    return status.is_final and status.outcome is not Outcome.LOST and not state.copies and not state.earlier
 
 
 def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
@@ -139,7 +153,7 @@ def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
     except Ambiguous as error:
         ui.note(f"keeping the checkpoints of {_name(run)}: {error.message}" if run else error.message)
     except OSError as error:
-        ui.note(f"cannot delete {target.item.path}: {error.strerror or error}")
+        ui.note(f"deleted only a part of {target.item.path}: {error.strerror or error}; run the command again")
     return False
 
 
@@ -151,7 +165,7 @@ def _row(target: Target, now: float) -> Sequence[str]:
     what, job, name = "data cache", "", target.item.path.name
     if target.run is not None:
         what, job, name = "checkpoints", str(target.run.job_id or ""), target.run.name
-    return (what, job, name, target.state, format_when(target.ended, now), format_bytes(target.item.size))
+    return (what, job, name, target.state, f"{format_age(now - target.ended)} ago", format_bytes(target.item.size))
 
 
 def _json(target: Target) -> dict[str, object]:
@@ -160,9 +174,6 @@ def _json(target: Target) -> dict[str, object]:
 
 
 def _parse_age(text: str, now: float) -> float:
-    try:
-        return parse_since(text, now)
-    except RequestError:
-        raise RequestError(
-            f"--older-than: {text[:40]!r} is not an age", hint="for example --older-than 30d, 12h or 1w"
-        ) from None
+    if not re.fullmatch(r"\d{1,9}[smhdw]", text, re.ASCII):
+        raise RequestError(f"--older-than: {text[:40]!r} is not an age", hint="for example --older-than 30d, 12h or 1w")
+    return parse_since(text, now)

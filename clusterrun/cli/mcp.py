@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
 ANSWER_S = 120.0
 """Seconds until a command is given up; a submission has its own limits below this."""
 LINES = 200
+LONGEST = 100_000
+"""Characters of an answer."""
 UNKNOWN = 75
 #: Options of submit that an agent may not use: they hide the cost of a job, or keep the tool from returning.
 _REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "--follow", "--wait", "--json",
-            "--no-check", "--dry-run", "--script")  # fmt: skip
+            "--no-check", "--dry-run", "--script", "--help", "-h")  # fmt: skip
 INSTRUCTIONS = """\
 Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.
 After a failure call `why` first: it names the first cause over all ranks. Read logs only for more context.
@@ -60,9 +63,10 @@ def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
     The server works in the current folder. It counts the GPU-hours of a job by its time limit, from the start of the
     server on.
     """
-    if allow_submit is (gpu_hours is None):
+    if allow_submit is (gpu_hours is None) or not math.isfinite(gpu_hours or 0):
         raise RequestError(
-            "--allow-submit and --gpu-hours are used together", hint="clusterrun mcp --allow-submit --gpu-hours 16"
+            "--allow-submit needs --gpu-hours with a number, and the other way round",
+            hint="clusterrun mcp --allow-submit --gpu-hours 16",
         )
     try:
         server = _make_server(Budget(gpu_hours) if gpu_hours is not None else None)
@@ -81,13 +85,11 @@ class Budget:
 
     def submit(self, arguments: list[str]) -> str:
         """Submit a job; `arguments` as in plan_submit, with --time. Refused if it exceeds the budget of GPU-hours."""
-        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        if refused := next((name for word in options if (name := word.partition("=")[0]) in _REFUSED), None):
-            raise Denied(f"{refused} cannot be used through this server")
+        _refuse(arguments, _REFUSED)
         with self._lock:
             hours = run_verb("submit", "--dry-run", *arguments)["gpu_hours"]
             if hours is None:
-                raise Denied("the cost of this job is unknown: add --time and --gpus-per-node")
+                raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and no --nodelist")
             if hours > self._left:
                 raise Denied(f"this job may use {hours:g} GPU-hours, but only {self._left:g} are left of the budget")
             try:
@@ -114,6 +116,8 @@ def run_verb(verb: str, *words: str) -> Any:
         done = shell.run(command, env=os.environ, timeout=ANSWER_S)
     except CommandError as error:
         raise Denied(f"`clusterrun {verb}` did not end: {error.message}") from None
+    except ValueError:  # a NUL, or half of a surrogate pair
+        raise Denied("an argument has a character that no command line can have", exit_code=2) from None
     try:
         envelope = json.loads(done.stdout)
     except ValueError:
@@ -161,6 +165,7 @@ def plan_submit(arguments: list[str]) -> str:
     `arguments` are those of `clusterrun submit`: ["--nodes", "2", "--gpus-per-node", "4", "--time", "1:00:00", "--",
     "train.py"].
     """
+    _refuse(arguments, (*_REFUSED, "--python"))  # the checks run the job's Python
     return _answer("submit", "--dry-run", *arguments)
 
 
@@ -170,7 +175,14 @@ READING = (list_jobs, job_status, why, logs, free, plan_submit)
 def _answer(verb: str, *options: str, job: str = "") -> str:
     if job.startswith("-"):
         raise Denied(f"not a job id or name: {job[:40]!r}")
-    return json.dumps(run_verb(verb, *options, *([job] if job else [])))
+    text = json.dumps(run_verb(verb, *options, *([job] if job else [])))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … (cut: {len(text):,} characters; ask for fewer lines)"
+
+
+def _refuse(arguments: list[str], names: Sequence[str]) -> None:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if refused := next((name for word in options if (name := word.partition("=")[0]) in names), None):
+        raise Denied(f"{refused} cannot be used through this server")
 
 
 def _make_server(budget: Budget | None) -> MCPServer[Any]:
@@ -190,5 +202,7 @@ def _make_server(budget: Budget | None) -> MCPServer[Any]:
                 raise ToolError(str(error)) from None
 
         named = functools.update_wrapper(call, tool)
-        server.tool(annotations=ToolAnnotations(read_only_hint=tool in READING, destructive_hint=False))(named)
+        server.tool(annotations=ToolAnnotations(read_only_hint=tool in READING, destructive_hint=tool not in READING))(
+            named
+        )
     return server

@@ -92,6 +92,11 @@ def submit(
     if ladder + chain + bool(recover) > 1:
         raise RequestError("--ladder, --chain and --recover cannot be combined", hint="use one of them")
     if recover:
+        if dry_run or after or after_ok or words or session.script is not None:
+            raise RequestError(
+                "--recover cannot be combined with a job, --dry-run, --after or --after-ok",
+                hint=f"clusterrun submit --recover {recover}",
+            )
         run = cluster.recover(recover)
         announce(ui, run, data=not wait)
         ctx.exit(stay(ui, cluster, run, follow=follow, wait=wait))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
+from clusterrun.jobspec.fields import gres_gpus
 from clusterrun.jobspec.spec import JobSpec
+from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.terminal.units import format_time, format_time_limit, plural
 
 if TYPE_CHECKING:
@@ -34,12 +37,18 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
 
 
 def gpu_hours(spec: JobSpec) -> float | None:
-    """Return the GPU-hours that a job may use by its time limits; None if one of the figures is not set."""
-    if spec.gpus_per_node == 0:
+    """Return the GPU-hours that a job may use within its time limits; None if its options do not determine them."""
+    gres = spec.directive("gres")
+    own_options = [one for one in spec.sbatch_args if one != KILL_ON_INVALID_DEP]
+    if spec.template or own_options or spec.directive("nodelist") or (gres and gres_gpus(gres) is None):
+        return None
+    each = gres_gpus(gres) if gres else spec.gpus_per_node
+    if each == 0:
         return 0.0
-    seconds = max(spec.time_limit or 0, spec.total_time or 0)
-    unknown = not seconds or (spec.gpus_per_node is None and not spec.directive("gres"))
-    return None if unknown else spec.allocated_nodes * spec.gpus_on_each_node * seconds / 3600
+    if each is None or not spec.time_limit:
+        return None
+    starts = math.ceil((spec.total_time or 0) / spec.time_limit) or 1
+    return spec.allocated_nodes * each * starts * spec.time_limit / 3600
 
 
 def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, str]:

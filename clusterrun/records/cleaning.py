@@ -11,11 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
 CHECKPOINTS, CACHE = "checkpoints", "cache"
+DELETED = ".deleted-"  # begins the name of a folder that is being deleted
 SPEC = "spec.json"
 
 
@@ -29,7 +31,20 @@ class Item(NamedTuple):
 
 def find_checkpoints(run: RunRecord) -> Item | None:
     """Return the folder of a run's checkpoints; None if there is none, or it is not a folder of the user's."""
-    return _measure(run.run_dir / CHECKPOINTS)
+    return _measure(run.run_dir / CHECKPOINTS) or _measure(run.run_dir / f"{DELETED}{CHECKPOINTS}")
+
+
+def is_task(run: RunRecord) -> bool:
+    """Return whether the run is a built-in task, whose result is its model folder: a script's may be a checkpoint."""
+    spec = run_record.read_json(run.run_dir / SPEC) or {}
+    work = spec.get("work")
+    return isinstance(work, dict) and work.get("kind") == "task"
+
+
+def find_unreadable(folders: Iterable[Path], runs: Iterable[RunRecord]) -> list[Path]:
+    """Return the run folders with a record that could not be read as one of the runs."""
+    known = {run.run_dir for run in runs}
+    return [folder for folder in folders if folder not in known and os.path.lexists(folder / "record.json")]
 
 
 def find_caches(base: Path, before: float) -> list[Item]:
@@ -59,11 +74,19 @@ def find_users(runs: Sequence[RunRecord], others: Iterable[RunRecord]) -> dict[s
 
 
 def delete(item: Item) -> None:
-    """Delete a folder of this user's; no link is followed. Raises OSError."""
+    """Delete a folder of this user's; no link is followed. Raises OSError.
+
+    It gets another name first, so that nobody resumes from what is left after an error.
+    """
     import shutil  # it loads the archive formats
 
+    name = item.path.name
     with safe_files.open_folder(item.path.parent) as parent:
-        shutil.rmtree(item.path.name, dir_fd=parent.descriptor)
+        if not name.startswith(DELETED):
+            doomed = f"{DELETED}{name}"
+            os.rename(name, doomed, src_dir_fd=parent.descriptor, dst_dir_fd=parent.descriptor)
+            name = doomed
+        shutil.rmtree(name, dir_fd=parent.descriptor)
 
 
 def total(items: Sequence[Item]) -> int:

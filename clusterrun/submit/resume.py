@@ -44,9 +44,17 @@ def resume(
         check(spec, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
             notify(f"{run.what} has no --resume-args: the script starts over unless it finds its own checkpoint")
+        if isinstance(spec.work, Task) and not _has_checkpoint(run, spec.work):
+            notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         store.stage_again(run, text)
         submission = rebuild_submission(run, logs, here.environ)._replace(dependency=spec.directive("dependency"))
         return protocol.submit(store, scheduler, run, submission, notify=notify)
+
+
+def _has_checkpoint(run: RunRecord, task: Task) -> bool:
+    """Return whether a run has checkpoints in its own folder; those in a folder of the user's are not looked for."""
+    elsewhere = "checkpoint_dir" in dict(task.settings)
+    return elsewhere or bool(run_record.list_names(run.run_dir / "checkpoints"))
 
 
 def _spec_again(run: RunRecord) -> tuple[JobSpec, Path]:

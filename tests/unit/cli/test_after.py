@@ -119,6 +119,13 @@ def test_a_job_on_another_cluster_cannot_be_waited_for(desk: Desk) -> None:
     assert "on cluster desk, cannot wait for job 104, on cluster other" in message and "clusterrun wait 104" in hint
 
 
+@pytest.mark.usefixtures("runs")
+def test_an_external_job_on_another_cluster_cannot_be_waited_for(desk: Desk) -> None:
+    desk.set(SLURM_CLUSTERS="desk,other")
+    said = desk.type("submit", "--after", "7;other", *DRY)
+    assert said.status == 2 and "cannot wait for job 7, on cluster other" in said.err
+
+
 # -- a chain -----------------------------------------------------------------------------------------------------------
 
 PLAIN = {"dry_run": False, "as_script": False, "check": True, "follow": False, "wait": False}
@@ -145,6 +152,13 @@ def test_each_job_of_a_chain_waits_for_the_one_before(
     assert [one.dependency for one in scheduler.submissions] == ["", "afterok:100", "afterok:101"]
     out = capfd.readouterr().out
     assert "Submitted 3 jobs" in out and "clusterrun cancel 100 101 102" in out
+
+
+def test_a_job_of_a_chain_keeps_its_own_dependency(desk: Desk, files: list[SubmitArgs]) -> None:
+    desk.write("b.toml", 'script = "train.py"\ngpus-per-node = 1\ndependency = "singleton"\n')
+    scheduler = FakeScheduler()
+    assert chain(desk, scheduler, files) == 0
+    assert [one.dependency for one in scheduler.submissions] == ["", "singleton,afterok:100", "afterok:101"]
 
 
 def test_a_bad_job_of_a_chain_is_found_before_the_first_is_submitted(desk: Desk, files: list[SubmitArgs]) -> None:
@@ -182,6 +196,7 @@ def test_a_dry_run_of_a_chain_writes_nothing(desk: Desk, files: list[SubmitArgs]
     (("a.toml", "--chain"), "--chain needs several job files"),
     (("a.toml", "b.toml", "--chain", "--", "train.py"), "--chain takes job files, not a script"),
     (("a.toml", "b.toml", "--chain", "--ladder"), "cannot be combined"),
+    (("--recover", "20261121-000001-k3v7qa", "--dry-run"), "--recover cannot be combined with a job, --dry-run"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("files")
 def test_mistyped_chains_are_refused(desk: Desk, words: tuple[str, ...], expected: str) -> None:

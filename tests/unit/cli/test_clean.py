@@ -19,9 +19,10 @@ from tests.unit.cli.test_cancel import Keyboard
 ME = getpwuid(os.getuid()).pw_name
 
 
-def with_checkpoints(desk: Desk, number: int = 1) -> RunRecord:
+def with_checkpoints(desk: Desk, number: int = 1, kind: str = "task") -> RunRecord:
     """A run with the folder of a checkpoint of one file."""
     made = run(Store(desk.project, desk.state), number)
+    (made.run_dir / "spec.json").write_text(json.dumps({"version": 1, "work": {"kind": kind}}))
     step = made.run_dir / "checkpoints" / "step-100"
     step.mkdir(parents=True)
     (step / "model.safetensors").write_bytes(b"x" * 8192)
@@ -52,6 +53,59 @@ def test_the_checkpoints_of_a_run_that_is_over_are_deleted_and_its_records_kept(
     assert said.status == 0 and said.out == "Deleted 0.0 MiB in 1 folder\n", said
     assert not (made.run_dir / "checkpoints").exists()
     assert (made.run_dir / "metrics.jsonl").exists() and (made.run_dir / "record.json").exists()
+
+
+@pytest.mark.parametrize(("status", "kept"), [(0, True), (1, False)], ids=["done", "failed"])
+def test_the_checkpoints_of_a_script_that_succeeded_are_kept(desk: Desk, status: int, kept: bool) -> None:
+    made = over(with_checkpoints(desk, kind="script"), status)
+    assert desk.type("clean", "--older-than", "1h", "--yes").status == 0
+    assert (made.run_dir / "checkpoints").exists() is kept
+
+
+def test_a_run_with_another_active_job_is_kept(desk: Desk) -> None:
+    made = over(with_checkpoints(desk), 85)
+    desk.slurm.answer("squeue", rows(run_row(made, u=ME) | {"i": "105"}))
+    desk.type("clean", "--older-than", "1h", "--yes")
+    assert (made.run_dir / "checkpoints").exists()
+
+
+def test_nothing_is_deleted_while_a_record_cannot_be_read(desk: Desk) -> None:
+    made, damaged = over(with_checkpoints(desk, 1)), with_checkpoints(desk, 2)
+    (damaged.run_dir / "record.json").write_text("{")
+    said = desk.type("clean", "--older-than", "1h", "--yes")
+    assert (made.run_dir / "checkpoints").exists()
+    assert f"nothing is deleted while a record cannot be read, as its run may be active: {damaged.run_dir}" in said.err
+
+
+def test_a_run_submitted_during_the_question_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = over(with_checkpoints(desk, 1))
+
+    class Slow(Keyboard):
+        def readline(self, *size: int) -> str:
+            second = with_checkpoints(desk, 2)
+            text = json.dumps({"set": {"resume": str(first.run_dir / "checkpoints")}})
+            (second.run_dir / "spec.json").write_text(text)
+            return super().readline(*size)
+
+    monkeypatch.setattr("sys.stdin", Slow("y\n"))
+    desk.type("clean", "--older-than", "1h")
+    assert (first.run_dir / "checkpoints").exists()
+
+
+def test_what_an_error_left_is_no_checkpoint_and_deleted_the_next_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = over(with_checkpoints(desk))
+
+    def fail(*arguments: object, **named: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", fail)
+        said = desk.type("clean", "--older-than", "1h", "--yes")
+    assert said.status == 1 and "deleted only a part of" in said.err and not (made.run_dir / "checkpoints").exists()
+    assert desk.type("clean", "--older-than", "1h", "--yes").status == 0
+    assert not [path.name for path in made.run_dir.iterdir() if "checkpoints" in path.name]
 
 
 def test_a_dry_run_lists_them_and_deletes_nothing(desk: Desk) -> None:
@@ -117,7 +171,7 @@ def test_caches_are_kept_while_a_run_is_active(desk: Desk) -> None:
     active, old = with_checkpoints(desk), cache(desk, 0)
     desk.slurm.answer("squeue", rows(run_row(active, u=ME)))
     said = desk.type("clean", "--older-than", "1h", "--yes")
-    assert old.exists() and "keeping the data caches: a run of this project is active" in said.err
+    assert old.exists() and "keeping the data caches: job 101 is active, or its state is unknown" in said.err
 
 
 def test_a_run_that_another_command_resumes_is_kept(desk: Desk) -> None:
@@ -145,7 +199,7 @@ def test_without_a_terminal_it_needs_yes(desk: Desk) -> None:
     assert (made.run_dir / "checkpoints").exists()
 
 
-@pytest.mark.parametrize("age", ["30", "yesterday", "", "-1d", "1y"])
+@pytest.mark.parametrize("age", ["30", "yesterday", "", "-1d", "1y", "2099-01-01", "14:05"])
 def test_a_mistyped_age_is_refused(desk: Desk, age: str) -> None:
     said = desk.type("clean", f"--older-than={age}")
     assert said.status == 2 and f"--older-than: '{age}' is not an age" in said.err
