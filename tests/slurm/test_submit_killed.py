@@ -44,7 +44,7 @@ def test_killed_before_sbatch_it_is_told_and_recover_submits_once(fresh_lab: Lab
 
 def test_killed_after_sbatch_the_next_command_adopts_the_job(fresh_lab: Lab, site: Site, template: Path) -> None:
     path = wrap_sbatch(site.home, 'real "$@" >"$HOME/id" && kill -9 $PPID', site.env["PATH"])
-    for name, options in (("ran", ()), ("waits", (NEVER,))):
+    for name, options in (("killed-ran", ()), ("killed-waits", (NEVER,))):
         before = {*runs_of(site)}
         dying = begin(site, template, "--job-name", name, *options, env={"PATH": path})
         dying.communicate(timeout=60)

@@ -29,3 +29,4 @@ while mode != "well":
     if mode == "once" and restarts:
         print(f"rank {rank} after a restart", flush=True)
         break
+dist.destroy_process_group()  # without it, torch aborts at times while the process ends

@@ -103,7 +103,7 @@ def test_what_a_constraint_matches(wanted: str, found: list[str] | None) -> None
 
 
 def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
-    late = "the scheduler has not considered this job yet"
+    late = "Slurm may not have considered this job yet"
     assert any(late in line for line in nodes.free_room(facts(node(1), node(2))).here)
     assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason="BadConstraints")).here)
 
