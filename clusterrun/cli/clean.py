@@ -105,13 +105,15 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
         note(f"nothing is deleted while a record cannot be read, as its run may be active: {unreadable[0]}")
         return []
     states = cluster.states(store.here())
-    over = [target for state in states if (target := _target(state)) is not None and target.ended < before]
-    old = {target.run.run_id: target.run for target in over if target.run}
+    over = [state for state in states if _is_over(state) and _ended(state) < before]
+    old = {state.record.run_id: state.record for state in over if state.record}
     users = cleaning.find_users([*old.values()], [run for run in runs if run.run_id not in old])
-    for target in over:
-        if target.item.size and target.run and (user := users.get(target.run.run_id)):
+    targets = []
+    for target in filter(None, map(_target, over)):
+        if target.run and (user := users.get(target.run.run_id)):
             note(f"keeping the checkpoints of {_name(target.run)}: {_name(user)} starts from them")
-    targets = [target for target in over if target.item.size and target.run and target.run.run_id not in users]
+        else:
+            targets.append(target)
     caches = cleaning.find_caches(store.base.folder, before)
     active = [state.record for state in states if state.record and not _is_over(state)]
     if caches and active:
@@ -120,21 +122,30 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
     return [*targets, *(Target(item, item.used) for item in caches)]
 
 
-def _target(state: RunState) -> Target | None:
-    """Return a run that is over with its checkpoints, an item without a size if they are to be kept; else None."""
-    run = state.record
-    if run is None or not run.mine or not _is_over(state):
-        return None
-    item = cleaning.find_checkpoints(run)
-    ended = float(state.status.ended or max(run.submission.at, item.used if item else 0.0))
-    if item is None or (state.status.outcome is Outcome.DONE and not cleaning.is_task(run)):
-        item = Item(run.run_dir, 0, ended)
-    return Target(item, ended, run, state.status.state)
-
-
 def _is_over(state: RunState) -> bool:
-    status = state.status
-    return status.is_final and status.outcome is not Outcome.LOST and not state.copies and not state.earlier
+    """Return whether this is a run of the user's that has certainly ended, with no other job of it in the queue."""
+    if state.record is None or not state.record.mine or state.copies or state.earlier:
+        return False
+    return state.status.is_final and state.status.outcome is not Outcome.LOST
+
+
+def _ended(state: RunState) -> float:
+    """Return when a run ended; if that is unknown, when its newest checkpoint was written, or its submission."""
+    assert state.record is not None
+    if state.status.ended is not None:
+        return state.status.ended
+    item = cleaning.find_checkpoints(state.record)
+    return max(state.record.submission.at, item.used if item else 0.0)
+
+
+def _target(state: RunState) -> Target | None:
+    """Return the checkpoints of a run; None if it has none, or if they may be the result of the user's script."""
+    run = state.record
+    assert run is not None
+    item = cleaning.find_checkpoints(run)
+    if item is None or (state.status.outcome is Outcome.DONE and not cleaning.is_task(run)):
+        return None
+    return Target(item, _ended(state), run, state.status.state)
 
 
 def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
