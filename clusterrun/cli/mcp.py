@@ -65,7 +65,7 @@ def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
     """
     if allow_submit is (gpu_hours is None) or not math.isfinite(gpu_hours or 0):
         raise RequestError(
-            "--allow-submit needs --gpu-hours with a number, and the other way round",
+            "--allow-submit and --gpu-hours N must be given together, with a finite N",
             hint="clusterrun mcp --allow-submit --gpu-hours 16",
         )
     try:
