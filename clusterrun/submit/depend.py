@@ -10,7 +10,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.request import Request
 
-AFTER, AFTER_OK = "afterany", "afterok"
+AFTER_OK = "afterok"
 
 
 def depend(request: Request, conditions: Sequence[str], *, instead: bool = False) -> Request:

@@ -36,8 +36,8 @@ def test_a_change_is_told_once_and_the_end_not_at_all() -> None:
 def test_a_silent_scheduler_is_told_in_one_line_for_all_jobs() -> None:
     told: list[str] = []
     running = [job(n, "RUNNING") for n in range(3)]
-    silent = [replace(state, note="squeue: did not answer in time") for state in running]
+    silent = [replace(state, note="squeue: timed out") for state in running]
     wait_for_end(
         [Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)])], told.append, lambda seconds: None
     )
-    assert told[3:] == ["3 jobs: state unknown (squeue: did not answer in time); still waiting"]
+    assert told[3:] == ["3 jobs: state unknown (squeue: timed out); still waiting"]

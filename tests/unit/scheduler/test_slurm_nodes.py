@@ -213,7 +213,7 @@ def test_refusals_and_silences() -> None:
     assert parse_test_only(stderr, "sbatch: x") == No("Invalid partition name specified")
     stderr = "allocation failure: Socket timed out on send/recv operation\n"
     assert parse_test_only(stderr, "sbatch: x") == Silence("Socket timed out on send/recv operation")
-    assert parse_test_only("", "sbatch: did not answer in time") == Silence("sbatch: did not answer in time")
+    assert parse_test_only("", "sbatch: timed out") == Silence("sbatch: timed out")
     assert isinstance(parse_test_only("a banner and nothing else\n", ""), Silence)
     assert parse_test_only("sbatch: error: Invalid --begin specification\n", "x") == No("Invalid --begin specification")
 
