@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.job import MAX_TASKS, JobId, is_run_id, log_paths
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
@@ -46,7 +46,8 @@ class SubmissionRecord:
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them. ``script`` is the name of its script in the run's folder.
+    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index of an array's
+    task: the runs of an array share its token, and their job ids differ in the index only.
     """
 
     token: str
@@ -58,7 +59,17 @@ class SubmissionRecord:
     submitter: tuple[str, int, int] = ("", 0, 0)
     cancel_asked: int = 0
     script: str = "script.sh"
+    task: int | None = None
     final: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the submission's claim, and the start of its attempts' names."""
+        return self.token if self.task is None else f"{self.token}_{self.task}"
+
+    def job(self, number: str) -> JobId:
+        """Return the job id of this submission, if sbatch returned ``number``."""
+        return JobId(number, self.task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +77,8 @@ class RunRecord:
     """A run and its submissions, oldest first.
 
     ``root`` holds ``.clusterrun`` and ``logs``. ``owner`` is the uid of the owner of the run's folder and ``user`` the
-    owner's name; both come from the file system. ``rung_before`` is the run id of the rung below in a ladder.
+    owner's name; both come from the file system. ``rung_before`` is the run id of the rung below in a ladder, ``sweep``
+    the id of the sweep that the run belongs to.
     """
 
     run_id: str
@@ -83,6 +95,7 @@ class RunRecord:
     shared: bool
     sources: Mapping[str, tuple[Any, str]]
     rung_before: str = ""
+    sweep: str = ""
     submissions: tuple[SubmissionRecord, ...] = ()
     owner: int = -1
 
@@ -105,6 +118,12 @@ class RunRecord:
     def script(self) -> Path:
         """The script of the newest submission."""
         return self.run_dir / self.submission.script
+
+    @property
+    def sent_script(self) -> Path:
+        """The script that sbatch got: of an array's task, the array's."""
+        one = self.submission
+        return self.script if one.task is None else array_script(self.root, self.sweep, one.token)
 
     @property
     def logs(self) -> Path:
@@ -145,6 +164,8 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None) -> RunRe
     cluster = submissions[-1].cluster or data.get("cluster", "")
     if not CLUSTER_NAME.fullmatch(cluster):
         raise ValueError("the cluster name is invalid")
+    if (sweep := data.get("sweep")) and not is_run_id(sweep):
+        raise ValueError("the sweep's id is invalid")
     try:
         return RunRecord(
             **{**data, "run_dir": run_dir, "root": run_dir.parents[2], "owner": owner, "cluster": cluster,
@@ -172,6 +193,8 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
         raise ValueError("the token does not match the file name")
     if not _SCRIPT.fullmatch(data.get("script", "script.sh")):
         raise ValueError("the script's name is invalid")
+    if (task := data.get("task")) is not None and not (type(task) is int and 0 <= task < MAX_TASKS):
+        raise ValueError("the array index is invalid")
     if not data.get("job_id"):
         return SubmissionRecord(**{**data, "final": None})
     try:
@@ -202,7 +225,8 @@ def _json(folder: safe_files.Folder, name: str, limit: int = safe_files.LIMIT) -
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     """Return the attempt folders of the newest submission, oldest first (by restart, then launch)."""
-    prefix = record.submission.token + ("" if task is None else f"_{task}") + "."
+    one = record.submission
+    prefix = (one.key if task is None or one.task is not None else f"{one.token}_{task}") + "."
     found: list[tuple[int, int, Path]] = []
     folder = record.run_dir / "attempts"
     for name in list_names(folder):
@@ -229,7 +253,7 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
 
     submission, folders = _submission_of(run, job), attempts_of(run, job)
     recorded = (log_start(folders[0]) if folders else None) or (0, 0)
-    seen = submission.log_start if job.task is None else (-1, -1)
+    seen = submission.log_start if job.task == submission.task else (-1, -1)
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
 
 
@@ -241,6 +265,11 @@ def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
 def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
     found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
     return next(found, run.submission)
+
+
+def array_script(root: Path, sweep: str, token: str) -> Path:
+    """Return the path of an array's script; the names of its sweep and its submission are in it."""
+    return root / RECORDS / "sweeps" / f"{sweep}-{token[:8]}.sh"
 
 
 def folder_of_script(script: str) -> Path | None:
@@ -274,16 +303,18 @@ def read_lines(path: Path) -> list[str]:
     return data.decode("utf-8", "surrogateescape").splitlines()
 
 
-def age_key(record: RunRecord) -> tuple[int, int, str]:
+def age_key(record: RunRecord) -> tuple[int, int, int, str]:
     """Return the sort key of a run's age; the job id decides between runs of the same second."""
     job = record.job_id
-    return record.at, int(job.raw.lstrip("L")) if job else 0, record.run_id
+    return record.at, int(job.raw.lstrip("L")) if job else 0, record.submission.task or 0, record.run_id
 
 
 def has_job_id(record: RunRecord, job: JobId) -> bool:
-    """Return whether any submission of a run had this job id."""
-    ids = {JobId.parse(s.job_id).base for s in record.submissions if s.job_id}
-    return job.base in ids and job.cluster in ("", record.cluster)
+    """Return whether any submission of a run had this job id; of an array without a task, each of its runs had it."""
+    ids = (JobId.parse(s.job_id) for s in record.submissions if s.job_id)
+    return job.cluster in ("", record.cluster) and any(
+        one.base == job.base and (job.task is None or one.task in (None, job.task)) for one in ids
+    )
 
 
 def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.errors import Ambiguous, RequestError
-from clusterrun.job import JobId, is_run_id
+from clusterrun.job import JobId, is_run_id, log_paths
 from clusterrun.records.run_record import (
     ACCEPTED,
     RunRecord,
@@ -322,9 +322,9 @@ def _older_logs(record: RunRecord, job: JobId) -> tuple[int, int]:
     0 if there is no file, -1 if this job may have written to it already.
     """
     sizes = []
-    for kind in ("out", "err"):
+    for path in log_paths(record.logs, job):
         try:
-            info = (record.logs / f"train_{job.base}.{kind}").lstat()
+            info = path.lstat()
             sizes.append(info.st_size if info.st_mtime < record.submission.at - 1 else -1)
         except OSError:
             sizes.append(0)
