@@ -40,12 +40,6 @@ class JobIndex:
             (job for job in found if run.mine or job.user == run.user), key=lambda job: int(job.id.raw.lstrip("L"))
         )
 
-    def rows(self, run: RunRecord) -> list[JobStatus]:
-        """Return the rows of the answer with the jobs of a run's submissions, unsplit: those of its array."""
-        each = [replace(run, submissions=run.submissions[:end]) for end in range(1, len(run.submissions) + 1)]
-        return [row for one in each for key in (one.submission.token[:8], str(one.sent_script))
-                for row in self._by_key.get(key, ()) if run.mine or row.user == run.user]  # fmt: skip
-
     def _of_task(self, key: str, task: int) -> list[JobStatus]:
         if key not in self._tasks:
             tasks = self._tasks[key] = {}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
 _SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
+_ARRAY_SCRIPT = re.compile(r"([0-9]{8}-[0-9]{6}-[a-z2-7]{6})-[a-z2-7]{8}\.sh", re.ASCII)
 #: The name of a cluster.
 CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
@@ -270,6 +271,13 @@ def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
 def array_script(root: Path, sweep: str, token: str) -> Path:
     """Return the path of an array's script; the names of its sweep and its submission are in it."""
     return root / RECORDS / "sweeps" / f"{sweep}-{token[:8]}.sh"
+
+
+def sweep_of_script(script: str) -> str | None:
+    """Return the sweep's id in the path of an array's script, None for any other script."""
+    path = Path(script)
+    ours = script.startswith("/") and path.parts[-3:-1] == (RECORDS, "sweeps") and _ARRAY_SCRIPT.fullmatch(path.name)
+    return ours[1] if ours else None
 
 
 def folder_of_script(script: str) -> Path | None:
