@@ -14,21 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.job import MAX_TASKS, JobId, is_run_id, log_paths
+from clusterrun.job import MAX_TASKS, JobId, is_run_id
+from clusterrun.records import scripts
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
-
-if TYPE_CHECKING:
-    from clusterrun.logs.files import Source
 
 #: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
-_SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
-_ARRAY_SCRIPT = re.compile(r"([0-9]{8}-[0-9]{6}-[a-z2-7]{6})-[a-z2-7]{8}\.sh", re.ASCII)
 #: The name of a cluster.
 CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
@@ -47,8 +43,8 @@ class SubmissionRecord:
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index of an array's
-    task: the runs of an array share its token, and their job ids differ in the index only.
+    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an array:
+    the runs of an array share its token, and their job ids differ in the index only.
     """
 
     token: str
@@ -124,7 +120,7 @@ class RunRecord:
     def sent_script(self) -> Path:
         """The script that sbatch got: of an array's task, the array's."""
         one = self.submission
-        return self.script if one.task is None else array_script(self.root, self.sweep, one.token)
+        return self.script if one.task is None else scripts.array_script(self.root, self.sweep, one.token)
 
     @property
     def logs(self) -> Path:
@@ -192,7 +188,7 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
     if data.get("token") != name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
         raise ValueError("the token does not match the file name")
-    if not _SCRIPT.fullmatch(data.get("script", "script.sh")):
+    if not scripts.is_script(data.get("script", "script.sh")):
         raise ValueError("the script's name is invalid")
     if (task := data.get("task")) is not None and not (type(task) is int and 0 <= task < MAX_TASKS):
         raise ValueError("the array index is invalid")
@@ -237,53 +233,15 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-def log_source(run: RunRecord, job: JobId) -> Source:
-    """Return the logs of a run's job or task; of my run the files must be mine or root's, else the run owner's."""
-    from clusterrun.logs.files import Source  # `list` and `status` read no log
-
-    owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
-    return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
-
-
-def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
-    """Return the offsets in both logs where the run's lines begin; a job with a reused id appends to older logs.
-
-    The sizes seen at submit come first: a node may write a line before the script records the sizes.
-    """
-    from clusterrun.logs.files import log_start
-
-    submission, folders = _submission_of(run, job), attempts_of(run, job)
-    recorded = (log_start(folders[0]) if folders else None) or (0, 0)
-    seen = submission.log_start if job.task == submission.task else (-1, -1)
-    return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
-
-
 def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
     """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
-    return attempts(replace(run, submissions=(_submission_of(run, job),)), job.task)
+    return attempts(replace(run, submissions=(submission_of(run, job),)), job.task)
 
 
-def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+def submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+    """Return the submission with this job id, else the newest."""
     found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
     return next(found, run.submission)
-
-
-def array_script(root: Path, sweep: str, token: str) -> Path:
-    """Return the path of an array's script; the names of its sweep and its submission are in it."""
-    return root / RECORDS / "sweeps" / f"{sweep}-{token[:8]}.sh"
-
-
-def sweep_of_script(script: str) -> str | None:
-    """Return the sweep's id in the path of an array's script, None for any other script."""
-    path = Path(script)
-    ours = script.startswith("/") and path.parts[-3:-1] == (RECORDS, "sweeps") and _ARRAY_SCRIPT.fullmatch(path.name)
-    return ours[1] if ours else None
-
-
-def folder_of_script(script: str) -> Path | None:
-    """Return the folder that a job's script lies in if the script has the name of a run's, else None."""
-    path = Path(script)
-    return path.parent if script.startswith("/") and _SCRIPT.fullmatch(path.name) else None
 
 
 def written_at(path: Path) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterrun.job import is_run_id
-from clusterrun.records import run_record
+from clusterrun.records import scripts
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import write
 from clusterrun.system import safe_files
@@ -111,5 +111,5 @@ def job_of(run: RunRecord) -> str:
 
 def runs_of_script(script: str) -> list[Path]:
     """Return the folders of all runs of the sweep that an array's script belongs to."""
-    sweep = load(Path(script).parents[2], run_record.sweep_of_script(script) or "")
+    sweep = load(Path(script).parents[2], scripts.sweep_of_script(script) or "")
     return sweep.folders() if sweep is not None else []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.records import run_record
+from clusterrun.records import scripts
 from clusterrun.records.ownership import covers
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
@@ -67,11 +67,11 @@ def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool
 
 def folders_of(script: str) -> list[Path]:
     """Return the folders of the runs that a job with this script may be: several if it is an array's."""
-    if run_record.sweep_of_script(script) is not None:
+    if scripts.sweep_of_script(script) is not None:
         from clusterrun.records.sweeps import runs_of_script  # most jobs are of no sweep
 
         return runs_of_script(script)
-    folder = run_record.folder_of_script(script)
+    folder = scripts.folder_of_script(script)
     return [folder] if folder is not None else []
 
 

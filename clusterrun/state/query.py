@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, SchedulerError
 from clusterrun.job import LOCAL, split_tasks
-from clusterrun.records import open_runs, run_record
+from clusterrun.records import open_runs, run_record, scripts
 from clusterrun.records.ownership import JobIndex, covers
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -130,16 +130,16 @@ def unmatched_jobs(
     """
     shown = answer.jobs if answer.complete else answer.last
     # each task of a sweep is a run
-    rows = [job for row in shown for job in (split_tasks(row) if run_record.sweep_of_script(row.script) else [row])]
+    rows = [job for row in shown for job in (split_tasks(row) if scripts.sweep_of_script(row.script) else [row])]
     jobs = JobIndex(rows)
     matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.earlier(run))}
-    known, scripts = {run.run_dir for run in runs}, set[str]()
+    known, seen = {run.run_dir for run in runs}, set[str]()
     more, others = [], []
     for job in rows:
         if id(job) in matched or (job.is_over and not everything):
             continue
-        if job.script not in scripts:
-            scripts.add(job.script)
+        if job.script not in seen:
+            seen.add(job.script)
             for run in _runs_of_script(job.script, known):
                 found = (*jobs.of(run), *jobs.earlier(run))
                 more += [run] if any(everything or not one.is_over for one in found) else []
