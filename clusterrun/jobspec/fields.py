@@ -115,7 +115,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "wait": "use --wait",
     "wrap": "use -- SCRIPT",
     "test-only": "use --dry-run",
-    "array": "submit each job separately; job arrays are not supported",
+    "array": "use --array",
     "nodes": "use --nodes",
     "ntasks": "use --nodes and --tasks-per-node",
     **{f"ntasks-per-{part}": "use --tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},

@@ -43,8 +43,8 @@ class SubmissionRecord:
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an array:
-    the runs of an array share its token, and their job ids differ in the index only.
+    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
+    array: the runs of an array share its token, and their job ids differ in the index only.
     """
 
     token: str

@@ -14,14 +14,16 @@ from clusterrun.job import LOCAL
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
-from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work
-from clusterrun.records.run_record import SubmissionRecord
+from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, load_spec
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.submit.plan import WORKER, Plan, current_umask, new_token
+from clusterrun.submit.request import SubmitArgs
 
 #: Slurm's default of MaxArraySize, if the controller does not answer.
 _ARRAY_SIZE = 1001
@@ -85,6 +87,16 @@ def _task(spec: JobSpec, index: int, parameters: Set) -> TaskOfSweep:
     elif isinstance(work, Task):
         work = replace(work, settings=tuple({**dict(work.settings), **parameters}.items()))
     return TaskOfSweep(index, parameters, work, env)
+
+
+def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int) -> TaskOfSweep:
+    """Return a task that does what a run of a sweep did, with the user's changes of --set and --env."""
+    spec = load_spec(run_record.read_json(run.run_dir / "spec.json") or {})
+    new = {name: changes.flags[name].value if name in changes.flags else {} for name in ("set", "env")}
+    work = spec.work
+    if isinstance(work, Task):
+        work = replace(work, settings=tuple({**dict(work.settings), **new["set"]}.items()))
+    return TaskOfSweep(index, parameters, work, {**dict(spec.env), **new["env"]})
 
 
 def plan_arrays(
