@@ -65,8 +65,8 @@ def sweep(
       clusterrun status sft --best val_loss
       clusterrun resubmit sft --failed
 
-    A parameter is a setting of a built-in task, or replaces {NAME} in the arguments of a script. Each task is a run with
-    its own folder, logs and job id (123_4), for which all commands work. A job file may have a table [sweep].
+    A parameter is a setting of a built-in task, or replaces {NAME} in the arguments of a script. Each task is a run
+    with its own folder, logs and job id (123_4), for which all commands work. A job file may have a table [sweep].
     """
     ui = Ui("sweep", as_json=as_json)
     session: Session = ctx.obj
@@ -214,7 +214,7 @@ def parameter_sets(
     from clusterrun.submit.parameters import combine, parse_axis, read_csv
     from clusterrun.system.plain_files import read_plain
 
-    typed, table = bool(grids or zips or csv_file), request.sweep
+    typed, table = bool(grids or zips or csv_file), request.job.sweep if request.job is not None else None
     if table is None or typed:
         grid, together = [parse_axis(one, "--grid") for one in grids], [parse_axis(one, "--zip") for one in zips]
         path, source = cwd / csv_file if csv_file else None, f"--file {csv_file}"

@@ -34,7 +34,8 @@ class SweepTask:
 class Sweep:
     """A sweep of the project ``root``.
 
-    ``jobs`` has the job number of each array that Slurm accepted, by token: it is written before the runs' own records.
+    ``jobs`` has the job number of each array that Slurm accepted, by token, written before the runs' own records; it is
+    empty while sbatch runs.
     ``at_once`` is the maximum number of tasks that run at the same time, None without one.
     """
 
@@ -82,7 +83,7 @@ def load(root: Path, sweep_id: str, owner: int | None = None) -> Sweep | None:
     try:
         data = json.loads(safe_files.read_bytes(path, _LIMIT, owner=owner))
         tasks = tuple(_task(*one) for one in data["tasks"])
-        jobs = {str(token): str(int(number)) for token, number in data["jobs"].items()}
+        jobs = {str(token): str(int(number)) if number else "" for token, number in data["jobs"].items()}
         at_once = data.get("at_once")
         if not tasks or not (at_once is None or type(at_once) is int):
             return None

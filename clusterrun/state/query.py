@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, SchedulerError
-from clusterrun.job import LOCAL, split_tasks
+from clusterrun.job import LOCAL, JobStatus, split_tasks
 from clusterrun.records import open_runs, run_record, scripts
-from clusterrun.records.ownership import JobIndex, covers
+from clusterrun.records.ownership import JobIndex, covers, token_part
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
@@ -129,8 +129,11 @@ def unmatched_jobs(
     With ``everything`` jobs that have ended count.
     """
     shown = answer.jobs if answer.complete else answer.last
-    # each task of a sweep is a run
-    rows = [job for row in shown for job in (split_tasks(row) if scripts.sweep_of_script(row.script) else [row])]
+    arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
+    rows = list[JobStatus]()
+    for row in shown:  # each task of a sweep is a run
+        of_sweep = row.tasks and (token_part(row) in arrays or scripts.sweep_of_script(row.script) is not None)
+        rows += split_tasks(row) if of_sweep else [row]
     jobs = JobIndex(rows)
     matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.earlier(run))}
     known, seen = {run.run_dir for run in runs}, set[str]()
