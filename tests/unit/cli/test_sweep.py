@@ -85,7 +85,7 @@ def test_submit_array_gives_each_run_its_index(desk: Desk) -> None:
     sweep(desk, "submit", "--array", "3,5-6%2", "--", "train.py", "--part", "{array_index}")
     text = sent(desk)[0].read_text()
     assert '#SBATCH --array="3,5-6%2"' in text and "[5]=" in text
-    runs = [path for path in (desk.project / ".clusterrun" / "runs").iterdir()]
+    runs = list((desk.project / ".clusterrun" / "runs").iterdir())
     assert sorted(work_words((run / "script.sh").read_text())[-1] for run in runs) == ["3", "5", "6"]
 
 
@@ -154,7 +154,9 @@ def test_the_best_task_by_a_metric(desk: Desk) -> None:
         "best val_loss: 9, job 101_5 "
     )  # fmt: skip
     said = desk.type("status", "train", "--best", "acc")
-    assert said.status == 2 and "no run has the metric acc" in said.err and "metrics of these runs: val_loss" in said.err
+    assert (
+        said.status == 2 and "no run has the metric acc" in said.err and "metrics of these runs: val_loss" in said.err
+    )
 
 
 def test_a_refused_sweep_leaves_nothing(desk: Desk) -> None:
@@ -178,8 +180,7 @@ def test_an_interrupted_sweep_is_completed_by_recover_without_a_double(
 [ "$1" != --test-only ] || exit 1
 n=$(($(cat {count} 2>/dev/null || echo 0) + 1)); echo $n >{count}
 echo "${{@: -1}}" >>{count}.scripts
-[ $n != 2 ] || {{ echo "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)" >&2
-                 exit 1; }}
+[ $n != 2 ] || {{ echo "sbatch: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }}
 echo $((100 + n))
 """
     )
