@@ -32,10 +32,10 @@ def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False) -
     for word in words:
         one = _find_id(cluster, word)
         tasks = _tasks(cluster, word, one)
-        if tasks and not several:
+        if len(tasks) > 1 and not several:
             raise RequestError(f"{word} is a sweep of {len(tasks)} tasks", hint=f"give one task, such as {tasks[0][0]}")
         found += [run_id for _, run_id in tasks] or [one]
-    return tuple(dict.fromkeys(found)) if several else tuple(found)
+    return tuple(found)
 
 
 def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
@@ -60,11 +60,7 @@ def _first_task(cluster: Cluster, word: str) -> str:
 def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
     """Return the job id and run id of each task, if a word names a whole sweep or a whole array, else nothing."""
     if is_job_id(word):
-        job = JobId.parse(word)
-        runs = cluster.store().by_job(job) if job.task is None and not job.is_local else []
-        runs = [run for run in runs if run.sweep == runs[-1].sweep and run.sweep and _task_of(run, job) is not None]
-        named = [(f"{job.raw}_{_task_of(run, job)}", run.run_id) for run in runs]
-        return sorted(named, key=lambda one: int(one[0].rpartition("_")[2]))
+        return [(_id_of(run), run.run_id) for run in cluster.store().array_of(JobId.parse(word))]
     if is_run_id(word) or not is_run_id(found):
         return []
     newest = cluster.store().by_run_id(found)
@@ -73,11 +69,6 @@ def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
     _, run_ids = find_sweep(cluster, found)
     first = cluster.store().by_run_id(run_ids[0])
     return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
-
-
-def _task_of(run: RunRecord, job: JobId) -> int | None:
-    ids = (JobId.parse(one.job_id) for one in run.submissions if one.job_id)
-    return next((one.task for one in ids if one.base == job.base), None)
 
 
 def _find_id(cluster: Cluster, word: str) -> str:

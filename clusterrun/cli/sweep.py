@@ -104,7 +104,9 @@ def submit_array(
     if dry_run:
         check_sweep(ui, cluster, arrays, skip=not check)
         ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
-        ui.data(show_plans(ui, arrays[0].plans[:1], as_script=as_script)[0])
+        (data,) = show_plans(ui, arrays[0].plans[:1], as_script=as_script)
+        hours = data["gpu_hours"]
+        ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
         return 0
     return submit_arrays(ui, cluster, made, arrays, check=check, wait=wait)
 
