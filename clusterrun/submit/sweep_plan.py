@@ -61,14 +61,15 @@ def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> li
     """Return a task for each parameter set, by the work and --env of the base plan.
 
     Parameters are settings of a built-in task, and fill ``{name}`` in arguments and in --env. Raises RequestError for
-    a parameter that is not used, and for a name in braces that is none.
+    a parameter that neither names, nor its variable, use, and for a name in braces that is none.
     """
     spec = base.spec
     if isinstance(spec.work, Function):
         raise RequestError("a callable cannot be swept", hint="use a script")
     arguments = spec.work.args if isinstance(spec.work, Script | Module | Command) else ()
     used = names_in([*arguments, *(text for _, text in spec.env)])
-    unused = [name for name in (sets[0] if sets else ()) if name not in used]
+    typed = " ".join((*arguments, *spec.setup))
+    unused = [name for name in sets[0] if name not in used and VARIABLE + name.upper() not in typed]
     if unused and not isinstance(spec.work, Task):
         raise RequestError(
             f"the parameter {unused[0]} is not used",
