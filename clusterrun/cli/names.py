@@ -53,8 +53,8 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
 
 
 def _first_task(cluster: Cluster, word: str) -> str:
-    runs = cluster.store().by_job(JobId.parse(word))
-    return runs[0].run_id if runs and runs[0].sweep else word
+    runs = cluster.store().array_of(JobId.parse(word))
+    return runs[0].run_id if runs else word
 
 
 def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
@@ -66,8 +66,13 @@ def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
     newest = cluster.store().by_run_id(found)
     if newest is None or not newest.sweep:
         return []
-    _, run_ids = find_sweep(cluster, found)
-    first = cluster.store().by_run_id(run_ids[0])
+    from clusterrun.records.sweeps import sweep_of
+
+    sweep = sweep_of(newest)
+    if sweep is None:  # the command that made it was interrupted
+        return [(_id_of(run), run.run_id) for run in cluster.store(newest.root).here() if run.sweep == newest.sweep]
+    run_ids = [task.runs[-1] for task in sweep.tasks]
+    first = cluster.store(newest.root).by_run_id(run_ids[0])
     return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
 
 

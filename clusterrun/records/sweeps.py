@@ -61,11 +61,17 @@ class Sweep:
 
 
 def save(sweep: Sweep, shared: bool) -> None:
-    """Write a sweep's file; raises OSError."""
+    """Write a sweep's file, after its runs and the scripts of its arrays; raises OSError."""
     safe_files.make_folder(sweep.file.parent, 0o750 if shared else 0o700)
     tasks = [[dict(task.parameters), list(task.runs)] for task in sweep.tasks]
     data = {"version": 1, "name": sweep.name, "at_once": sweep.at_once, "jobs": dict(sweep.jobs), "tasks": tasks}
     write(sweep.file, json.dumps(data), shared)
+
+
+def save_script(run: RunRecord, script: str) -> None:
+    """Write the script of a run's array; raises OSError."""
+    safe_files.make_folder(run.sent_script.parent, 0o750 if run.shared else 0o700)
+    write(run.sent_script, script, run.shared)
 
 
 def add_job(sweep: Sweep, token: str, number: str, shared: bool) -> Sweep:

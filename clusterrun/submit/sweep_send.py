@@ -17,7 +17,7 @@ from clusterrun.job import LOCAL, JobId
 from clusterrun.records import run_record, sweeps
 from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.store import Store, write
+from clusterrun.records.store import Store
 from clusterrun.records.sweeps import Sweep
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
@@ -77,18 +77,17 @@ def submit_sweep(
 
 
 def _stage(store: Store, sweep: Sweep, arrays: Sequence[PlannedArray]) -> list[SweepArray]:
-    """Write all records, the sweep's file and the scripts of its arrays."""
-    for plan in (plan for array in arrays for plan in array.plans):
-        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
-    shared = arrays[0].plans[0].record.shared
-    sweeps.save(sweep, shared)
+    """Write all records, the scripts of the arrays and, last, the sweep's file."""
     found = []
     for array in arrays:
+        for plan in array.plans:
+            store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
         first = array.plans[0]
         if array.script:
-            write(first.record.sent_script, array.script, shared)
+            sweeps.save_script(first.record, array.script)
         submission = first.submission._replace(script=first.record.sent_script)
         found.append(SweepArray([plan.record for plan in array.plans], submission))
+    sweeps.save(sweep, found[0].records[0].shared)
     return found
 
 
@@ -97,14 +96,16 @@ def recover_sweep(
 ) -> None:
     """Finish the submission of the sweep that a run belongs to: of each of its arrays find the job, or submit it.
 
-    ``rebuild`` returns the submission of a staged run. Raises NoSuchJob if the sweep's file is gone, and what
-    :func:`protocol.submit_staged` raises.
+    ``rebuild`` returns the submission of a staged run. Raises NoSuchJob if the run is not in the sweep's file, and
+    what :func:`protocol.submit_staged` raises.
     """
     with store.submitting(run_record.load(run.run_dir.parent / run.sweep) or run):
         sweep = sweeps.sweep_of(run)
-        if sweep is None:
-            hint = f"look for job {run.name}.{run.submission.token[:8]} with squeue, or submit a new sweep"
-            raise NoSuchJob(f"the file of sweep {run.sweep} cannot be read", hint=hint)
+        if sweep is None or run.run_dir not in sweep.folders():  # that file is written before the first sbatch
+            raise NoSuchJob(
+                f"run {run.run_id} was not submitted: the command ended before all records of its sweep were written",
+                hint=f"submit the sweep again; to remove this run: clusterrun cancel {run.run_id}",
+            )
         arrays: dict[str, list[RunRecord]] = {}
         for record in map(run_record.load, sweep.folders()):
             if record is not None and record.mine and record.submission.task is not None:
@@ -136,7 +137,7 @@ def _send(
 ) -> list[RunRecord]:  # fmt: skip
     """Submit arrays in order; ``undo`` deletes all records if the first is refused, without it they stay."""
     sent: list[RunRecord] = []
-    local, jobs = scheduler.name == LOCAL, [number for number in sweep.jobs.values() if number]
+    local, jobs = scheduler.name == LOCAL, list[str]()
 
     def note(token: str, job: str, shared: bool) -> None:
         nonlocal sweep

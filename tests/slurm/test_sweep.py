@@ -119,7 +119,20 @@ def test_200_sets_on_maxarraysize_51_run_once_each_and_the_killed_ones_again(
     site = new_site(small_arrays)
     body = 'echo "$CLUSTERRUN_SWEEP_A-$CLUSTERRUN_SWEEP_B" >>"$CLUSTERRUN_RUN_DIR/ran"; '
     body += "[ -e fixed ] || [ {b} != 7 ] || exec sleep 3000"
-    words = ("--grid", "a=1..10", "--grid", "b=1..20", "--job-name", "big", "--cpus-per-task", "4", *SHELL, "sh", "-c", body)
+    words = (
+        "--grid",
+        "a=1..10",
+        "--grid",
+        "b=1..20",
+        "--job-name",
+        "big",
+        "--cpus-per-task",
+        "4",
+        *SHELL,
+        "sh",
+        "-c",
+        body,
+    )
     # clusterrun is killed while it sends the third of four arrays
     path = wrap_sbatch(site.home, 'n=$(($(cat $HOME/n 2>/dev/null) + 1)); echo $n >$HOME/n; real "$@"; s=$?\n'
                                   '[ $n != 3 ] || kill -9 $PPID; exit $s', site.env["PATH"])  # fmt: skip

@@ -197,6 +197,22 @@ echo $((100 + n))
     assert scripts[1] == scripts[2] and len(set(scripts)) == 3, "the undelivered array was sent again, no other was"
 
 
+def test_a_sweep_that_was_killed_before_its_file_was_there_was_not_submitted(desk: Desk) -> None:
+    data = sweep(desk, "sweep", *GRID, *SCRIPT)
+    (file,) = (desk.project / ".clusterrun" / "sweeps").glob("*.json")
+    file.unlink()
+    desk.slurm.answer("squeue", "")
+    for task in data["tasks"]:
+        (one,) = (Path(task["run_dir"]) / "submissions").glob("*.json")
+        gone = {"state": "submitting", "job_id": "", "submitter": ["", 0, 0], "at": 7}
+        one.write_text(json.dumps(json.loads(one.read_text()) | gone))
+    said = desk.type("submit", "--recover", data["sweep"])
+    assert said.status == 4 and "was not submitted" in said.err and f"clusterrun cancel {data['sweep']}" in said.err
+    assert desk.slurm.count("sbatch") == 1
+    assert desk.type("cancel", "train").status == 0
+    assert not any((desk.project / ".clusterrun" / "runs").iterdir())
+
+
 def test_a_lost_answer_is_looked_up_for_the_whole_array(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterrun.submit.protocol.EMPTY_SECONDS", 0.0)
     sbatch = desk.slurm.folder / "sbatch"
