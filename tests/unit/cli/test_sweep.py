@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterrun.system import shell
 from tests.command_desk import CONFIG, Desk, refused, work_words
 from tests.listed_jobs import rows
 
@@ -157,6 +159,21 @@ def test_the_best_task_by_a_metric(desk: Desk) -> None:
     assert (
         said.status == 2 and "no run has the metric acc" in said.err and "metrics of these runs: val_loss" in said.err
     )
+
+
+def test_the_settings_of_every_task_are_checked_in_one_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.slurm.answer("squeue", "")
+    sets: list[int] = []
+    run = shell.run
+
+    def counted(argv: Sequence[str], **kwargs: Any) -> Any:
+        sets.extend([kwargs["stdin"].count("\n") + 1] if "check-settings" in argv else [])
+        return run(argv, **kwargs)
+
+    monkeypatch.setattr(shell, "run", counted)
+    said = desk.type("sweep", "lm", "--gpus-per-node", "0", "--time", "60", "--grid", "lr=1e-4,2e-4,abc,4e-4")
+    assert said.status == 2 and "lm: lr must be a number, got 'abc'" in said.err, said
+    assert sets == [1, 3] and not sent(desk)
 
 
 def test_a_refused_sweep_leaves_nothing(desk: Desk) -> None:
