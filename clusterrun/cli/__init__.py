@@ -41,6 +41,7 @@ class Verb(NamedTuple):
 SECTIONS = {
     "Run jobs": (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
+        Verb("sweep", "sweep", "Submit a job once for each set of parameters, as one array."),
         Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if argv is None else argv)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
-    if command in ("submit", "resubmit", "render", "free", "exec") and "--" in words:
+    if command in ("submit", "resubmit", "render", "free", "exec", "sweep") and "--" in words:
         # the user's script and its arguments follow: click must not parse them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]

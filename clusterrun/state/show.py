@@ -131,7 +131,7 @@ def state_row(state: RunState) -> list[str]:
 def list_row(state: RunState) -> list[str]:
     """Return a job's state as a row of ``LIST_COLUMNS``."""
     *first, reason = state_row(state)
-    figures = reconcile.figures(state.record) if state.record is not None else None
+    figures = reconcile.figures(state.record) if state.record is not None and not state.status.tasks else None
     at = submitted(state)
     return [
         *first,

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import Outcome, log_paths
-from clusterrun.records import run_record
+from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
@@ -186,7 +186,7 @@ def _format_user(uid: int) -> str:
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:
     job, run = state.status.id, state.record
     if run is not None:
-        source = run_record.log_source(run, job)
+        source = run_logs.log_source(run, job)
         out, err = log_paths(run.logs, job)
         # the metrics of a task show a loss that became NaN
         metrics = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []
