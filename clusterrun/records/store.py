@@ -129,9 +129,13 @@ class Store:
         return logs
 
     def stage(
-        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a run's folder to disk before the run is submitted; ``notify`` is readable by the user only."""
+        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Write a run's folder to disk before the run is submitted.
+
+        ``notify`` and more ``files``, texts by name, are readable by the user only.
+        """
         folder = 0o750 if record.shared else 0o700
         try:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
@@ -141,6 +145,8 @@ class Store:
             write(record.script, script, record.shared)
             if notify is not None:
                 write(record.run_dir / "notify.json", json.dumps(notify))
+            for name, text in (files or {}).items():
+                write(record.run_dir / name, text)
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)

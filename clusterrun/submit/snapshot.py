@@ -1,0 +1,109 @@
+"""Save the code of a job at its submission, so that the job runs this code whatever is edited afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.spec import Command, Module, Script
+from clusterrun.records import code_store
+from clusterrun.records.code_store import TooLarge
+from clusterrun.records.snapshots import DIFF, RECORD, Snapshot
+from clusterrun.records.store import Store
+from clusterrun.submit import work_tree
+from clusterrun.submit.plan import Plan
+from clusterrun.submit.work_tree import WorkTree
+from clusterrun.terminal.units import format_bytes
+
+_SHOWN = 3  # submodules in a line
+
+
+def stage(
+    plan: Plan, store: Store, lines: Iterable[str], environ: Mapping[str, str], notify: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Write a run to disk with its code before it is submitted; ``lines`` are those of the checks.
+
+    Raises RequestError, after which the run does not exist.
+    """
+    store.prepare(plan.spec.shared)
+    for line in lines:
+        notify(line)
+    code = save_code(plan, environ, notify)
+    store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
+
+
+def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
+    """Save the code of a script, module or command, and return the files for the run's folder; none without code.
+
+    ``notify`` gets a line about what was saved. Without --snapshot, code that is not in
+    a git work tree, or that git cannot list, is not saved. Raises RequestError for code that cannot be saved.
+    """
+    spec, workdir = plan.spec, plan.submission.workdir
+    if not isinstance(spec.work, Script | Module | Command):
+        if spec.snapshot and spec.sources["snapshot"].source == "--snapshot":
+            raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
+        return {}
+    if spec.snapshot is False:
+        return {}
+    folder = _code_folder(spec.work, workdir)
+    if folder is None:
+        if spec.snapshot:
+            raise RequestError(
+                f"--snapshot: {workdir} is not in a git work tree", hint="run git init there, or remove --snapshot"
+            )
+        return {}
+    try:
+        tree = work_tree.load_work_tree(folder, environ)
+    except CommandError as error:
+        why = (error.detail.splitlines() or [error.message])[0]
+        if spec.snapshot:
+            raise RequestError(
+                f"--snapshot: git cannot list the code: {error.message}", detail=error.detail,
+                hint="run git status there, or remove --snapshot",
+            ) from error  # fmt: skip
+        notify(f"code not saved: {why}; the job will run the files as they are when it starts")
+        return {}
+    saved = _save(tree, spec.work, plan.record.root)
+    notify(f"code: {saved.line}, saved")
+    if tree.submodules:
+        more = ", …" if len(tree.submodules) > _SHOWN else ""
+        notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")
+    diff = work_tree.diff(tree, environ)
+    return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
+
+
+def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
+    files = {one.path: one.blob for one in tree.files}
+    if not isinstance(work, Module):  # also a script that git ignores
+        script = os.path.realpath(work.path)
+        if script.startswith(f"{tree.root}/"):
+            files.setdefault(os.path.relpath(script, tree.root), "")
+    try:
+        digest = code_store.save(base, tree.root, files.items())
+    except TooLarge as error:
+        largest = ", ".join(f"{path} ({format_bytes(size)})" for size, path in error.largest)
+        raise RequestError(
+            f"the code in {tree.root} is too large to save: {format_bytes(error.size)};"
+            f" the limit is {format_bytes(code_store.LIMIT)}",
+            detail=f"the largest files that git tracks: {largest}",
+            hint="remove data from git, or use --no-snapshot",
+        ) from error
+    except OSError as error:
+        raise RequestError(
+            f"cannot save the code: {error.filename2 or error.filename or base}: {error.strerror}",
+            hint="nothing was submitted; free some space, or use --no-snapshot",
+        ) from error
+    return Snapshot(
+        root=str(tree.root), digest=digest, commit=tree.commit, branch=tree.branch, changed=tree.changed,
+        files=len(files),
+    )  # fmt: skip
+
+
+def _code_folder(work: Script | Module | Command, workdir: Path) -> Path | None:
+    """Return a folder of the git work tree that contains the code: the script's, else the submit folder's."""
+    own = [Path(os.path.realpath(work.path)).parent] if not isinstance(work, Module) else []
+    folders = [*own, *([workdir] if not isinstance(work, Script) else [])]
+    return next((folder for folder in folders if work_tree.is_inside(folder)), None)
