@@ -65,6 +65,8 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
     folder = base / RECORDS / SNAPSHOTS
     for one in (folder, folder / OBJECTS, folder / TREES):
         safe_files.make_folder(one, 0o700)
+    if not os.path.lexists(ignore := base / RECORDS / ".gitignore"):
+        safe_files.write(ignore, b"*\n")  # else git would look for new files among the saved ones
     found = _measure(root, files)
     for _ in range(_TRIES):
         entries = [_save_object(folder / OBJECTS, root, path, blob, info) for path, blob, info in found]
@@ -108,8 +110,8 @@ def _measure(root: Path, files: Iterable[tuple[str, str]]) -> list[tuple[str, st
 
 def _stays_inside(root: Path, path: str) -> bool:
     target = os.readlink(root / path)  # noqa: PTH115 - Path would normalize it
-    inside = os.path.normpath(os.path.join(os.path.dirname(path), target))
-    return not os.path.isabs(target) and inside.split("/")[0] != ".."
+    inside = os.path.normpath(Path(path).parent / target)
+    return not target.startswith("/") and inside.split("/")[0] != ".."
 
 
 def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_result) -> Entry:
@@ -143,7 +145,7 @@ def _copy(source: Path, target: Path, algorithm: str) -> tuple[str, int]:
     import hashlib
 
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as reader, open(target, "wb") as writer:
+    with os.fdopen(descriptor, "rb") as reader, target.open("wb") as writer:
         size = os.fstat(reader.fileno()).st_size
         digest, copied = hashlib.new(algorithm, b"blob %d\0" % size, usedforsecurity=False), 0
         while block := reader.read(_BLOCK):
@@ -172,7 +174,7 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
         files, made = new / FILES, {""}
         files.mkdir(parents=True, mode=0o700)
         for entry in entries:
-            parent = os.path.dirname(entry.path)
+            parent = entry.path.rpartition("/")[0]
             if parent not in made:
                 (files / parent).mkdir(parents=True, exist_ok=True)
                 made.add(parent)
