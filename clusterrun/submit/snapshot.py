@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.errors import CommandError, RequestError
-from clusterrun.jobspec.spec import Command, Module, Script
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script
 from clusterrun.records import code_store
 from clusterrun.records.code_store import TooLarge
-from clusterrun.records.snapshots import DIFF, RECORD, Snapshot
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.snapshots import DIFF, RECORD, Snapshot, load_snapshot, tree_of
 from clusterrun.records.store import Store
 from clusterrun.submit import work_tree
 from clusterrun.submit.plan import Plan
@@ -73,6 +75,26 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")
     diff = work_tree.diff(tree, environ)
     return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
+
+
+def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> JobSpec:
+    """Return the specification of a run that is resumed, with the saved copy of its script.
+
+    ``notify`` gets a line about the code that the run continues with. Raises RequestError if it has been deleted.
+    """
+    snapshot = load_snapshot(run)
+    if snapshot is None:
+        return spec
+    again = f"clusterrun resubmit {run.job_id or run.run_id}"
+    files = tree_of(run, snapshot) / code_store.FILES
+    if not files.is_dir():
+        raise RequestError(f"the saved code of run {run.run_id} has been deleted", hint=f"for a new run: {again}")
+    notify(f"code: {snapshot.line}, as saved at the first submission; for a new run with the current code: {again}")
+    if not isinstance(spec.work, Script):
+        return spec
+    inside = os.path.relpath(os.path.realpath(spec.work.path), snapshot.root)
+    saved = files / inside
+    return replace(spec, work=replace(spec.work, path=str(saved))) if saved.is_file() else spec
 
 
 def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
