@@ -55,6 +55,7 @@ SECTIONS = {
     ),
     "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
+        Verb("diff", "diff", "Show what differs between two jobs: options, code, environment, metrics."),
         Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
     ),
     "Plan and set up": (

@@ -36,6 +36,10 @@ class Entry(NamedTuple):
     path: str
 
     @property
+    def is_link(self) -> bool:
+        return self.mode == _LINK
+
+    @property
     def name(self) -> str:
         """The name of the object."""
         return f"{self.content[:2]}/{self.content[2:]}{'x' * (self.mode == _EXECUTABLE)}"
@@ -178,7 +182,7 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
             if parent not in made:
                 (files / parent).mkdir(parents=True, exist_ok=True)
                 made.add(parent)
-            if entry.mode == _LINK:
+            if entry.is_link:
                 (files / entry.path).symlink_to(entry.content)
             else:
                 _link(folder / OBJECTS / entry.name, files / entry.path)
