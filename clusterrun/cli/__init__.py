@@ -63,7 +63,7 @@ SECTIONS = {
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("render", "submit", "Print the sbatch script."),
         Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
-        Verb("clean", "clean", "Delete checkpoints and caches that no run needs any more."),
+        Verb("clean", "clean", "Delete checkpoints, caches and saved code that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
     ),
 }

@@ -64,10 +64,8 @@ def _compare_file(name: str, trees: list[Path], first: Entry | None, second: Ent
     if one is None or other is None:
         yield f"binary or large file {name} differs"
         return
-    labels = [
-        "/dev/null" if entry is None else f"{side}/{name}" for side, entry in zip("ab", (first, second), strict=True)
-    ]
-    yield from unified_diff(one, other, *labels, lineterm="")
+    before, after = f"a/{name}" if first else "/dev/null", f"b/{name}" if second else "/dev/null"
+    yield from unified_diff(one, other, before, after, lineterm="")
 
 
 def _read(tree: Path, entry: Entry | None) -> list[str] | None:

@@ -26,7 +26,8 @@ def compare_environments(first: RunRecord, second: RunRecord) -> Environments:
     mixed = tuple(run for run, facts in zip((first, second), found, strict=True) if len(facts.get("digests", ())) > 1)
     if missing:
         return Environments([], missing, mixed)
-    one, other = ({**facts["versions"], **facts["packages"]} for facts in found)
+    packages = all(facts["packages"] for facts in found)  # an older run has recorded none
+    one, other = ({**facts["versions"], **(facts["packages"] if packages else {})} for facts in found)
     return Environments(list(find_changes(one, other)), (), mixed)
 
 

@@ -66,7 +66,7 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
             modified[rest.split(" ", 7)[-1]] = rest[1] != "."
         elif kind == "u":  # a conflict
             modified[rest.split(" ", 9)[-1]] = True
-        elif kind == "?" and rest.endswith(".py"):
+        elif kind == "?" and rest.endswith(".py") and RECORDS not in rest.split("/"):
             new.append(rest)
     files: dict[str, TreeFile] = {}
     submodules = []
@@ -77,7 +77,7 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
             submodules.append(path)
         elif RECORDS not in path.split("/"):
             files[path] = TreeFile(path, "" if modified.get(path) else blob)
-    files |= {path: TreeFile(path) for path in new if RECORDS not in path.split("/")}
+    files |= {path: TreeFile(path) for path in new}
     changed = len(modified) + len(new)
     return WorkTree(root, head["branch.oid"], head["branch.head"], changed, (*files.values(),), (*submodules,))
 
