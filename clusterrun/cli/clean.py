@@ -15,9 +15,8 @@ import click
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import Ambiguous, RequestError
 from clusterrun.job import Outcome
-from clusterrun.records import cleaning, code_cleaning, run_record
+from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
 from clusterrun.records.cleaning import Item
-from clusterrun.records.snapshots import load_snapshot
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import format_age, format_bytes, parse_since, plural
@@ -64,9 +63,9 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
       clusterrun clean --dry-run
       clusterrun clean --older-than 1w
 
-    Without its checkpoints or its saved code a run cannot be resumed. Its records, logs, metrics and model are kept. Also kept are the
-    checkpoints of your own scripts that succeeded (they may be the result), those that another of your runs names in
-    its settings or arguments, and all files of runs that are active or whose state is unknown.
+    Without its checkpoints or its saved code a run cannot be resumed. Its records, logs, metrics and model are kept.
+    Also kept are the checkpoints of your own scripts that succeeded (they may be the result), those that another of
+    your runs names in its settings or arguments, and all files of runs that are active or whose state is unknown.
     """
     ui = Ui("clean", as_json=as_json)
     session: Session = ctx.obj
@@ -78,9 +77,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     shown = [_row(target, now) for target in targets]
     if not targets:
         ui.data({"deleted": [], "bytes": 0})
-        ui.note(
-            f"nothing to delete: no checkpoints, caches or saved code of runs that ended more than {older_than} ago"
-        )
+        ui.note(f"nothing to delete: no checkpoints, caches or code of runs that ended more than {older_than} ago")
         return
     if dry_run:
         ui.data({"deleted": [], "would_delete": [_json(target) for target in targets]})
@@ -136,7 +133,10 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
 
 def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:
     """Yield the saved code that no kept run needs."""
-    needed = {found.digest for run in kept if run.root == base and (found := load_snapshot(run))}
+    if unknown := next((run for run in kept if snapshots.is_damaged(run)), None):
+        note(f"keeping all saved code: the record of {_name(unknown)} cannot be read")
+        return
+    needed = {found.digest for run in kept if run.root == base and (found := snapshots.load_snapshot(run))}
     for item in code_cleaning.find_code(base, needed, min(before, time.time() - code_cleaning.RECENT)):
         if added := code_cleaning.find_added(item.path):
             note(f"keeping the saved code {item.path.name}: a run has written {added}")

@@ -40,7 +40,7 @@ def find_code(base: Path, needed: Collection[str], before: float) -> list[Item]:
 
 
 def find_added(tree: Path) -> str:
-    """Return a file that a run has written into its saved code, empty if there is none; caches of Python do not count."""
+    """Return a file that a run has written into its saved code, empty if none; caches of Python do not count."""
     if tree.name.startswith((NEW, DELETED)):
         return ""
     files, known = tree / FILES, load_manifest(tree) or {}

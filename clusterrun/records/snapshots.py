@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -56,6 +57,11 @@ def load_snapshot(run: RunRecord) -> Snapshot | None:
     if not all(isinstance(one, str) for one in texts) or not all(type(one) is int for one in numbers):
         return None
     return found if _DIGEST.fullmatch(found.digest) else None
+
+
+def is_damaged(run: RunRecord) -> bool:
+    """Return whether a run has a record of saved code that cannot be read."""
+    return os.path.lexists(run.run_dir / RECORD) and load_snapshot(run) is None
 
 
 def tree_of(run: RunRecord, snapshot: Snapshot) -> Path:
