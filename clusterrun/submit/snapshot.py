@@ -40,8 +40,8 @@ def stage(
 def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
     """Save the code of a script, module or command, and return the files for the run's folder; none without code.
 
-    ``notify`` gets a line about what was saved. Without --snapshot, code that is not in
-    a git work tree, or that git cannot list, is not saved. Raises RequestError for code that cannot be saved.
+    ``notify`` gets a line about what was saved. Without --snapshot, code that is not in a git work tree, or that git
+    cannot list, is not saved. Raises RequestError for code that cannot be saved.
     """
     spec, workdir = plan.spec, plan.submission.workdir
     if not isinstance(spec.work, Script | Module | Command):
@@ -50,15 +50,14 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         return {}
     if spec.snapshot is False:
         return {}
-    folder = _code_folder(spec.work, workdir)
-    if folder is None:
+    if not work_tree.is_inside(workdir):
         if spec.snapshot:
             raise RequestError(
                 f"--snapshot: {workdir} is not in a git work tree", hint="run git init there, or remove --snapshot"
             )
         return {}
     try:
-        tree = work_tree.load_work_tree(folder, environ)
+        tree = work_tree.load_work_tree(workdir, environ)
     except CommandError as error:
         why = (error.detail.splitlines() or [error.message])[0]
         if spec.snapshot:
@@ -70,6 +69,8 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         return {}
     saved = _save(tree, spec.work, plan.record.root)
     notify(f"code: {saved.line}, saved")
+    if isinstance(spec.work, Script) and not saved_path(spec.work.path, saved.root):
+        notify(f"not saved: {spec.work.path}, which is outside of {saved.root}")
     if tree.submodules:
         more = ", …" if len(tree.submodules) > _SHOWN else ""
         notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")
@@ -92,17 +93,20 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
     notify(f"code: {snapshot.line}, as saved at the first submission; for a new run with the current code: {again}")
     if not isinstance(spec.work, Script):
         return spec
-    inside = os.path.relpath(os.path.realpath(spec.work.path), snapshot.root)
-    saved = files / inside
+    saved = files / saved_path(spec.work.path, snapshot.root)
     return replace(spec, work=replace(spec.work, path=str(saved))) if saved.is_file() else spec
+
+
+def saved_path(path: str, root: str) -> str:
+    """Return a path relative to the work tree ``root``, empty if it is outside."""
+    real = os.path.realpath(path)
+    return real.removeprefix(f"{root}/") if real.startswith(f"{root}/") else ""
 
 
 def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
     files = {one.path: one.blob for one in tree.files}
-    if not isinstance(work, Module):  # also a script that git ignores
-        script = os.path.realpath(work.path)
-        if script.startswith(f"{tree.root}/"):
-            files.setdefault(os.path.relpath(script, tree.root), "")
+    if not isinstance(work, Module) and (script := saved_path(work.path, str(tree.root))):
+        files.setdefault(script, "")  # also a script that git ignores
     try:
         digest = code_store.save(base, tree.root, files.items())
     except TooLarge as error:
@@ -122,10 +126,3 @@ def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapsh
         root=str(tree.root), digest=digest, commit=tree.commit, branch=tree.branch, changed=tree.changed,
         files=len(files),
     )  # fmt: skip
-
-
-def _code_folder(work: Script | Module | Command, workdir: Path) -> Path | None:
-    """Return a folder of the git work tree that contains the code: the script's, else the submit folder's."""
-    own = [Path(os.path.realpath(work.path)).parent] if not isinstance(work, Module) else []
-    folders = [*own, *([workdir] if not isinstance(work, Script) else [])]
-    return next((folder for folder in folders if work_tree.is_inside(folder)), None)
