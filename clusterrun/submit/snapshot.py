@@ -30,11 +30,24 @@ def stage(
 
     Raises RequestError, after which the run does not exist.
     """
+    _check_option(plan.spec, plan.submission.workdir)
     store.prepare(plan.spec.shared)
-    for line in lines:
+    about_code: list[str] = []
+    code = save_code(plan, environ, about_code.append)
+    for line in (*lines, *about_code):
         notify(line)
-    code = save_code(plan, environ, notify)
     store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
+
+
+def _check_option(spec: JobSpec, workdir: Path) -> None:
+    """Raise RequestError for a --snapshot without code that can be saved."""
+    if not spec.snapshot:
+        return
+    if isinstance(spec.work, Script | Module | Command) and not work_tree.is_inside(workdir):
+        hint = "run git init there, or remove --snapshot"
+        raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
+    if not isinstance(spec.work, Script | Module | Command) and spec.sources["snapshot"].source == "--snapshot":
+        raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
 
 
 def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
@@ -44,17 +57,9 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
     cannot list, is not saved. Raises RequestError for code that cannot be saved.
     """
     spec, workdir = plan.spec, plan.submission.workdir
-    if not isinstance(spec.work, Script | Module | Command):
-        if spec.snapshot and spec.sources["snapshot"].source == "--snapshot":
-            raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
-        return {}
-    if spec.snapshot is False:
+    if not isinstance(spec.work, Script | Module | Command) or spec.snapshot is False:
         return {}
     if not work_tree.is_inside(workdir):
-        if spec.snapshot:
-            raise RequestError(
-                f"--snapshot: {workdir} is not in a git work tree", hint="run git init there, or remove --snapshot"
-            )
         return {}
     try:
         tree = work_tree.load_work_tree(workdir, environ)

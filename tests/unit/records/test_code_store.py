@@ -126,9 +126,7 @@ def test_a_full_disk_leaves_no_half_snapshot(project: Path, monkeypatch: pytest.
     assert (saved(project, save(project, project, FILES_OF_IT)) / "train.py").read_text() == "_copy\n"
 
 
-def test_a_file_that_changes_while_it_is_copied_is_copied_again(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_copied_is_copied_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy, calls = code_store._copy, []
 
     def changing(source: Path, target: Path, algorithm: str) -> tuple[str, int]:
