@@ -24,10 +24,11 @@ _WIDEST = 200  # characters of a value
 
 
 @click.command()
-@click.argument("jobs", nargs=2, metavar="JOB1 JOB2")
+@click.argument("job1")
+@click.argument("job2")
 @json_option
 @click.pass_context
-def diff(ctx: click.Context, jobs: tuple[str, str], as_json: bool) -> None:
+def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     """Show what differs between two jobs: options, code, environment and metrics.
 
     \b
@@ -45,9 +46,9 @@ def diff(ctx: click.Context, jobs: tuple[str, str], as_json: bool) -> None:
     ui = Ui("diff", as_json=as_json)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
-    first, second = (_find_run(cluster, word) for word in find_ids(cluster, jobs))
+    first, second = (_find_run(cluster, word) for word in find_ids(cluster, (job1, job2)))
     if first.run_id == second.run_id:
-        raise RequestError(f"{jobs[0]} and {jobs[1]} are the same run", hint="`clusterrun list --all` shows your jobs")
+        raise RequestError(f"{job1} and {job2} are the same run", hint="`clusterrun list --all` shows your jobs")
     options, codes = compare_options(first, second), compare_code(first, second)
     environments, (metrics, unmeasured) = compare_environments(first, second), compare_metrics(first, second)
     ui.data({

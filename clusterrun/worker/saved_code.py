@@ -88,7 +88,7 @@ def _replace(word: str) -> str:
 
 def _move(path: str, source: str, target: str) -> str:
     """Return a path below the folder of one variable as a path below that of another; else an empty text."""
-    base = os.environ.get(source)
-    if not base or os.path.commonpath([path, base]) != base:
+    base, other = os.environ.get(source), os.environ.get(target)
+    if not base or not other or os.path.commonpath([path, base]) != base:
         return ""
-    return os.path.normpath(os.path.join(os.environ[target], os.path.relpath(path, base)))
+    return os.path.normpath(os.path.join(other, os.path.relpath(path, base)))
