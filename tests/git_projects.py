@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.installed_command import ONE_RANK, Job, Site
+
 _NOBODY = ("-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false")
 
 
@@ -29,3 +31,18 @@ def make_repository(folder: Path, files: Mapping[str, str]) -> None:
     git(folder, "init", "-q", "-b", "main")
     git(folder, "add", "-A")
     git(folder, "commit", "-q", "-m", "first")
+
+
+def edit_while_pending(site: Site) -> tuple[Job, Job]:
+    """Submit a job that waits for another one, edit its script and its settings file, and let it start.
+
+    Returns the job once it has ended, and one that was submitted after the edit.
+    """
+    make_repository(site.project, {"run.sh": "cat $1; echo script one; pwd\n", "a.txt": "settings one\n"})
+    gate = site.submit(*ONE_RANK, "--no-snapshot", "--", "sleep", "600")
+    job = site.submit(*ONE_RANK, "--dependency", f"afterany:{gate.id}", "--", "bash", "run.sh", "a.txt")
+    write_files(site.project, {"run.sh": "cat $1; echo script two; pwd\n", "a.txt": "settings two\n"})
+    site.cli("cancel", gate.id)
+    site.wait_state(job, "COMPLETED")
+    later = site.submit(*ONE_RANK, "--", "bash", "run.sh", "a.txt")
+    return job, later
