@@ -10,19 +10,24 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from .claim import listed
 from .errors import WorkerError
 
 RECORD = "snapshot.json"
 FILES, PROJECT = "CLUSTERRUN_SNAPSHOT", "CLUSTERRUN_SNAPSHOT_OF"  # the folder of the saved files, and of the project
 
 
-def variables(run_dir: Path) -> dict[str, str]:
-    """Return the variables of the ranks, none if no code was saved; raises WorkerError if it has been deleted."""
+def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
+    """Return the variables of the ranks, none if no code was saved; raises WorkerError if it has been deleted.
+
+    `patience` is how many seconds NFS may take to show it.
+    """
     try:
         record = json.loads((run_dir / RECORD).read_text())
         digest, root = str(record["digest"]), str(record["root"])
@@ -31,10 +36,13 @@ def variables(run_dir: Path) -> dict[str, str]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WorkerError(f"cannot read {run_dir / RECORD}: {error}") from None
     files = run_dir.parents[1] / "snapshots" / "trees" / digest / "files"
-    if not re.fullmatch("[0-9a-f]+", digest) or not files.is_dir():
+    until = time.monotonic() + patience
+    while re.fullmatch("[0-9a-f]+", digest) and not listed(files) and time.monotonic() < until:
+        time.sleep(1)
+    if not re.fullmatch("[0-9a-f]+", digest) or not listed(files):
         raise WorkerError(
-            f"the saved code of this run is gone: {files}\nclusterrun: hint: submit it again as a new run:"
-            " clusterrun resubmit JOBID",
+            f"the saved code of this run is gone: {files}\nclusterrun: hint: to submit the current code as a new run:"
+            f" clusterrun resubmit {run_dir.name}",
             status=2,
         )
     return {FILES: os.path.realpath(files), PROJECT: root}

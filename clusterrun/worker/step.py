@@ -61,7 +61,7 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_PG_TIMEOUT": str(options.pg_timeout),
         "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
-        **saved_code.variables(job.run_dir),
+        **saved_code.variables(job.run_dir, options.shown_late),
     }
     if options.max_restarts or options.total_time or options.requeue:
         environ["CLUSTERRUN_CONTINUES"] = "1"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,12 @@ def test_saved_code_that_is_gone_or_damaged_ends_the_start(project: Path, record
     write_files(run, {"snapshot.json": record})
     with pytest.raises(WorkerError, match=r"snapshot\.json|is gone"):
         saved_code.variables(run)
+
+
+def test_code_that_the_file_system_shows_late_is_waited_for(project: Path) -> None:
+    run, tree = project / ".clusterrun/runs/R", Path(saved(project, "")).parent
+    late = tree.rename(project / "late")
+    timer = threading.Timer(0.2, late.rename, [tree])
+    timer.start()
+    assert saved_code.variables(run, patience=60)[saved_code.FILES] == f"{tree}/files"
+    timer.join()
