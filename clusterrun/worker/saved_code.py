@@ -50,6 +50,8 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
 
 def find_saved(path: str) -> str:
     """Return the saved copy of a plain file or folder of the project; an empty text if there is none."""
+    if FILES not in os.environ:
+        return ""
     saved = _move(os.path.realpath(path), PROJECT, FILES)
     return saved if saved and os.path.exists(saved) else ""
 
