@@ -105,7 +105,7 @@ def _code_lines(codes: Codes, first: RunRecord, second: RunRecord) -> list[str]:
         return [f"code         same: {one.line}"]
     lines = [f"code         {one.line if one else 'not saved'} -> {other.line if other else 'not saved'}"]
     if codes.gone:
-        lines.append(f"             the saved code of {' and '.join(map(_name, codes.gone))} has been deleted")
+        lines.append(f"             the saved code of {' and '.join(map(_name, codes.gone))} cannot be read (deleted?)")
         if one and other and one.commit and other.commit and one.commit != other.commit:
             lines.append(f"             git -C {other.root} diff {one.commit[:12]} {other.commit[:12]}")
     elif one and other:
