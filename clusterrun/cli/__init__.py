@@ -56,6 +56,7 @@ SECTIONS = {
     ),
     "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
+        Verb("diff", "diff", "Show what differs between two jobs: options, code, environment, metrics."),
         Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
     ),
     "Plan and set up": (
@@ -63,7 +64,7 @@ SECTIONS = {
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("render", "submit", "Print the sbatch script."),
         Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
-        Verb("clean", "clean", "Delete checkpoints and caches that no run needs any more."),
+        Verb("clean", "clean", "Delete checkpoints, caches and saved code that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
     ),
 }

@@ -13,6 +13,7 @@ from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import how_options, refuse_pairs, submit_plan
 from clusterrun.errors import NoSuchJob, RequestError
+from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
 from clusterrun.terminal.ui import Ui
@@ -60,6 +61,8 @@ def resubmit(
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
     args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
+    if code := code_line(run):
+        ui.note(f"job {run.job_id} ran the code {code}; the new run takes the current code")
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(

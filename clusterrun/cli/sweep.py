@@ -159,14 +159,16 @@ def submit_arrays(
     before: Sweep | None = None,
 ) -> int:  # fmt: skip
     """Check and submit the arrays of a sweep, print them, and with ``wait`` wait for all; return the exit code."""
+    from clusterrun.submit.snapshot import save_code
     from clusterrun.submit.sweep_send import submit_sweep
 
     first = arrays[0].plans[0]
     store, scheduler = cluster.store(made.root), cluster.scheduler(first.record.scheduler)
     check_sweep(ui, cluster, arrays, skip=not check)
     store.prepare(first.spec.shared)
+    code = save_code(first, cluster.environ, ui.note)
     with interrupt_deferred(ui, f"submit --recover {first.record.run_id}") as interrupted:
-        runs = submit_sweep(store, scheduler, made, arrays, ui.note, before)
+        runs = submit_sweep(store, scheduler, made, arrays, ui.note, before, code=code)
         _announce(ui, made, runs, data=not wait)
     if interrupted:
         raise KeyboardInterrupt

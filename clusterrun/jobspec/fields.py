@@ -98,6 +98,7 @@ FIELDS: tuple[Field, ...] = (
     Field("check", "flag", "", "Check nodes and links before training starts; end the job if one is broken."),
     Field("set", "map", "KEY=VALUE", "Change a setting of a built-in task (steps=300); repeatable."),
     Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: depends on the device."),
+    Field("snapshot", "flag", "", "Save the code and run the saved copy; default: on in a git work tree."),
     Field("shared", "flag", "", "Let your group read the run's records and logs."),
 )
 FIELD: dict[str, Field] = {f.name: f for f in FIELDS}

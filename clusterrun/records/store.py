@@ -103,8 +103,7 @@ class Store:
         A job without a log folder fails without a log. Raises RequestError, with a command as the hint, if a folder is
         not writable or other users can change it.
         """
-        base = self.base.folder
-        mode = 0o750 if shared else 0o700
+        base, mode = self.base.folder, 0o750 if shared else 0o700
         if base.parent == self.index.parent / "projects":
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -130,9 +129,10 @@ class Store:
         return logs
 
     def stage(
-        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a run's folder to disk before the run is submitted; ``notify`` is readable by the user only."""
+        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Write a run's folder to disk before it is submitted; only the user can read ``notify`` and ``files``."""
         folder = 0o750 if record.shared else 0o700
         try:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
@@ -140,8 +140,8 @@ class Store:
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
             write(record.script, script, record.shared)
-            if notify is not None:
-                write(record.run_dir / "notify.json", json.dumps(notify))
+            for name, text in {**({"notify.json": json.dumps(notify)} if notify else {}), **(files or {})}.items():
+                write(record.run_dir / name, text)
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)

@@ -7,7 +7,7 @@ after, so an interrupted sweep is finished without a second look at what was nev
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -35,13 +35,14 @@ class SweepArray(NamedTuple):
 
 def submit_sweep(
     store: Store, scheduler: Scheduler, sweep: Sweep, arrays: Sequence[PlannedArray], notify: Notify,
-    before: Sweep | None = None,
+    before: Sweep | None = None, *, code: Mapping[str, str],
 ) -> list[RunRecord]:  # fmt: skip
     """Write the records of all runs, submit the arrays in order and return the records with their job ids.
 
-    ``before`` is the sweep's file of an earlier submission, to which the runs are added. If nothing was submitted, the
-    runs are deleted; after a later failure they stay for ``submit --recover``. Raises what
-    :func:`protocol.submit_staged` raises, and RequestError if a record cannot be written.
+    ``code`` has the files of :func:`snapshot.save_code` for each run. ``before`` is the sweep's file of an earlier
+    submission, to which the runs are added. If nothing was submitted, the runs are deleted; after a later failure they
+    stay for ``submit --recover``. Raises what :func:`protocol.submit_staged` raises, and RequestError if a record
+    cannot be written.
     """
     first = arrays[0].plans[0].record
 
@@ -62,7 +63,7 @@ def submit_sweep(
             if sweeps.load(sweep.root, sweep.id) != before:
                 raise Ambiguous(f"another command has just changed sweep {sweep.name}", hint="run the command again")
         try:
-            staged = _stage(store, sweep, arrays)
+            staged = _stage(store, sweep, arrays, code)
         except BaseException as error:
             undo()
             if not isinstance(error, OSError):
@@ -76,12 +77,14 @@ def submit_sweep(
         return _send(store, scheduler, sweep, staged, notify, undo)
 
 
-def _stage(store: Store, sweep: Sweep, arrays: Sequence[PlannedArray]) -> list[SweepArray]:
+def _stage(
+    store: Store, sweep: Sweep, arrays: Sequence[PlannedArray], code: Mapping[str, str]
+) -> list[SweepArray]:  # fmt: skip
     """Write all records, the scripts of the arrays and, last, the sweep's file."""
     found = []
     for array in arrays:
         for plan in array.plans:
-            store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
+            store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
         first = array.plans[0]
         if array.script:
             sweeps.save_script(first.record, array.script)
