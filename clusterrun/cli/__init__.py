@@ -24,6 +24,8 @@ except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
 HELP_WIDTH = 100
+REMOTE = "CLUSTERRUN_REMOTE"
+"""Set where a command of ``--remote`` runs: ``link`` if it gets more on standard input, else ``end``."""
 
 
 class Verb(NamedTuple):
@@ -64,6 +66,7 @@ SECTIONS = {
         Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
         Verb("clean", "clean", "Delete checkpoints and caches that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
+        Verb("remote", "remote", "Install clusterrun on another machine for --remote."),
     ),
 }
 VERBS: dict[str, Verb] = {verb.name: verb for verbs in SECTIONS.values() for verb in verbs}
@@ -108,7 +111,8 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH})
 @click.version_option(__version__, prog_name="clusterrun")
 @click.option("--debug", is_flag=True, help="Show a traceback on error.")
-def cli(debug: bool) -> None:
+@click.option("--remote", metavar="HOST", help="Run the command on this login node, over ssh; anywhere in the line.")
+def cli(debug: bool, remote: str | None) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 
     \b
@@ -125,6 +129,7 @@ def cli(debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the only place that turns errors into text."""
     words = list(sys.argv[1:] if argv is None else argv)
+    host, words = _take_remote(words)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
     if command in ("submit", "resubmit", "render", "free", "exec") and "--" in words:
@@ -132,12 +137,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]
     debug, as_json = "--debug" in words, "--json" in words
-    words = [word for word in words if word != "--debug"]
+    typed, words = words, [word for word in words if word != "--debug"]
     streams.repair_streams()
     try:
-        status = cli.main(
-            words, prog_name="clusterrun", standalone_mode=False, obj=Session(script), terminal_width=_help_width()
-        )
+        status = _run_remote(host, command, typed, script, as_json) if _may_be_remote(host, command, words) else None
+        if status is None:
+            status = cli.main(
+                words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
+            )
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -161,6 +168,58 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         status = _last_resort(error, command, as_json)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _session(script: list[str] | None) -> Session:
+    if os.environ.get(REMOTE) != "link":
+        return Session(script)
+    from clusterrun.cli.link import accept_link
+
+    return Session(script, accept_link(os.environ))
+
+
+def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
+    """Return the host of ``--remote`` (None without it), and the words without it; what follows ``--`` stays."""
+    end = words.index("--") if "--" in words else len(words)
+    at = next((at for at, word in enumerate(words[:end]) if word.partition("=")[0] == "--remote"), None)
+    if at is None:
+        return None, words
+    if "=" in words[at]:
+        return words[at].partition("=")[2], words[:at] + words[at + 1 :]
+    return (words[at + 1], words[:at] + words[at + 2 :]) if at + 1 < end else (None, words)  # click reports the error
+
+
+def _may_be_remote(host: str | None, command: str, words: list[str]) -> bool:
+    """Return whether the command may run on another host: only then are the modules for that imported."""
+    if REMOTE in os.environ or (not command and not host) or "--help" in words or "-h" in words:
+        return False
+    return host is not None or _profile_names_remote()
+
+
+def _profile_names_remote() -> bool:
+    """Return whether a profile that may apply contains the word ``remote``; reads a few small files."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.environ.get("HOME", ""), ".config")  # noqa: PTH118
+    folder = os.environ.get("PWD") or os.curdir
+    paths = [os.path.join(base, "clusterrun", "config.toml")]  # noqa: PTH118
+    while folder:
+        paths.append(os.path.join(folder, "clusterrun.toml"))  # noqa: PTH118
+        folder = folder.rpartition("/")[0]
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                if b"remote" in file.read(256_000):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _run_remote(
+    host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool
+) -> int | None:  # fmt: skip
+    from clusterrun.cli.remote import dispatch
+
+    return dispatch(host, command, words, script, as_json=as_json)
 
 
 def _last_resort(error: Exception, command: str, as_json: bool) -> int:
