@@ -206,7 +206,7 @@ def _profile_names_remote() -> bool:
         folder = folder.rpartition("/")[0]
     for path in paths:
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb") as file:  # noqa: PTH123
                 if b"remote" in file.read(256_000):
                     return True
         except OSError:

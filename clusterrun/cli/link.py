@@ -2,7 +2,8 @@
 
 It is one JSON object, and then the input ends:
 
-    {"version": 1, "terminal": BOOL, "environ": {NAME: VALUE}, "submission": "AT-TOKEN", "places": {FILE: PLACE} or null}
+    {"version": 1, "terminal": BOOL, "environ": {NAME: VALUE}, "submission": "AT-TOKEN" or null,
+     "places": {FILE: PLACE} or null}
 
 ``environ`` has the values of ``--secret``, which must not be in a command line, and the terminal's TERM and NO_COLOR.
 """

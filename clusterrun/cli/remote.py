@@ -21,14 +21,18 @@ from clusterrun.terminal.ui import Ui
 #: Commands that read the project's files, which are sent before.
 READ_FILES = frozenset({"submit", "resubmit", "render", "plan", "check", "sweep", "free"})
 #: Commands that change nothing: after a lost connection they can be run again.
-CHANGE_NOTHING = frozenset({"list", "status", "logs", "top", "wait", "why", "free", "render", "plan", "diff", "init", ""})
+CHANGE_NOTHING = frozenset(
+    {"list", "status", "logs", "top", "wait", "why", "free", "render", "plan", "diff", "init", ""}
+)
 #: Commands that submit jobs, and may get secrets.
 SUBMIT = frozenset({"submit", "resubmit", "resume", "sweep"})
 #: Options of ``submit`` and ``resubmit`` that mean no new run, or several.
 _NOT_ONE = frozenset({"--dry-run", "--recover", "--chain", "--ladder"})
 
 
-def dispatch(host: str | None, verb: str, words: Sequence[str], script: Sequence[str] | None, *, as_json: bool) -> int | None:
+def dispatch(
+    host: str | None, verb: str, words: Sequence[str], script: Sequence[str] | None, *, as_json: bool
+) -> int | None:
     """Run a command line on another host and return its exit code, None if it is to run here.
 
     ``host`` is that of ``--remote``, None if only a profile names it. Raises ClusterrunError.

@@ -32,7 +32,6 @@ class Session:
 
         ``cwd`` is the folder to submit from, by default the current one.
         """
-        from clusterrun.cli.link import Link
-    from clusterrun.cluster import Cluster
+        from clusterrun.cluster import Cluster
 
         return Cluster(cwd=cwd, notify=notify, polling=polling)

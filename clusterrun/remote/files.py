@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterrun.errors import CommandError, RequestError, SchedulerError
@@ -81,7 +81,7 @@ def _git(root: Path, *which: str) -> list[str] | None:
 def _walk(root: Path) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if name not in SKIPPED]
-        yield from (os.path.relpath(os.path.join(folder, name), root) for name in files)
+        yield from (str(Path(folder, name).relative_to(root)) for name in files)
 
 
 def _rsync(target: Target, host: Host, names: list[str]) -> None:
@@ -101,9 +101,7 @@ def _rsync(target: Target, host: Host, names: list[str]) -> None:
         raise Unreachable(f"lost the connection to {host.name}; nothing was run", detail=done.stderr.strip())
     if done.status not in (0, _VANISHED):
         hint = f"install rsync on {host.name}" if "not found" in done.stderr else "see the output of rsync"
-        raise SchedulerError(
-            f"cannot send the project's files to {host.name}", detail=done.stderr.strip(), hint=hint
-        )
+        raise SchedulerError(f"cannot send the project's files to {host.name}", detail=done.stderr.strip(), hint=hint)
 
 
 def _join(names: list[str]) -> bytes:

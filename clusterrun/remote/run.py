@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import PurePosixPath
 from typing import Any
 
 from clusterrun.config.profiles import load_job
@@ -134,9 +135,9 @@ class Session:
 
     def _command(self, words: Sequence[str], kind: str) -> str:
         """Return the line of bash that runs clusterrun in the project's folder there."""
-        place = shlex.quote(os.path.join(self.target.folder, self.target.below))
+        place = shlex.quote(str(PurePosixPath(self.target.folder) / self.target.below))
         return (
-            f"cd && umask 022 && mkdir -p {place} && cd {place} || exit 3; c=$HOME/{INSTALLED}/bin/clusterrun; "
+            f"cd && (umask 022; mkdir -p {place}) && cd {place} || exit 3; c=$HOME/{INSTALLED}/bin/clusterrun; "
             f'[ -x "$c" ] || c=$(type -P clusterrun) || exit {NOT_INSTALLED}; '
             f'CLUSTERRUN_REMOTE={kind} exec "$c" {shlex.join(words)}'
         )
@@ -155,7 +156,7 @@ class Session:
 def find_secrets(words: Sequence[str], target: Target, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that ``--secret``, a profile or a job file names, as far as this shell has them."""
     names = [word.removeprefix("--secret=") for word in words if word.startswith("--secret=")]
-    names += [name for option, name in zip(words, words[1:], strict=False) if option == "--secret"]
+    names += [name for option, name in pairwise(words) if option == "--secret"]
     levels: list[Mapping[str, Any]] = [*target.profiles.levels]
     for word in words:
         if not word.startswith("-"):

@@ -54,7 +54,9 @@ def install(host: Host, python: str | None, wheels: Path | None, note: Callable[
 
 def _find_python(host: Host, python: str | None) -> str:
     for candidate in _PYTHONS if python is None else (python,):
-        done = host.run(f'{shlex.quote(candidate)} -c {shlex.quote(_USABLE)} 2>/dev/null && type -P {shlex.quote(candidate)}')
+        done = host.run(
+            f"{shlex.quote(candidate)} -c {shlex.quote(_USABLE)} 2>/dev/null && type -P {shlex.quote(candidate)}"
+        )
         if done.status == 0:
             return done.stdout.strip().splitlines()[-1]
     what = f"{python} on {host.name} is not" if python is not None else f"{host.name} has no"

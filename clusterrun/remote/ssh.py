@@ -95,7 +95,8 @@ class Host:
         except CommandError as error:
             if error.timed_out:
                 return False
-            raise SchedulerError("ssh cannot be started", detail=error.detail, hint="install OpenSSH's client") from error
+            hint = "install OpenSSH's client"
+            raise SchedulerError("ssh cannot be started", detail=error.detail, hint=hint) from error
         return done.status == 0
 
 
