@@ -87,7 +87,7 @@ def _walk(root: Path) -> Iterator[str]:
 def _rsync(target: Target, host: Host, names: list[str]) -> None:
     argv = [
         "rsync", "--archive", "--from0", "--files-from=-", "--delete-missing-args", "--chmod=go-w",
-        f"--rsh={host.rsh}", f"--rsync-path=umask 022; mkdir -p {target.folder} && rsync",
+        f"--rsh={host.rsh}", f"--rsync-path=cd && umask 022 && mkdir -p {target.folder} && rsync",
         f"{target.root}/", f"{host.name}:{target.folder}/",
     ]  # fmt: skip
     try:
