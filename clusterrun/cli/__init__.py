@@ -199,7 +199,10 @@ def _may_be_remote(host: str | None, command: str, words: list[str]) -> bool:
 def _profile_names_remote() -> bool:
     """Return whether a profile that may apply contains the word ``remote``; reads a few small files."""
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.environ.get("HOME", ""), ".config")  # noqa: PTH118
-    folder = os.environ.get("PWD") or os.curdir
+    try:
+        folder = os.getcwd()  # noqa: PTH109
+    except OSError:  # it was deleted
+        folder = ""
     paths = [os.path.join(base, "clusterrun", "config.toml")]  # noqa: PTH118
     while folder:
         paths.append(os.path.join(folder, "clusterrun.toml"))  # noqa: PTH118

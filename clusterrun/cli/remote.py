@@ -55,9 +55,7 @@ def dispatch(
     typed = [*words, *(() if script is None else ("--", *script))]
     status = _run(session, verb, list(words), typed)
     if status == NOT_INSTALLED and verb != "exec":
-        raise SchedulerError(
-            f"clusterrun is not installed on {target.host}", hint=f"clusterrun remote setup {target.host}"
-        )
+        raise SchedulerError(f"{target.host} has no clusterrun", hint=f"clusterrun remote setup {target.host}")
     return status
 
 

@@ -102,11 +102,13 @@ class FramedFile(FollowedFile[bytes]):
 def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
     """Yield (file, place, output) for each whole frame of a stream; an unfinished last one is left out.
 
-    Lines before ``MAGIC`` are skipped. Raises ValueError for anything but frames after it.
+    Lines before ``MAGIC`` are skipped; for it, an empty frame is yielded. Raises ValueError for anything but frames
+    after it.
     """
     while (line := stream.readline(_LONGEST)) != MAGIC:
         if not line:
             return
+    yield "", None, b""
     while (line := stream.readline(_LONGEST)).endswith(b"\n"):
         header = json.loads(line)
         count = header.get("n") if isinstance(header, dict) else None

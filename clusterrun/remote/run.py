@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.config.profiles import load_job
 from clusterrun.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
@@ -26,6 +26,9 @@ from clusterrun.submit.identity import Identity
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 
+if TYPE_CHECKING:
+    import subprocess
+
 VERSION = 1
 """Of what is sent on standard input."""
 INSTALLED = ".local/share/clusterrun"
@@ -33,7 +36,9 @@ INSTALLED = ".local/share/clusterrun"
 NOT_INSTALLED = 127
 KEEP_TRYING = 3600.0
 """Seconds to try to reach the host again."""
-_LOOK_UPS = (2.0, 5.0, 10.0, 15.0)  # seconds between look-ups of a submission that no record shows yet
+_LOOK_UPS = (2.0, 5.0, 10.0, 15.0, 0.0)  # seconds after look-ups of a submission that no record shows yet
+_LOOK_UP_LIMIT = 300.0  # seconds: it may have to wait for Slurm
+_FRUITLESS = 8
 
 
 @dataclass(frozen=True)
@@ -49,23 +54,33 @@ class Session:
     def run(self, words: Sequence[str]) -> int:
         """Run a command on this process's own streams and return its exit status, ``LOST`` if the link broke."""
         terminal = sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
-        return shell.run_here(self.host.argv(self._command(words, "end"), terminal=terminal), self.environ)
+        argv = self.host.argv(self._command(words, "end"), terminal=terminal)
+        if terminal:  # ssh sends Ctrl-C there
+            return shell.run_here(argv, self.environ)
+        return _status(shell.start_fed(argv, env=self.environ, stdin=None).wait())
 
     def run_fed(self, words: Sequence[str], identity: Identity | None = None) -> int:
         """Run a command that gets secrets and an identity; return its exit status. Ctrl-C does not end it there."""
-        sent = self._request(words, identity, None)
-        process = shell.start_fed(
-            self.host.argv(self._command(words, "link")), env=self.environ, stdin=sent, piped=False,
-            detached=self.host.socket is not None,
-        )  # fmt: skip
-        return _status(process.wait())
+        return _status(self._start(words, self._request(words, identity, None)).wait())
 
     def follow(self, words: Sequence[str]) -> int:
         """Print followed logs through lost connections, each line once; return the exit status."""
         places: dict[str, Place] = {}
-        while (status := self._follow_once(words, places)) == LOST:
+        fruitless = 0  # connections in a row that carried nothing
+        while True:
+            status, begun = self._follow_once(words, places)
+            if status == 0 and not begun:
+                raise SchedulerError(
+                    f"clusterrun on {self.host.name} is too old to follow logs from here",
+                    hint=f"clusterrun remote setup {self.host.name}",
+                )
+            if status != LOST:
+                return status
+            fruitless = 0 if begun else fruitless + 1
+            if fruitless > _FRUITLESS:
+                raise Unreachable(f"{self.host.name} closes each connection", hint=f"try: ssh {self.host.name}")
             self.reconnect()
-        return status
+            self.sleep(float(2 * fruitless))
 
     def find_submission(self, words: Sequence[str], identity: Identity) -> str:
         """Return what ``submit`` printed for a submission whose connection was lost.
@@ -73,30 +88,27 @@ class Session:
         It is not sent again: the run is looked up there by its id. Raises Ambiguous if no record shows it.
         """
         recover = ["submit", "--recover", identity.run_id, *(word for word in words if word == "--json")]
+        lost = f"lost the connection to {self.host.name} during the submission"
         hint = f"check with `clusterrun --remote {self.host.name} submit --recover {identity.run_id}`"
-        detail = ""
-        for wait in (*_LOOK_UPS, 0.0):
-            try:
-                self.reconnect()
-                command = self.host.argv(self._command(recover, "link"))
-                sent = self._request(words, None, None).decode()
-                done = shell.run(command, env=self.environ, timeout=300.0, stdin=sent)
-            except (CommandError, Unreachable) as error:
-                raise Ambiguous(f"lost the connection to {self.host.name} during the submission", hint=hint) from error
-            if done.status == 0:
-                return done.stdout
-            detail = done.stderr.strip()
-            self.sleep(wait)
-        raise Ambiguous(
-            f"lost the connection to {self.host.name} during the submission; no job was found there",
-            detail=detail, hint=hint,
-        )  # fmt: skip
+        done = shell.Completed(LOST, "", "")
+        try:
+            for wait in _LOOK_UPS:
+                if done.status == LOST:
+                    self.reconnect()
+                argv, sent = self.host.argv(self._command(recover, "link")), self._request(words, None, None)
+                done = shell.run(argv, env=self.environ, timeout=_LOOK_UP_LIMIT, stdin=sent.decode())
+                if done.status == 0:
+                    return done.stdout
+                self.sleep(wait)
+        except (CommandError, Unreachable) as error:
+            raise Ambiguous(lost, hint=hint) from error
+        raise Ambiguous(f"{lost}; no job was found there", detail=done.stderr.strip(), hint=hint)
 
     def reconnect(self) -> None:
         """Open the connection again, for ``KEEP_TRYING`` seconds. Raises Unreachable."""
+        self.ui.note(f"connection to {self.host.name} lost; reconnecting")
         if self.host.socket is None:
             return  # each command connects by itself
-        self.ui.note(f"connection to {self.host.name} lost; reconnecting")
         self.host.disconnect()
         wait, waited = 1.0, 0.0
         while True:
@@ -109,20 +121,24 @@ class Session:
             self.sleep(wait)
             wait, waited = min(2 * wait, 30.0), waited + wait
 
-    def _follow_once(self, words: Sequence[str], places: dict[str, Place]) -> int:
-        sent = self._request(words, None, places)
-        process = shell.start_fed(
-            self.host.argv(self._command(words, "link")), env=self.environ, stdin=sent, piped=True,
-            detached=self.host.socket is not None,
-        )  # fmt: skip
+    def _start(self, words: Sequence[str], sent: bytes, *, piped: bool = False) -> subprocess.Popen[bytes]:
+        """Start a command that gets ``sent``. Ctrl-C does not reach it, unless ssh may have to ask for a password."""
+        argv = self.host.argv(self._command(words, "link"))
+        detached = self.host.socket is not None
+        return shell.start_fed(argv, env=self.environ, stdin=sent, piped=piped, detached=detached)
+
+    def _follow_once(self, words: Sequence[str], places: dict[str, Place]) -> tuple[int, bool]:
+        """Follow over one connection; return the exit status, and whether any frame arrived."""
+        process, begun = self._start(words, self._request(words, None, places), piped=True), False
         assert process.stdout is not None
         try:
             for file, place, data in read_frames(process.stdout):
+                begun = True
                 if data:
                     self.ui.log_bytes(data)
                 if place is not None:  # only now: a line counts as printed once it is
                     places[file] = place
-            return _status(process.wait())
+            return _status(process.wait()), begun
         except ValueError as error:
             raise SchedulerError(
                 f"cannot read the output of clusterrun on {self.host.name}: {error}",

@@ -6,6 +6,7 @@ second factor; it stays open for ten minutes without use (``ControlPersist``), a
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -45,13 +46,14 @@ class Host:
 
         Raises Unreachable; ssh has printed the reason.
         """
-        if self.socket is None or self.is_connected():
+        if self.socket is None:
             return
         batch = "no" if sys.stdin.isatty() else "yes"
-        status = shell.run_here(
-            ["ssh", *self._options("ControlMaster=yes", f"BatchMode={batch}"), "-fNn", "--", self.name], os.environ
-        )
-        if status != 0 and not self.is_connected():  # another command may have opened it meanwhile
+        argv = ["ssh", *self._options("ControlMaster=auto", f"BatchMode={batch}"), "-fNn", "--", self.name]
+        with self.socket.with_suffix(".lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the user answers one command's ssh, and the others use its connection
+            if self.is_connected() or shell.run_here(argv, os.environ) == 0:
+                return
             raise Unreachable(f"cannot connect to {self.name}", hint=f"try: ssh {self.name}")
 
     def is_connected(self) -> bool:

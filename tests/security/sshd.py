@@ -62,7 +62,8 @@ class LoginNode:
         (ssh / "known").write_text(f"[127.0.0.1]:{self.port} {(self.folder / 'host_key.pub').read_text()}")
         (ssh / "config").write_text(
             f"Host {HOST}\n  HostName 127.0.0.1\n  Port {self.port}\n  User {self.account.name}\n"
-            f"  IdentityFile {ssh}/key\n  IdentitiesOnly yes\n  UserKnownHostsFile {ssh}/known\n  StrictHostKeyChecking yes\n"
+            f"  IdentityFile {ssh}/key\n  IdentitiesOnly yes\n  UserKnownHostsFile {ssh}/known\n"
+            "  StrictHostKeyChecking yes\n"
         )
         (tools / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh", path=SEARCH_PATH)} -F {ssh}/config "$@"\n')
         (tools / "ssh").chmod(0o755)

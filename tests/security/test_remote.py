@@ -131,7 +131,7 @@ def check_each_line_once(town: Town, follower: Follower, out: Path) -> int:
 
 def test_three_lines_of_the_readme(town: Town, node: LoginNode) -> None:
     town.b.write(town.b.project / "hello.sh", "#!/bin/bash\necho hello of $(id -un) in $PWD, $1\n", 0o755)
-    said = town.b.type("submit", *ONE, "--name", "hello", "--", "./hello.sh", "two words", status=0)
+    said = town.b.type("submit", *ONE, "--job-name", "hello", "--", "./hello.sh", "two words", status=0)
     (job,) = re.findall(r"Submitted job (\d+) \(hello\)", said.out)
     followed = town.b.type("logs", job, "-f", status=0)
     assert f"0: hello of {town.a.name} in {remote_project(town)}, two words\n" in followed.out

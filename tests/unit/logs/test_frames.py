@@ -117,7 +117,7 @@ def test_a_log_that_appears_after_a_cut_is_read_from_the_start(tmp_path: Path) -
 
 def test_noise_of_a_login_shell_is_skipped() -> None:
     data = b"Welcome!\n" + MAGIC + b'{"n": 2, "file": ":out", "at": 2, "mark": "6869", "ended": false}\nhi{"n": 5'
-    assert list(read_frames(io.BytesIO(data))) == [(":out", Place(2, "6869"), b"hi")]
+    assert list(read_frames(io.BytesIO(data))) == [("", None, b""), (":out", Place(2, "6869"), b"hi")]
     assert list(read_frames(io.BytesIO(b"no frames\n"))) == []
 
 
