@@ -3,7 +3,7 @@
 It is one JSON object, and then the input ends:
 
     {"version": 1, "terminal": BOOL, "environ": {NAME: VALUE}, "submission": "AT-TOKEN" or null,
-     "places": {FILE: PLACE} or null}
+     "places": {FILE: PLACE} or null, "job": ID or ""}
 
 ``environ`` has the values of ``--secret``, which must not be in a command line, and the terminal's TERM and NO_COLOR.
 """
@@ -44,7 +44,7 @@ def accept_link(environ: MutableMapping[str, str]) -> Link:
             environ[SUBMISSION] = str(sent["submission"])
         places = sent["places"]
         known = {str(file): place for file, one in (places or {}).items() if (place := parse_place(one))}
-        resume = None if places is None else Resume(known, again=bool(known))
+        resume = None if places is None else Resume(known, str(sent["job"]))
         return Link(bool(sent["terminal"]), resume)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(

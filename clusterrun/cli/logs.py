@@ -19,7 +19,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.logs.files import Source
-from clusterrun.logs.frames import MAGIC
+from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines
 from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, filter_ranks, parse_request
 from clusterrun.logs.show import show
@@ -86,10 +86,12 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     if link is not None and request.follow:
         request = replace(request, resume=link.resume)
     cluster: Cluster = ctx.obj.cluster(ui.note)
+    if request.resume is not None and request.resume.job:
+        job_id = request.resume.job
     (job_id,) = find_ids(cluster, [job_id])
     found = find_logs(cluster, job_id)
     if request.resume is not None:
-        ui.log_bytes(MAGIC)
+        ui.log_bytes(begin_frames(job_id))
     if isinstance(found, ExternalLogs):
         ctx.exit(_show_external_logs(ui, cluster, found, request))
     ctx.exit(_show_run_logs(ui, cluster, found, request))

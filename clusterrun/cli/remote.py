@@ -110,7 +110,7 @@ def _interruptible(session: Session, words: Sequence[str]) -> int:
     try:
         return session.follow(words)
     except KeyboardInterrupt:
-        session.ui.note("the job is still running; cancel it with `clusterrun cancel`")
+        session.ui.note(f"the job is still running; `clusterrun --remote {session.host.name} cancel JOBID` cancels it")
         raise
 
 
@@ -119,7 +119,9 @@ def _follows(words: Sequence[str]) -> bool:
     from clusterrun.cli.logs import logs
 
     try:
-        context = logs.make_context("logs", [word for word in words if word != "logs"], resilient_parsing=True)
+        context = logs.make_context(
+            "logs", [word for word in words if word not in ("logs", "--debug")], resilient_parsing=True
+        )
     except click.ClickException:
         return False  # the command there reports the error
     return bool(context.params.get("follow"))

@@ -1,7 +1,8 @@
 """Followed logs in frames: output together with the offset in the log that it reaches.
 
 `logs -f --remote` reads them. After a lost connection it requests the logs from the offsets of the last frame that
-arrived whole, so no line is lost or doubled. A frame is a line of JSON and the bytes it announces:
+arrived whole, so no line is lost or doubled. The output begins with ``MAGIC`` and the job's id as a JSON string, each on
+a line. A frame is a line of JSON and the bytes it announces:
 
     {"n": BYTES, "file": "NAME:STREAM", "at": OFFSET, "mark": HEX, "ended": false}
 
@@ -39,10 +40,14 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Resume:
-    """Print frames. ``places`` are those of the last frame of each file; with ``again``, other files are new."""
+    """Print frames. ``places`` are those of the last frame of each file, ``job`` is that of an earlier connection.
+
+    With a ``job``, a file without a place is new; and names such as ``last``, which may mean another job by now, do
+    not count.
+    """
 
     places: Places = field(default_factory=dict)
-    again: bool = False
+    job: str = ""
 
 
 class FramedFile(FollowedFile[bytes]):
@@ -54,7 +59,7 @@ class FramedFile(FollowedFile[bytes]):
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         """``context`` returns a reader that has read the bytes before an offset; ``flush`` the lines that wait."""
-        super().__init__(source, stream, new_reader, None if resume.again else begin)
+        super().__init__(source, stream, new_reader, None if resume.job else begin)
         self._key = f"{source.name}:{stream}"
         self._place = resume.places.get(self._key)
         self._context, self._flush, self._now = context, flush, now
@@ -99,16 +104,28 @@ class FramedFile(FollowedFile[bytes]):
             yield b'{"n": 0}\n'
 
 
-def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
-    """Yield (file, place, output) for each whole frame of a stream; an unfinished last one is left out.
+def begin_frames(job: str) -> bytes:
+    """Return what comes before the first frame: ``job`` is an id that means the same job again."""
+    return MAGIC + json.dumps(job).encode() + b"\n"
 
-    Lines before ``MAGIC`` are skipped; for it, an empty frame is yielded. Raises ValueError for anything but frames
-    after it.
+
+def read_job(stream: IO[bytes]) -> str | None:
+    """Read what comes before the first frame and return the job's id, None if the stream ends before.
+
+    Lines before ``MAGIC`` are skipped.
     """
     while (line := stream.readline(_LONGEST)) != MAGIC:
         if not line:
-            return
-    yield "", None, b""
+            return None
+    line = stream.readline(_LONGEST)
+    return str(json.loads(line)) if line.endswith(b"\n") else None
+
+
+def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
+    """Yield (file, place, output) for each whole frame of a stream; an unfinished last one is left out.
+
+    Raises ValueError for anything but frames.
+    """
     while (line := stream.readline(_LONGEST)).endswith(b"\n"):
         header = json.loads(line)
         count = header.get("n") if isinstance(header, dict) else None

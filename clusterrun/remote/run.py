@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.config.profiles import load_job
 from clusterrun.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
-from clusterrun.logs.frames import Place, read_frames
+from clusterrun.logs.frames import Place, read_frames, read_job
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target
 from clusterrun.submit.identity import Identity
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of what is sent on standard input."""
 INSTALLED = ".local/share/clusterrun"
-"""Where ``clusterrun remote setup`` installs, from the home folder there."""
+"""Where ``remote setup`` installs, from the home folder there."""
 NOT_INSTALLED = 127
 KEEP_TRYING = 3600.0
 """Seconds to try to reach the host again."""
@@ -60,15 +60,20 @@ class Session:
         return _status(shell.start_fed(argv, env=self.environ, stdin=None).wait())
 
     def run_fed(self, words: Sequence[str], identity: Identity | None = None) -> int:
-        """Run a command that gets secrets and an identity; return its exit status. Ctrl-C does not end it there."""
-        return _status(self._start(words, self._request(words, identity, None)).wait())
+        """Run a command that gets secrets and an identity; return its exit status."""
+        process = self._start(words, self._request(words, identity))
+        try:
+            return _status(process.wait())
+        finally:
+            process.kill()
 
     def follow(self, words: Sequence[str]) -> int:
         """Print followed logs through lost connections, each line once; return the exit status."""
         places: dict[str, Place] = {}
-        fruitless = 0  # connections in a row that carried nothing
+        job, fruitless = "", 0  # connections in a row that carried nothing
         while True:
-            status, begun = self._follow_once(words, places)
+            status, begun = self._follow_once(words, places, job)
+            job = begun or job
             if status == 0 and not begun:
                 raise SchedulerError(
                     f"clusterrun on {self.host.name} is too old to follow logs from here",
@@ -95,7 +100,7 @@ class Session:
             for wait in _LOOK_UPS:
                 if done.status == LOST:
                     self.reconnect()
-                argv, sent = self.host.argv(self._command(recover, "link")), self._request(words, None, None)
+                argv, sent = self.host.argv(self._command(recover, "link")), self._request(words)
                 done = shell.run(argv, env=self.environ, timeout=_LOOK_UP_LIMIT, stdin=sent.decode())
                 if done.status == 0:
                     return done.stdout
@@ -127,13 +132,13 @@ class Session:
         detached = self.host.socket is not None
         return shell.start_fed(argv, env=self.environ, stdin=sent, piped=piped, detached=detached)
 
-    def _follow_once(self, words: Sequence[str], places: dict[str, Place]) -> tuple[int, bool]:
-        """Follow over one connection; return the exit status, and whether any frame arrived."""
-        process, begun = self._start(words, self._request(words, None, places), piped=True), False
+    def _follow_once(self, words: Sequence[str], places: dict[str, Place], job: str) -> tuple[int, str | None]:
+        """Follow over one connection; return the exit status, and the job's id if it arrived."""
+        process = self._start(words, self._request(words, None, places, job), piped=True)
         assert process.stdout is not None
         try:
+            begun = read_job(process.stdout)
             for file, place, data in read_frames(process.stdout):
-                begun = True
                 if data:
                     self.ui.log_bytes(data)
                 if place is not None:  # only now: a line counts as printed once it is
@@ -158,14 +163,18 @@ class Session:
             f'CLUSTERRUN_REMOTE={kind} exec "$c" {shlex.join(words)}'
         )
 
-    def _request(self, words: Sequence[str], identity: Identity | None, places: Mapping[str, Place] | None) -> bytes:
+    def _request(
+        self, words: Sequence[str], identity: Identity | None = None, places: Mapping[str, Place] | None = None,
+        job: str = "",
+    ) -> bytes:  # fmt: skip
         terminal = {name: self.environ[name] for name in ("TERM", "NO_COLOR") if name in self.environ}
         return json.dumps({
             "version": VERSION,
             "terminal": sys.stdout.isatty(),
-            "environ": terminal | find_secrets(words, self.target, self.environ),
+            "environ": terminal | (find_secrets(words, self.target, self.environ) if places is None else {}),
             "submission": str(identity) if identity is not None else None,
             "places": None if places is None else {file: place._asdict() for file, place in places.items()},
+            "job": job,
         }).encode()  # fmt: skip
 
 

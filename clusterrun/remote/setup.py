@@ -37,7 +37,7 @@ def install(host: Host, python: str | None, wheels: Path | None, note: Callable[
     if wheels is not None:
         sent |= {path.name: path.read_bytes() for path in sorted(wheels.glob("*.whl")) if path.name != name}
         if len(sent) == 1:
-            raise RequestError(f"no wheels in {wheels}", hint=f"pip download -d {wheels} clusterrun's dependencies")
+            raise RequestError(f"no wheels in {wheels}", hint=f"in a checkout of clusterrun: pip wheel -w {wheels} .")
     for file, data in sent.items():
         _run(host, f"base64 -d >{place}/wheels/{shlex.quote(file)}", f"copy {file}", base64.b64encode(data).decode())
     source = f"--no-index --find-links {place}/wheels" if wheels is not None else ""
@@ -71,5 +71,5 @@ def _run(host: Host, command: str, what: str, stdin: str | None = None) -> None:
     if done.status != 0:
         raise SchedulerError(
             f"cannot {what} on {host.name}", detail=done.stderr.strip()[-2000:],
-            hint="without a network there, give the dependencies: --wheels DIR (docs/remote.md)",
+            hint="if it has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels",
         )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice, Timing
-from clusterrun.logs.frames import MAGIC, Place, Resume, parse_place, read_frames
+from clusterrun.logs.frames import Place, Resume, begin_frames, parse_place, read_frames, read_job
 from clusterrun.logs.request import DisplayFormat, LogRequest, compile_grep
 from clusterrun.logs.show import show_following
 
@@ -23,14 +23,14 @@ class Reader:
         self.places: dict[str, Place] = {}
 
     def read(self, data: bytes) -> None:
-        for file, place, output in read_frames(io.BytesIO(MAGIC + data)):
+        for file, place, output in read_frames(io.BytesIO(data)):
             self.printed += output
             if place is not None:
                 self.places[file] = place
 
     @property
     def resume(self) -> Resume:
-        return Resume(dict(self.places), again=bool(self.places))
+        return Resume(dict(self.places), "1" if self.places else "")
 
 
 def frames(source: Source, request: LogRequest, reader: Reader, *, over: bool) -> bytes:
@@ -116,9 +116,11 @@ def test_a_log_that_appears_after_a_cut_is_read_from_the_start(tmp_path: Path) -
 
 
 def test_noise_of_a_login_shell_is_skipped() -> None:
-    data = b"Welcome!\n" + MAGIC + b'{"n": 2, "file": ":out", "at": 2, "mark": "6869", "ended": false}\nhi{"n": 5'
-    assert list(read_frames(io.BytesIO(data))) == [("", None, b""), (":out", Place(2, "6869"), b"hi")]
-    assert list(read_frames(io.BytesIO(b"no frames\n"))) == []
+    frame = b'{"n": 2, "file": ":out", "at": 2, "mark": "6869", "ended": false}\nhi'
+    stream = io.BytesIO(b"Welcome!\n" + begin_frames("7") + frame + b'{"n": 5')
+    assert read_job(stream) == "7"
+    assert list(read_frames(stream)) == [(":out", Place(2, "6869"), b"hi")]
+    assert read_job(io.BytesIO(b"no frames\n")) is None
 
 
 NOT_FRAMES = (b"[]", b'{"n": -1}', b'{"n": "2"}', b'{"n": 0, "at": -1}', b"line", b'{"n": 0, "at": 0, "mark": "zz"}')
@@ -127,7 +129,7 @@ NOT_FRAMES = (b"[]", b'{"n": -1}', b'{"n": "2"}', b'{"n": 0, "at": -1}', b"line"
 @pytest.mark.parametrize("header", NOT_FRAMES)
 def test_anything_but_frames_is_an_error(header: bytes) -> None:
     with pytest.raises(ValueError):
-        list(read_frames(io.BytesIO(MAGIC + header + b"\n")))
+        list(read_frames(io.BytesIO(header + b"\n")))
 
 
 @given(st.dictionaries(st.sampled_from(["at", "mark", "ended"]), st.none() | st.integers() | st.text(max_size=5)))

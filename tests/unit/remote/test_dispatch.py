@@ -147,7 +147,7 @@ def test_a_submission_that_no_record_shows_is_unknown(cluster: Cluster, capfd: p
 
 def test_followed_after_it_is_submitted(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
     frame = '{"n": 3, "file": ":out", "at": 3, "mark": "", "ended": false}'
-    cluster.answer(f"[ $1 = logs ] || exit 0; printf 'welcome\\nclusterrun frames 1\\n{frame}\\nhi\\n'; exit 1")
+    cluster.answer(f"[ $1 = logs ] || exit 0; printf 'welcome\\nclusterrun frames 1\\n\"7\"\\n{frame}\\nhi\\n'; exit 1")
     assert submit("--follow") == 1
     first, second = cluster.ran()
     assert first.endswith(": submit -- train.py") and re.search(r": logs \S+ -f$", second)
@@ -169,3 +169,14 @@ def test_a_host_that_closes_each_connection_is_given_up(cluster: Cluster, capfd:
 def test_init_prints(cluster: Cluster) -> None:
     assert run("--remote", "h", "init") == 2 and run("--remote", "h", "init", "--print") == 0
     assert len(cluster.ran()) == 1
+
+
+def test_last_means_the_same_job_after_a_lost_connection(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    first = '{"n": 3, "file": ":out", "at": 3, "mark": "", "ended": false}'
+    begin = "printf 'clusterrun frames 1\\n\"run-7\"\\n'"
+    cluster.answer(f"{begin}; [ -e $here/second ] || {{ touch $here/second; printf '{first}\\nhi\\n'; exit 255; }}")
+    assert run("--remote", "h", "logs", "-f") == 0
+    one, two = (json.loads(part) for part in cluster.sent.replace("}{", "}\n{").splitlines())
+    assert (one["job"], one["places"]) == ("", {})
+    assert (two["job"], two["places"]) == ("run-7", {":out": {"at": 3, "mark": "", "ended": False}})
+    assert capfd.readouterr().out == "hi\n"
