@@ -1,8 +1,8 @@
 """Followed logs in frames: output together with the offset in the log that it reaches.
 
 `logs -f --remote` reads them. After a lost connection it requests the logs from the offsets of the last frame that
-arrived whole, so no line is lost or doubled. The output begins with ``MAGIC`` and the job's id as a JSON string, each on
-a line. A frame is a line of JSON and the bytes it announces:
+arrived whole, so no line is lost or doubled. The output begins with ``MAGIC`` and the job's id as a JSON string, each
+on a line. A frame is a line of JSON and the bytes it announces:
 
     {"n": BYTES, "file": "NAME:STREAM", "at": OFFSET, "mark": HEX, "ended": false}
 

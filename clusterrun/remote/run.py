@@ -76,7 +76,7 @@ class Session:
             job = begun or job
             if status == 0 and not begun:
                 raise SchedulerError(
-                    f"clusterrun on {self.host.name} is too old to follow logs from here",
+                    f"the clusterrun on {self.host.name} is too old to follow logs from here",
                     hint=f"clusterrun remote setup {self.host.name}",
                 )
             if status != LOST:
