@@ -11,7 +11,7 @@ from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import LOCAL, Outcome
+from clusterrun.job import Outcome
 from clusterrun.records import rank_records, run_record
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.srun import inside_argv
@@ -47,21 +47,21 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
     if command is None and not terminal:
         raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")
     cluster = session.cluster(ui.note)
-    state = _running(cluster, *find_ids(cluster, [job_id]))
+    state = find_running(cluster, *find_ids(cluster, [job_id]))
+    if state.status.id.is_local:
+        raise RequestError(f"job {state.status.id} is running on this machine", hint="run the command in this shell")
     where = _choose_node(state, node, rank)
     ctx.exit(
         shell.run_here(inside_argv(state.status.id, where, command or ["bash", "-l"], terminal=terminal), os.environ)
     )
 
 
-def _running(cluster: Cluster, job_id: str) -> RunState:
-    """Return the state of the job; raises RequestError unless it is one running Slurm job of this user."""
+def find_running(cluster: Cluster, job_id: str) -> RunState:
+    """Return the state of the job; raises RequestError unless it is one running job of this user."""
     states = cluster.status([job_id])
     state, job = states[0], states[0].status
     if (state.record is not None and not state.record.mine) or job.user not in ("", cluster.user):
         raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
-    if job.id.is_local or (state.record is not None and state.record.scheduler == LOCAL):
-        raise RequestError(f"job {job.id} is running on this machine", hint="run the command in this shell")
     if len(states) > 1 or job.tasks:
         ids = first_few([str(one.status.id) for one in states])
         raise RequestError(f"job {job.id.base} has several parts", hint=f"give one of them: {ids}")

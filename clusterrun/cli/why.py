@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from clusterrun.cli.exec import find_running
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
@@ -26,26 +27,31 @@ Facts = list[tuple[str, Sequence[str]]]
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--logs", metavar="DIR", help="Find what failed first in a folder of logs from any tool.")
+@click.option("--stacks", is_flag=True, help="Show the Python stacks of a running job's ranks, read by py-spy.")
 @json_option
 @click.pass_obj
-def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: bool) -> None:
+def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bool, as_json: bool) -> None:
     """Explain why a job is pending, what a running job is doing, or what first went wrong in an ended job.
 
     \b
       clusterrun why              your last job from this folder
       clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1), a job's name
       clusterrun why --logs logs/
+      clusterrun why 123 --stacks what each rank of a running job does now
 
     Exit 0 for any finding, 3 if Slurm is not responding, 4 if there is no such job.
     """
     ui = Ui("why", as_json=as_json)
-    if job_ids and logs is not None:
-        raise RequestError("job ids and --logs cannot be combined", hint="clusterrun why --help")
+    if logs is not None and (job_ids or stacks):
+        raise RequestError("--logs cannot be combined with a job id or --stacks", hint="clusterrun why --help")
     if logs is not None:
         _logs(ui, Path(logs))
         return
     cluster = session.cluster(ui.note)
     job_ids = find_ids(cluster, job_ids or (LAST,))
+    if stacks:
+        _stacks(ui, cluster, job_ids)
+        return
     groups = _group(cluster.status(job_ids))
     answers, failure = [], None
     for state, alike in groups:
@@ -61,6 +67,26 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, as_json: b
         ui.facts(facts)
     if failure:  # after the jobs that could be explained
         raise failure
+
+
+def _stacks(ui: Ui, cluster: Cluster, job_ids: Sequence[str]) -> None:
+    if len(job_ids) > 1:
+        raise RequestError("--stacks takes one job", hint=f"clusterrun why {job_ids[0]} --stacks")
+    from clusterrun.records import progress
+    from clusterrun.why import stacks
+
+    state = find_running(cluster, *job_ids)
+    job, run = state.status.id, state.record
+    ranks = progress.ranks(run, job.task) if run is not None else []
+    if run is None or not ranks:
+        raise RequestError(
+            f"no rank of job {job} has recorded its process yet" if run else f"job {job} is not a clusterrun job",
+            hint=f"clusterrun exec {job} -- ps -ef",
+        )
+    python = str(run.sources.get("python", ("python3", ""))[0])
+    found = stacks.read_stacks(job, ranks, python, cluster.environ)
+    ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in found]})
+    ui.say(*(line for group in stacks.describe(found, len(ranks) - len(found)) for line in group))
 
 
 def _group(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:

@@ -27,6 +27,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         )
     },
     "notify": {"target": "notify", "on": "notify-on"},
+    "environment": {"modules": "modules", "conda": "conda", "venv": "venv", "uv": "venv", "python": "python"},
 }
 """Tables of options, and the option of each key; the options may also be at the top."""
 
@@ -57,13 +58,16 @@ def read_values(
             raise document.error(
                 [*path, key], f"{name} is set twice, once with - and once with _", hint="keep one of them"
             )
-        _check_type(document, [*path, key], FIELD[name], value)
-        # a bare python3 is looked up on PATH
-        if name in ("template", "accelerate-config") or (name == "python" and "/" in value):
-            values[name] = Value(resolve(value, document.base, document.home), source)
-        else:
-            values[name] = Value(value, source)
+        values[name] = _read_option(document, [*path, key], name, value, source)
     return values
+
+
+def _read_option(document: Document, path: Sequence[str], name: str, value: Any, source: str) -> Value:
+    _check_type(document, path, FIELD[name], value)
+    # a bare python3 is looked up on PATH, a conda environment may have a name
+    if name in ("template", "accelerate-config", "venv") or (name in ("python", "conda") and "/" in value):
+        return Value(resolve(value, document.base, document.home), source)
+    return Value(value, source)
 
 
 def unknown_key(
@@ -93,8 +97,7 @@ def _read_table(
             raise document.error(
                 [*path, key], f"{option} is set twice, once with - and once with _", hint="keep one of them"
             )
-        _check_type(document, [*path, key], FIELD[option], value)
-        found[option] = Value(value, source)
+        found[option] = _read_option(document, [*path, key], option, value, source)
     return found
 
 

@@ -55,12 +55,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "total-time", "text", "TIME", "Continue past the time limit until the run has used this much time (5d, 36h)."
     ),
-    Field(
-        "helper-job",
-        "flag",
-        "",
-        "Use a small helper job to start a requeued job at once instead of after two minutes; default on.",
-    ),
+    Field("helper-job", "flag", "", "Start a requeued job at once with a small helper job; default on."),
     Field(
         "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
     ),
@@ -86,6 +81,9 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's own."
     ),
+    Field("venv", "text", "DIR", "Virtual environment to activate in the job, or the uv project that has it."),
+    Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
+    Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
     Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),
     Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),

@@ -20,6 +20,8 @@ from clusterrun.records.ownership import JobIndex, one_cluster, token_part
 from clusterrun.records.run_record import RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
+from clusterrun.terminal import tables
+from clusterrun.terminal.units import format_duration
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
 #: (MinJobAge is 300 s by default; sites set minutes to hours).
@@ -63,6 +65,9 @@ class RunState:
             return self
         return replace(self, status=replace(job, elapsed=job.elapsed + int(seconds)))
 
+    def _repr_html_(self) -> str:
+        return _as_html([self])
+
 
 class Listing(NamedTuple):
     """The states of jobs from one query. ``age`` is the age of the queue's answer in seconds, 0 if it is not cached.
@@ -73,6 +78,20 @@ class Listing(NamedTuple):
     states: Sequence[RunState] = ()
     age: float = 0.0
     answer: Answer | None = None
+
+    def _repr_html_(self) -> str:
+        return _as_html(self.states)
+
+
+def _as_html(states: Sequence[RunState]) -> str:
+    """Return jobs as a table for a notebook."""
+    rows = [
+        (str(state.status.id), state.record.name if state.record else state.status.name, state.status.state,
+         format_duration(state.status.elapsed) if state.status.elapsed is not None else "", state.status.nodes,
+         state.note or state.status.reason)
+        for state in states
+    ]  # fmt: skip
+    return tables.as_html(("JOBID", "NAME", "STATE", "TIME", "NODES", "REASON"), rows)
 
 
 def reconcile(

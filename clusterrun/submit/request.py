@@ -5,12 +5,10 @@ Reads files and runs the job's Python to check its packages; writes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gre
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
+from clusterrun.submit.environments import expand, find_python, with_python
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
@@ -85,15 +84,18 @@ class Request:
 def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
     """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError."""
     known = profiles.load_profiles(cwd, environ, args.profile) if not args.exact else profiles.no_profiles(cwd)
+    flags = with_python(args.flags, cwd, environ)
+    below_job = [with_python(level, known.root, environ) for level in known.levels]
     notices = list(known.notices)
+    in_file: dict[str, Value] = {}
     job: JobFile | None = None
     work: Work
     typed: dict[str, Value] = {}
 
     def work_of(words: Sequence[str], folder: Path) -> Work:
         _check_words(words)
-        given, below = profiles.merge([args.flags, job.values if job else {}]), profiles.merge(known.levels)
-        python = str(_python(given.get("python") or below.get("python"), environ).value)
+        given, below = profiles.merge([flags, in_file]), profiles.merge(below_job)
+        python = str(find_python(given.get("python") or below.get("python"), environ).value)
         # the tables of other launchers, which a job file without a command does not need
         from clusterrun.submit.launchers import Place
         from clusterrun.submit.typed_launch import translate
@@ -114,9 +116,10 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         work = work_of(args.command, cwd)
     else:
         job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+        in_file = with_python(job.values, known.root, environ)
         work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
-    levels = [args.flags] if args.exact else [args.flags, typed, job.values if job else {}, *known.levels]
-    values = profiles.merge(levels)
+    values = profiles.merge([flags] if args.exact else [flags, typed, in_file, *below_job])
+    expand(values, environ)
     for name in NOT_FOR_CHECKS if isinstance(work, Check) else ():  # the profile's, for training
         values.pop(name, None)
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
@@ -133,7 +136,7 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
     for name in ("template", "accelerate-config"):
         if name in args.flags:
             values[name] = Value(str(cwd / args.flags[name].value), f"--{name}")
-    values["python"] = _python(values.get("python"), environ)
+    values["python"] = find_python(values.get("python"), environ)
     return Request(known.root, values, work, notices)
 
 
@@ -330,20 +333,3 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
 
 def _job_command(job: JobFile) -> tuple[str, ...]:
     return ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)
-
-
-def _python(value: Value | None, environ: Mapping[str, str]) -> Value:
-    """Return the absolute path of the job's Python. Links are kept: a virtual environment's Python is one."""
-    if value is not None:
-        text = str(value.value)
-        found = shutil.which(text, path=environ.get("PATH"))
-        if found is None:
-            hint = "give the path of a Python interpreter"
-            raise RequestError(f"--python: no such program: {text} ({value.source})", hint=hint)
-        return Value(str(Path(found).absolute()), value.source)
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
-        with contextlib.suppress(PermissionError):  # the user may not enter the folder
-            if path.is_file():
-                return Value(str(path), variable)
-    return Value(sys.executable, "default: clusterrun's own")

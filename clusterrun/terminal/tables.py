@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+from clusterrun.terminal.safe_text import safe_line
 
 GAP = "  "
 SPARE = 4
@@ -45,6 +47,15 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     padded = [[_padded(cell, widths[i], columns[i].right) for cell in by_column[i]] for i in kept]
     lines = [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
     return lines if width is None else [cut(line, width) for line in lines]
+
+
+def as_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table for a notebook; cells may be any text."""
+    from html import escape
+
+    lines = [("th", names), *(("td", row) for row in rows)]
+    cells = ["".join(f"<{tag}>{escape(safe_line(cell))}</{tag}>" for cell in row) for tag, row in lines]
+    return "<table>" + "".join(f"<tr>{line}</tr>" for line in cells) + "</table>"
 
 
 def cell_width(text: str) -> int:

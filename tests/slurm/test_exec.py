@@ -1,10 +1,12 @@
-"""`exec` on a real Slurm: a command beside the ranks of a running job."""
+"""`exec` and `why --stacks` on a real Slurm: programs beside the ranks of a running job."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 
+from lab.procs import wait_until
 from tests.installed_command import CLUSTERRUN, Site
 
 
@@ -27,3 +29,25 @@ def test_a_command_runs_beside_the_ranks_on_the_node_of_a_rank(site: Site) -> No
     (site.project / "go").touch()
     site.wait_state(job, "COMPLETED")
     assert "COMPLETED, not RUNNING" in site.cli("exec", job.id, "--", "true", status=2).stderr
+
+
+def test_why_stacks_shows_where_each_rank_is(site: Site) -> None:
+    script = site.project / "waits.py"
+    script.write_text(
+        "import os, time\n\ndef loads():\n    while not os.path.exists('read'): time.sleep(0.1)\n\n"
+        "def steps():\n    while not os.path.exists('read'): time.sleep(0.1)\n\n"
+        "loads() if os.environ['RANK'] == '1' else steps()\n"
+    )
+    job = site.submit("--nodes", "2", "--gpus-per-node", "0", "--", str(script))
+    site.wait_joined(job)
+    nodes = {one["rank"]: one["node"] for one in (job.start() or {})["ranks"]}
+    frames = {0: "steps (waits.py:7)", 1: "loads (waits.py:4)"}
+
+    def stacks() -> dict[int, tuple[str, str]]:
+        found = json.loads(site.cli("why", job.id, "--stacks", "--json").stdout)["data"]["stacks"]
+        return {one["rank"]: (one["node"], next((f for f in one["frames"] if "waits.py" in f), "")) for one in found}
+
+    wait_until(lambda: stacks() == {rank: (nodes[rank], frame) for rank, frame in frames.items()}, 60, "the stacks")
+    (site.project / "read").touch()
+    site.wait_state(job, "COMPLETED")
+    assert "COMPLETED, not RUNNING" in site.cli("why", job.id, "--stacks", status=2).stderr

@@ -5,6 +5,7 @@ squeue always gets all jobs from slurmctld, so the whole queue costs no more tha
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from functools import cache
@@ -179,9 +180,19 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 submitted=parse_int(submitted),
                 started=parse_int(started),
                 ended=parse_int(ended) if outcome != "running" else None,
+                exit_status=_signal_status(reason),
                 script=script,
                 extra=tuple((field.key, _plain(cell)) for field, cell in zip(EXTRA_FIELDS, extra, strict=False)),
                 source="squeue",
             )
         )
     return jobs
+
+
+def _signal_status(reason: str) -> int | None:
+    """Return the exit status of a job that a signal ended: since 23.02 the reason names it (`RaisedSignal:9(Killed)`).
+
+    Slurm reports logs that it could not open as signal 53. Without accounting the queue is all that tells so.
+    """
+    found = re.match(r"RaisedSignal:([1-9][0-9]?)\(", reason)
+    return 128 + int(found[1]) if found else None

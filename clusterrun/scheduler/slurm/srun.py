@@ -18,6 +18,7 @@ def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool
         f"--jobid={job}",
         *([f"--clusters={job.cluster}"] if job.cluster else []),
         "--overlap",
+        "--mem=0",
         "--nodes=1",
         "--ntasks=1",
         f"--nodelist={node}",

@@ -42,7 +42,7 @@ def test_the_command_runs_once_on_the_chosen_node(desk: Desk, options: list[str]
     assert desk.type("exec", "101", *options, "--", "nvidia-smi", "-L").status == 3
     (call,) = [call for call in desk.slurm.calls if call[0] == "srun"]
     assert call[1:] == [
-        "--jobid=101", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none", "--",
+        "--jobid=101", "--overlap", "--mem=0", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--cpu-bind=none", "--",
         "nvidia-smi", "-L",
     ]  # fmt: skip
 

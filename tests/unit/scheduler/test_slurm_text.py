@@ -124,6 +124,15 @@ def test_a_state_is_slurms_own_word_and_a_new_one_is_not_the_end(word: str, stat
     assert over or job.outcome is Outcome.RUNNING
 
 
+@pytest.mark.parametrize(("reason", "status"), [
+    ("RaisedSignal:53(Real-time signal 19)", 181), ("RaisedSignal:9(Killed)", 137), ("RaisedSignal:", None),
+    ("NonZeroExitCode", None), ("None", None),
+])  # fmt: skip
+def test_the_reason_names_the_signal_that_ended_a_job(reason: str, status: int | None) -> None:
+    (job,) = squeue.parse_squeue(row(T="FAILED", r=reason))
+    assert job.exit_status == status
+
+
 @pytest.mark.parametrize(
     ("id_text", "job"),
     [

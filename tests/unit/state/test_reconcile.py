@@ -339,3 +339,12 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
         shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
         assert shown == ["  earlier  still in the queue: job 101"] * expected
         assert status_json(state)["earlier_jobs"] == ["101"] * expected
+
+
+def test_a_notebook_shows_jobs_as_a_table(store: Store) -> None:
+    run = submitted(store)
+    state = ask(store, run, Said(Answer([row(run, "PENDING", reason="Priority")])))
+    html = reconcile.Listing([state])._repr_html_()
+    assert (
+        html == state._repr_html_() and f"<td>{run.name}</td><td>PENDING</td>" in html and "<td>Priority</td>" in html
+    )

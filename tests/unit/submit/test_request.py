@@ -12,7 +12,7 @@ import pytest
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script, Task
-from clusterrun.submit import request
+from clusterrun.submit import environments, request
 from clusterrun.submit.accelerate_yaml import check_shape
 from clusterrun.submit.request import SubmitArgs
 from tests.rendered_scripts import make_script, make_spec
@@ -137,8 +137,8 @@ def test_an_environment_in_a_folder_that_may_not_be_entered_counts_for_nothing(
     def refuse(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(request, "Path", type("Closed", (type(Path()),), {"is_file": refuse}))
-    assert request._python(None, {"VIRTUAL_ENV": "/closed"}).value == sys.executable
+    monkeypatch.setattr(environments, "Path", type("Closed", (type(Path()),), {"is_file": refuse}))
+    assert environments.find_python(None, {"VIRTUAL_ENV": "/closed"}).value == sys.executable
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from clusterrun.state.show import LIST_COLUMNS
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.terminal.tables import Column, cell_width, cut, fit
+from clusterrun.terminal.tables import Column, as_html, cell_width, cut, fit
 
 COLUMNS = [Column("ID"), Column("NAME", least=4), Column("SPARE", leaves=1), Column("TIME", leaves=9), Column("WHY", 5)]
 ROWS = [["1", "a-long-name", "gpu", "0:01", "Resources"], ["22", "b", "low", "0:02", ""]]
@@ -53,3 +53,10 @@ def test_no_line_is_wider_than_the_terminal(rows: list[list[str]], width: int) -
     assert len(lines) == len(rows) + 1
     assert all(cell_width(line) <= width for line in lines)
     assert width < 80 or all(name in lines[0].split() for name in ("JOBID", "NAME", "STATE", "REASON"))
+
+
+def test_a_notebook_table_escapes_markup_and_control_characters() -> None:
+    html = as_html(("A", "B"), [("<b>1</b>", "x\x1b[2J\ny")])
+    assert html == (
+        "<table><tr><th>A</th><th>B</th></tr><tr><td>&lt;b&gt;1&lt;/b&gt;</td><td>x\\x1b[2J\\x0ay</td></tr></table>"
+    )

@@ -16,7 +16,7 @@ from tests.listed_jobs import SILENT, rows
 
 def test_jobs_and_logs_cannot_be_combined(desk: Desk) -> None:
     said = desk.type("why", "1", "--logs", ".")
-    assert said.status == 2 and "job ids and --logs cannot be combined" in said.err
+    assert said.status == 2 and "--logs cannot be combined with a job id or --stacks" in said.err
 
 
 @pytest.mark.parametrize("text", ["1nonsense", "1;2;3", "../../etc", "", "-1"])

@@ -1,0 +1,146 @@
+"""The job's software: environment modules, a conda environment or a virtual environment, as setup lines and a Python.
+
+A level (flags, job file, profile) that names an environment names the job's Python. The lines that load and activate
+it come before the user's own setup lines, and are recorded with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from clusterrun.errors import RequestError
+from clusterrun.jobspec.fields import FIELD, Value, check_value
+
+_MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)
+OPTIONS = ("modules", "conda", "venv")
+
+
+def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return a level with the Python of its environment. Raises RequestError if there is none, or there are several."""
+    named = [name for name in ("python", "conda", "venv") if name in level]
+    if len(named) > 1:
+        raise RequestError(
+            f"--{named[0]} and --{named[1]} both choose the job's Python ({level[named[1]].source})",
+            hint="keep one of them",
+        )
+    if not named or named == ["python"]:
+        return dict(level)
+    (name,) = named
+    value = level[name]
+    check_value(FIELD[name], value)
+    folder = _conda_folder(value, cwd, environ) if name == "conda" else _venv_folder(value, cwd)
+    return {**level, name: Value(str(folder), value.source), "python": Value(f"{folder}/bin/python", value.source)}
+
+
+def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
+    """Replace the options of this module by setup lines before the user's own. Raises RequestError for a bad name."""
+    modules, conda, venv = (values.pop(name, None) for name in OPTIONS)
+    lines, sources = [], []
+    if modules is not None:
+        check_value(FIELD["modules"], modules)
+        for name in modules.value:
+            if not _MODULE.fullmatch(name):
+                raise RequestError(
+                    f"--modules: not a module's name: {name!r} ({modules.source})",
+                    hint="`module avail` lists the modules",
+                )
+        lines.append(f"module load {shlex.join(modules.value)}")
+        sources.append(modules.source)
+    for environment, activate in ((conda, _activate_conda), (venv, _activate_venv)):
+        # a Python from a higher level replaces the environment
+        if environment is not None and values["python"].value == f"{environment.value}/bin/python":
+            lines += activate(Path(environment.value), environ)
+            sources.append(environment.source)
+    if lines:
+        own = values.get("setup", Value([], ""))
+        check_value(FIELD["setup"], own)
+        # a flag first: `why` repeats a value in its command line if it comes from a flag
+        named = sorted(dict.fromkeys(one for one in (*sources, own.source) if one), key=lambda one: one[:2] != "--")
+        values["setup"] = Value([*lines, *own.value], ", ".join(named))
+
+
+def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
+    """Return the absolute path of the job's Python. Links are kept: a virtual environment's Python is one."""
+    if value is not None:
+        text = str(value.value)
+        found = shutil.which(text, path=environ.get("PATH"))
+        if found is None:
+            hint = "give the path of a Python interpreter"
+            raise RequestError(f"--python: no such program: {text} ({value.source})", hint=hint)
+        return Value(str(Path(found).absolute()), value.source)
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
+        with contextlib.suppress(PermissionError):  # the user may not enter the folder
+            if path.is_file():
+                return Value(str(path), variable)
+    return Value(sys.executable, "default: clusterrun's own")
+
+
+def _activate_venv(folder: Path, environ: Mapping[str, str]) -> list[str]:
+    return [f". {shlex.quote(f'{folder}/bin/activate')}"]
+
+
+def _activate_conda(folder: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the line that activates an environment: activation sets what its packages need, as CUDA_HOME."""
+    base = _conda_base(folder, environ)
+    if base is None:  # made by micromamba or pixi: its Python and programs are enough
+        return [f'export CONDA_PREFIX={shlex.quote(str(folder))} PATH={shlex.quote(f"{folder}/bin")}:"$PATH"']
+    return [f". {shlex.quote(f'{base}/etc/profile.d/conda.sh')} && conda activate {shlex.quote(str(folder))}"]
+
+
+def _conda_base(folder: Path, environ: Mapping[str, str]) -> Path | None:
+    executable = environ.get("CONDA_EXE", "")
+    bases = [Path(executable).parents[1]] if executable.startswith("/") and executable.count("/") > 1 else []
+    bases += [folder.parents[1], folder] if len(folder.parents) > 1 else [folder]
+    return next((base for base in bases if _is_file(base / "etc" / "profile.d" / "conda.sh")), None)
+
+
+def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
+    """Return the folder of a conda environment, which is given by its folder or its name."""
+    text = str(value.value)
+    if "/" in text:
+        folders = [cwd / text]
+    else:
+        executable = environ.get("CONDA_EXE", "")
+        roots = [Path(one) for one in environ.get("CONDA_ENVS_PATH", "").split(":") if one.startswith("/")]
+        if executable.startswith("/"):
+            base = Path(executable).parents[1] if executable.count("/") > 1 else Path("/")
+            roots += [base / "envs"]
+            if text == "base":
+                roots.append(base.parent)
+                text = base.name
+        home = environ.get("HOME", "")
+        roots += [Path(home, *one) for one in ((".conda", "envs"), ("micromamba", "envs"))] if home else []
+        folders = [root / text for root in roots]
+    found = next((one for one in folders if _is_file(one / "bin" / "python")), None)
+    if found is None:
+        hint = "give the folder of an environment; `conda env list` shows them"
+        raise RequestError(f"--conda: no such environment: {value.value} ({value.source})", hint=hint)
+    return found
+
+
+def _venv_folder(value: Value, cwd: Path) -> Path:
+    """Return the folder of a virtual environment, which is given itself, or by its uv project."""
+    given = cwd / str(value.value)
+    found = next((one for one in (given, given / ".venv") if _is_file(one / "bin" / "python")), None)
+    if found is None:
+        is_project = _is_file(given / "pyproject.toml")
+        make = (
+            f"uv sync --project {shlex.quote(str(given))}"
+            if is_project
+            else f"python3 -m venv {shlex.quote(str(given))}"
+        )
+        raise RequestError(f"--venv: no virtual environment in {given} ({value.source})", hint=f"make it: {make}")
+    return found
+
+
+def _is_file(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError):
+        return path.is_file()
+    return False
