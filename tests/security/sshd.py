@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from pathlib import Path
 
 from lab.releases import SEARCH_PATH
@@ -87,6 +88,13 @@ class LoginNode:
         for pid in pids:
             _signal(pid, signal.SIGSTOP)
         return pids
+
+    def cut_for(self, seconds: float) -> None:
+        """Let all connections hang for this time."""
+        began, frozen = time.monotonic(), self.freeze()
+        until(lambda: time.monotonic() - began >= seconds, seconds + 10, "the time passes")
+        for pid in frozen:
+            _signal(pid, signal.SIGCONT)
 
     def stop(self) -> None:
         """Refuse connections, and cut those there are."""

@@ -96,7 +96,7 @@ def follow_through_cuts(town: Town, node: LoginNode, cuts: list[str]) -> tuple[F
     until(lambda: out.exists() and out.stat().st_size, 60, "the job prints")
     follower = Follower(town.b, town.folder, "logs", str(job["job_id"]), "-f")
     for number, cut in enumerate(cuts):
-        before = follower.lines()
+        before, known = follower.lines(), follower.reconnections()
         until(
             lambda before=before: follower.lines() > before + 20,
             60,
@@ -104,11 +104,14 @@ def follow_through_cuts(town: Town, node: LoginNode, cuts: list[str]) -> tuple[F
         )
         if cut == "kill":
             node.cut()
+        elif cut == "30 s":
+            node.cut_for(30)
+            continue  # shorter than what ssh bears
         elif cut == "hang":
             node.freeze()  # the client notices by itself that nothing answers
         else:
             node.stop()
-        until(lambda number=number: follower.reconnections() > number, 90, "the lost connection is noticed", pause=0.2)
+        until(lambda known=known: follower.reconnections() > known, 90, "the lost connection is noticed", pause=0.2)
         if cut == "down":
             refused = lambda: "Connection refused" in follower.err.read_text()  # noqa: E731
             until(refused, 60, "a try fails")
@@ -167,7 +170,7 @@ def test_a_cut_link_loses_and_doubles_no_line(town: Town, node: LoginNode) -> No
 
 @pytest.mark.faults
 def test_a_link_that_hangs_loses_and_doubles_no_line(town: Town, node: LoginNode) -> None:
-    follower, out = follow_through_cuts(town, node, ["hang", "kill", "down", "hang"])
+    follower, out = follow_through_cuts(town, node, ["30 s", "hang", "kill", "down", "hang"])
     check_each_line_once(town, follower, out)
 
 
