@@ -19,7 +19,7 @@ try:
     from clusterrun import __version__
     from clusterrun.cli import streams
     from clusterrun.cli.session import Session
-    from clusterrun.errors import Ambiguous, ClusterrunError
+    from clusterrun.errors import Ambiguous, ClusterrunError, RequestError
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     typed, words = words, [word for word in words if word != "--debug"]
     streams.repair_streams()
     try:
-        status = _run_remote(host, command, typed, script, as_json) if _may_be_remote(host, command, words) else None
+        status = _run_remote(host, command, typed, script, as_json)
         if status is None:
             status = cli.main(
                 words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
@@ -186,14 +186,7 @@ def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
         return None, words
     if "=" in words[at]:
         return words[at].partition("=")[2], words[:at] + words[at + 1 :]
-    return (words[at + 1], words[:at] + words[at + 2 :]) if at + 1 < end else (None, words)  # click reports the error
-
-
-def _may_be_remote(host: str | None, command: str, words: list[str]) -> bool:
-    """Return whether the command may run on another host: only then are the modules for that imported."""
-    if REMOTE in os.environ or (not command and not host) or "--help" in words or "-h" in words:
-        return False
-    return host is not None or _profile_names_remote()
+    return (words[at + 1], words[:at] + words[at + 2 :]) if at + 1 < end else (None, words)  # main reports the error
 
 
 def _profile_names_remote() -> bool:
@@ -219,7 +212,14 @@ def _profile_names_remote() -> bool:
 
 def _run_remote(
     host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool
-) -> int | None:  # fmt: skip
+) -> int | None:
+    """Run the command on another host and return its exit code; None if it is to run here, which costs no import."""
+    if REMOTE in os.environ or "--help" in words or "-h" in words:
+        return None
+    if "--remote" in words:
+        raise RequestError("--remote needs a host", hint="clusterrun --remote USER@HOST list")
+    if not host and (host is not None or not command or not _profile_names_remote()):
+        return None
     from clusterrun.cli.remote import dispatch
 
     return dispatch(host, command, words, script, as_json=as_json)
@@ -243,8 +243,6 @@ def _last_resort(error: Exception, command: str, as_json: bool) -> int:
 
 def _usage(error: click.ClickException, command: str) -> ClusterrunError:
     """Return click's error as a RequestError: one line and a hint, exit 2."""
-    from clusterrun.errors import RequestError
-
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"

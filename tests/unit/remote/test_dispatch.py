@@ -76,6 +76,11 @@ def test_a_host_is_a_name(cluster: Cluster, host: str, capfd: pytest.CaptureFixt
     assert not (cluster.folder / "calls").exists()
 
 
+def test_a_host_is_needed(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("list", "--remote") == 2 and run("submit", "--remote", "--", "x") == 2
+    assert capfd.readouterr().err.count("clusterrun: --remote needs a host\n  hint: ") == 2
+
+
 def test_an_unsafe_folder_is_refused(cluster: Cluster) -> None:
     Path("clusterrun.toml").write_text('remote = "h"\nremote-dir = "~/a; touch b"\n')
     assert run("list") == 2
