@@ -130,14 +130,11 @@ class Cluster:
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
-        from clusterrun.submit import protocol
+        from clusterrun.submit import protocol, snapshot
 
         scheduler, store = self.scheduler(plan.record.scheduler), self.store(plan.record.root)
         lines = self.check(plan, preload=True) if check else []
-        store.prepare(plan.spec.shared)
-        for line in lines:
-            self.notify(line)
-        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
+        snapshot.stage(plan, store, lines, self.environ, self.notify)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
 
@@ -157,18 +154,15 @@ class Cluster:
         """
         from clusterrun.jobspec.spec import Function
         from clusterrun.scheduler.slurm.executor import TrainExecutor
-        from clusterrun.submit import protocol
+        from clusterrun.submit import protocol, snapshot
         from clusterrun.submit.request import SubmitArgs
 
         plan = self.plan(SubmitArgs(work=Function(getattr(function, "__name__", "function")), flags=flags))
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
             raise RequestError("callables can be submitted only to Slurm", hint="use a script on the local scheduler")
-        for line in self.check(plan):
-            self.notify(line)
         store = self.store(plan.record.root)
-        store.prepare(plan.spec.shared)
-        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify)
+        snapshot.stage(plan, store, self.check(plan), self.environ, self.notify)
         submission = plan.submission._replace(env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})
 
         def send(argv: Sequence[str]) -> str:

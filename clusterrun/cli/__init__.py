@@ -43,6 +43,7 @@ class Verb(NamedTuple):
 SECTIONS = {
     "Run jobs": (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
+        Verb("sweep", "sweep", "Submit a job once for each set of parameters, as one array."),
         Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
@@ -57,6 +58,7 @@ SECTIONS = {
     ),
     "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
+        Verb("diff", "diff", "Show what differs between two jobs: options, code, environment, metrics."),
         Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
     ),
     "Plan and set up": (
@@ -64,7 +66,7 @@ SECTIONS = {
         Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
         Verb("render", "submit", "Print the sbatch script."),
         Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
-        Verb("clean", "clean", "Delete checkpoints and caches that no run needs any more."),
+        Verb("clean", "clean", "Delete checkpoints, caches and saved code that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
         Verb("remote", "remote", "Install clusterrun on another machine for --remote."),
     ),
@@ -132,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     host, words = _take_remote(words)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
-    if command in ("submit", "resubmit", "render", "free", "exec") and "--" in words:
+    if command in ("submit", "resubmit", "render", "free", "exec", "sweep") and "--" in words:
         # the user's script and its arguments follow: click must not parse them
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]

@@ -45,7 +45,7 @@ def cancel(
     many = bool(name or state or everything)
     states = filters.parse_states(state) if state else frozenset()
     cluster: Cluster = ctx.obj.cluster(ui.note)
-    targets = cluster.select(name=name or "") if many else _typed(cluster, find_ids(cluster, job_ids or (LAST,)))
+    targets = cluster.select(name=name or "") if many else _typed(cluster, job_ids or (LAST,))
     targets = [target for target in targets if not states or target.status.state in states]
     count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
     if dry_run or not targets:
@@ -77,7 +77,7 @@ def cancel(
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
     """Return the named jobs, each once; raises NoSuchJob."""
-    states = cluster.status(job_ids)
+    states = cluster.status(find_ids(cluster, job_ids, several=True))
     return list({state.record.run_id if state.record else str(state.status.id): state for state in states}.values())
 
 

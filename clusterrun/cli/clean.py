@@ -1,11 +1,13 @@
-"""``clean``: delete the checkpoints and data caches of runs that ended some time ago."""
+"""``clean``: delete the checkpoints, data caches and saved code of runs that ended some time ago."""
 
 from __future__ import annotations
 
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -13,7 +15,7 @@ import click
 from clusterrun.cli.session import Session, json_option
 from clusterrun.errors import Ambiguous, RequestError
 from clusterrun.job import Outcome
-from clusterrun.records import cleaning, run_record
+from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
 from clusterrun.records.cleaning import Item
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from clusterrun.records.run_record import RunRecord
     from clusterrun.state.reconcile import RunState
 
+CACHE, CODE = "data cache", "saved code"
 COLUMNS = (
     Column("WHAT"),
     Column("JOBID"),
@@ -35,12 +38,13 @@ COLUMNS = (
 
 
 class Target(NamedTuple):
-    """A folder to delete, and the run whose checkpoints it contains (None for a data cache) with its state and end."""
+    """A folder to delete, and the run whose checkpoints it contains (None: other files) with its state and end."""
 
     item: Item
     ended: float
     run: RunRecord | None = None
     state: str = ""
+    what: str = "checkpoints"
 
 
 @click.command()
@@ -53,15 +57,15 @@ class Target(NamedTuple):
 @json_option
 @click.pass_context
 def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Delete checkpoints and data caches of this project that no run needs any more.
+    """Delete checkpoints, data caches and saved code of this project that no run needs any more.
 
     \b
       clusterrun clean --dry-run
       clusterrun clean --older-than 1w
 
-    Without its checkpoints a run cannot be resumed. Its records, logs, metrics and model are kept. Also kept are the
-    checkpoints of your own scripts that succeeded (they may be the result), those that another of your runs names in
-    its settings or arguments, and all files of runs that are active or whose state is unknown.
+    Without its checkpoints or its saved code a run cannot be resumed. Its records, logs, metrics and model are kept.
+    Also kept are the checkpoints of your own scripts that succeeded (they may be the result), those that another of
+    your runs names in its settings or arguments, and all files of runs that are active or whose state is unknown.
     """
     ui = Ui("clean", as_json=as_json)
     session: Session = ctx.obj
@@ -73,7 +77,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     shown = [_row(target, now) for target in targets]
     if not targets:
         ui.data({"deleted": [], "bytes": 0})
-        ui.note(f"nothing to delete: no checkpoints or caches of runs that ended more than {older_than} ago")
+        ui.note(f"nothing to delete: no checkpoints, caches or code of runs that ended more than {older_than} ago")
         return
     if dry_run:
         ui.data({"deleted": [], "would_delete": [_json(target) for target in targets]})
@@ -92,6 +96,9 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
         still = {target.item.path for target in _find_targets(cluster, before, lambda line: None)}
         targets = [target for target in targets if target.item.path in still]  # a run may have been submitted meanwhile
     deleted = [target for target in targets if _delete(ui, cluster, target)]
+    if any(target.what == CODE for target in deleted):
+        with suppress(OSError):  # the next time
+            code_cleaning.delete_contents(cluster.store().base.folder, now - code_cleaning.RECENT)
     freed = cleaning.total([target.item for target in deleted])
     ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
@@ -119,7 +126,22 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
     if caches and active:
         note(f"keeping the data caches: {_name(active[0])} is active, or its state is unknown")
         caches = []
-    return [*targets, *(Target(item, item.used) for item in caches)]
+    targets += [Target(item, item.used, what=CACHE) for item in caches]
+    kept = [run for run in runs if run.run_id not in old or run.run_id in users]
+    return [*targets, *_find_code(store.base.folder, kept, before, note)]
+
+
+def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:
+    """Yield the saved code that no kept run needs."""
+    if unknown := next((run for run in kept if snapshots.is_damaged(run)), None):
+        note(f"keeping all saved code: the record of {_name(unknown)} cannot be read")
+        return
+    needed = {found.digest for run in kept if run.root == base and (found := snapshots.load_snapshot(run))}
+    for item in code_cleaning.find_code(base, needed, min(before, time.time() - code_cleaning.RECENT)):
+        if added := code_cleaning.find_added(item.path):
+            note(f"keeping the saved code {item.path.name}: a run has written {added}")
+        else:
+            yield Target(item, item.used, what=CODE)
 
 
 def _is_over(state: RunState) -> bool:
@@ -151,6 +173,8 @@ def _target(state: RunState) -> Target | None:
 def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
     run = target.run
     try:
+        if target.what == CODE:
+            return code_cleaning.delete_code(target.item)
         if run is None:
             cleaning.delete(target.item)
             return True
@@ -173,10 +197,17 @@ def _name(run: RunRecord) -> str:
 
 
 def _row(target: Target, now: float) -> Sequence[str]:
-    what, job, name = "data cache", "", target.item.path.name
+    job, name = "", target.item.path.name
     if target.run is not None:
-        what, job, name = "checkpoints", str(target.run.job_id or ""), target.run.name
-    return (what, job, name, target.state, f"{format_age(now - target.ended)} ago", format_bytes(target.item.size))
+        job, name = str(target.run.job_id or ""), target.run.name
+    return (
+        target.what,
+        job,
+        name,
+        target.state,
+        f"{format_age(now - target.ended)} ago",
+        format_bytes(target.item.size),
+    )
 
 
 def _json(target: Target) -> dict[str, object]:

@@ -21,9 +21,14 @@ from clusterrun.terminal.ui import Ui
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--explain", is_flag=True, help="Show where each requested value came from.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
+@click.option("--best", metavar="METRIC", help="Of a sweep, show the task with the smallest value of a metric.")
+@click.option("--max", "largest", is_flag=True, help="With --best, the largest value.")
 @json_option
 @click.pass_context
-def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, as_json: bool) -> None:
+def status(
+    ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, best: str | None, largest: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Show the state of jobs and where it comes from. JOBID is a job id, a run id or a job name.
 
     \b
@@ -31,6 +36,7 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
       clusterrun status 123
       clusterrun status 123 124 --json
       clusterrun status 123 --watch
+      clusterrun status SWEEP --best val_loss        a table of its tasks (docs/sweeps.md)
 
     Exit 0 for any state, 4 if there is no such job, 75 if the current state is not known (the last known state is
     shown with its age). --watch queries Slurm every 10 s while jobs change, slows down to every 120 s while they do
@@ -43,10 +49,16 @@ def status(ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: b
         from clusterrun.cli.watching import NamedJobs, watch_jobs
 
         cluster = session.cluster(ui.note, polling=True)
-        named = NamedJobs(cluster, find_ids(cluster, job_ids or (LAST,)), explain=explain)
+        named = NamedJobs(cluster, find_ids(cluster, job_ids or (LAST,), several=True), explain=explain)
         ctx.exit(0 if is_certain(watch_jobs(ui, named)) else 75)
     cluster = session.cluster(ui.note)
-    states = cluster.status(find_ids(cluster, job_ids or (LAST,)))
+    states = cluster.status(find_ids(cluster, job_ids or (LAST,), several=True))
+    sweep = {state.record.sweep if state.record is not None else "" for state in states}
+    if (len(states) > 1 and len(sweep) == 1 and sweep != {""}) or best:
+        from clusterrun.cli.sweep import show_sweep  # most jobs are of no sweep
+
+        show_sweep(ui, states, best, largest=largest)
+        ctx.exit(0 if is_certain(states) else 75)
     reports = ladder_reports(cluster, states)
     if as_json:
         pairs = zip(states, reports, strict=True)
@@ -100,7 +112,7 @@ def list_command(
         problems: list[str] = []
         watch_jobs(ui, JobList(session.cluster(problems.append, polling=True), problems, job_filter, expand=expand))
         return
-    found = list_jobs(session.cluster(ui.note), job_filter, expand=expand).states
+    found = list_jobs(session.cluster(ui.note), job_filter, expand=expand, merge_runs=not as_json).states
     if as_json:
         ui.data([state_json(one) for one in found])
     elif found:
@@ -133,7 +145,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     ui = Ui("wait", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
-    found = {job_id: cluster.run(job_id) for job_id in find_ids(cluster, job_ids)}
+    found = {job_id: cluster.run(job_id) for job_id in find_ids(cluster, job_ids, several=True)}
     runs = {run.run_id: run for run in found.values() if run is not None}
     others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
     parts = [job_id for job_id, run in found.items() if run is not None and filters.is_part(job_id)]

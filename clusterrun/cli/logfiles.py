@@ -15,7 +15,7 @@ from clusterrun.job import JobId, is_run_id, log_paths
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
-from clusterrun.records import launches, rank_records, run_record
+from clusterrun.records import launches, rank_records, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -55,7 +55,7 @@ class RunLogs:
 
         Raises RequestError if the attempt does not exist, or if no record says where its lines begin.
         """
-        source, chosen = run_record.log_source(self.run, self.job), self._select(attempt)
+        source, chosen = run_logs.log_source(self.run, self.job), self._select(attempt)
         if attempt:
             first = self.attempts.index(chosen[0])
             later = (launches.log_start(folder) for folder in self.attempts[first + len(chosen) :])

@@ -31,7 +31,7 @@ LONGEST = 100_000
 """Characters of an answer."""
 UNKNOWN = 75
 #: Options of submit that an agent may not use: they hide the cost of a job, or keep the tool from returning.
-_REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "--follow", "--wait", "--json",
+_REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "--array", "--follow", "--wait", "--json",
             "--no-check", "--dry-run", "--script", "--help", "-h")  # fmt: skip
 INSTRUCTIONS = """\
 Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.

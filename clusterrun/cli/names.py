@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clusterrun.cluster import Cluster
 from clusterrun.errors import NoSuchJob, RequestError
@@ -11,18 +12,68 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line
 
+if TYPE_CHECKING:
+    from clusterrun.records.sweeps import Sweep
+
 LAST = "last"
 _SHOWN = 3  # of the older jobs with the same name
 
 
-def find_ids(cluster: Cluster, words: Sequence[str]) -> tuple[str, ...]:
+def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False) -> tuple[str, ...]:
     """Return a job id or run id for each word: a job's number may mean other jobs too, on other clusters or later.
+
+    With ``several`` a sweep's name or array becomes the run ids of its tasks; else it raises RequestError.
 
     ``last`` is the job submitted last from the current project. A name means the newest run of that name, of this
     project if it has one, else the user's external job in the queue with that name. Raises NoSuchJob, or RequestError
     for a mistyped id and for several external jobs.
     """
-    return tuple(_find_id(cluster, word) for word in words)
+    found: list[str] = []
+    for word in words:
+        one = _find_id(cluster, word)
+        tasks = _tasks(cluster, word, one)
+        if len(tasks) > 1 and not several:
+            raise RequestError(f"{word} is a sweep of {len(tasks)} tasks", hint=f"give one task, such as {tasks[0][0]}")
+        found += [run_id for _, run_id in tasks] or [one]
+    return tuple(found)
+
+
+def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
+    """Return the sweep that a name, a job id or a run id belongs to, and the newest run id of each task.
+
+    Raises NoSuchJob if there is none.
+    """
+    run = cluster.run(_find_id(cluster, word) if word == LAST or not is_job_id(word) else _first_task(cluster, word))
+    from clusterrun.records.sweeps import sweep_of  # only a sweep needs it
+
+    sweep = sweep_of(run) if run is not None else None
+    if sweep is None:
+        raise NoSuchJob(f"{word[:40]} is not a sweep", hint="give the name of a sweep, or a job id of one of its tasks")
+    return sweep, [task.runs[-1] for task in sweep.tasks]
+
+
+def _first_task(cluster: Cluster, word: str) -> str:
+    runs = cluster.store().array_of(JobId.parse(word))
+    return runs[0].run_id if runs else word
+
+
+def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
+    """Return the job id and run id of each task, if a word names a whole sweep or a whole array, else nothing."""
+    if is_job_id(word):
+        return [(_id_of(run), run.run_id) for run in cluster.store().array_of(JobId.parse(word))]
+    if is_run_id(word) or not is_run_id(found):
+        return []
+    newest = cluster.store().by_run_id(found)
+    if newest is None or not newest.sweep:
+        return []
+    from clusterrun.records.sweeps import sweep_of
+
+    sweep = sweep_of(newest)
+    if sweep is None:  # the command that made it was interrupted
+        return [(_id_of(run), run.run_id) for run in cluster.store(newest.root).here() if run.sweep == newest.sweep]
+    run_ids = [task.runs[-1] for task in sweep.tasks]
+    first = cluster.store(newest.root).by_run_id(run_ids[0])
+    return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
 
 
 def _find_id(cluster: Cluster, word: str) -> str:
@@ -38,9 +89,11 @@ def _find_id(cluster: Cluster, word: str) -> str:
     if not same:
         return _external(cluster, word, {run.name for run in runs})
     *older, newest = sorted(same, key=_submitted)
+    older = [run for run in older if not run.sweep or run.sweep != newest.sweep]
     if older:
         others = ", ".join(map(_id_of, reversed(older[-_SHOWN:]))) + (", …" if len(older) > _SHOWN else "")
-        cluster.notify(f"{len(same)} jobs are named {word}; using the newest, {_id_of(newest)} (older: {others})")
+        count = len(older) + 1
+        cluster.notify(f"{count} jobs are named {word}; using the newest, {_id_of(newest)} (older: {others})")
     return newest.run_id
 
 

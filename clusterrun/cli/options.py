@@ -57,7 +57,9 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     optional_value: dict[str, Any] = {"is_flag": False, "flag_value": BARE} if bare else {}
     if one.kind == "flag":
         declaration = (
-            f"--{one.name}/--no-{one.name}" if one.name in ("requeue", "fp16", "helper-job") else f"--{one.name}"
+            f"--{one.name}/--no-{one.name}"
+            if one.name in ("requeue", "fp16", "helper-job", "snapshot")
+            else f"--{one.name}"
         )
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
     return click.option(

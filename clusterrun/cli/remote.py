@@ -27,7 +27,7 @@ CHANGE_NOTHING = frozenset(
 #: Commands that submit jobs, and may get secrets.
 SUBMIT = frozenset({"submit", "resubmit", "resume", "sweep"})
 #: Options of ``submit`` and ``resubmit`` that mean no new run, or several.
-_NOT_ONE = frozenset({"--dry-run", "--recover", "--chain", "--ladder"})
+_NOT_ONE = frozenset({"--dry-run", "--recover", "--chain", "--ladder", "--array", "--failed"})
 
 
 def dispatch(
@@ -62,7 +62,7 @@ def dispatch(
 def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int:
     if verb == "logs" and _follows(words):
         return _interruptible(session, typed)
-    if verb in ("submit", "resubmit") and not _NOT_ONE.intersection(words):
+    if verb in ("submit", "resubmit") and not _NOT_ONE.intersection(word.partition("=")[0] for word in words):
         return _submit(session, words, typed)
     status = session.run_fed(typed) if verb in SUBMIT else session.run(typed)
     while status == LOST and verb == "wait":

@@ -12,7 +12,8 @@ from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submit import how_options, refuse_pairs, submit_plan
-from clusterrun.errors import NoSuchJob
+from clusterrun.errors import NoSuchJob, RequestError
+from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
 from clusterrun.terminal.ui import Ui
@@ -23,11 +24,12 @@ from clusterrun.terminal.ui import Ui
 @functools.partial(spec_options, with_profile=False)
 @after_options
 @how_options
+@click.option("--failed", is_flag=True, help="Of a sweep, submit the failed, cancelled and lost tasks again.")
 @json_option
 @click.pass_context
 def resubmit(
     ctx: click.Context, /, job_id: str, after: tuple[str, ...], after_ok: tuple[str, ...], follow: bool, wait: bool,
-    dry_run: bool, as_script: bool, no_check: bool, as_json: bool, **options: Any,
+    dry_run: bool, as_script: bool, no_check: bool, failed: bool, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job again as a new run: the same work, options and folder, with the changes that you give.
 
@@ -35,6 +37,7 @@ def resubmit(
       clusterrun resubmit 123
       clusterrun resubmit last --set lr=1e-4 --nodes 4
       clusterrun resubmit 123 -- --lr 1e-4           other arguments for the script
+      clusterrun resubmit SWEEP --failed --time 4:00:00
 
     Options keep the values of JOBID (a job id, a run id, a name or last) unless they are given; profiles and job files
     are not read again. A list such as --setup is replaced, --secret, --env and --set are added to, --dependency is
@@ -44,6 +47,13 @@ def resubmit(
     refuse_pairs(as_json, follow, as_script, dry_run)
     session: Session = ctx.obj
     changes = submit_args(None, (), None, options)
+    if failed:
+        if follow or as_script or after or after_ok or session.script is not None:
+            raise RequestError("--failed takes no arguments, --follow, --script, --after or --after-ok",
+                               hint="clusterrun resubmit SWEEP --failed")  # fmt: skip
+        from clusterrun.cli.sweep import resubmit_failed
+
+        ctx.exit(resubmit_failed(ui, session, job_id, changes, check=not no_check, dry_run=dry_run, wait=wait))
     cluster = session.cluster(ui.note)
     (job_id,) = find_ids(cluster, [job_id])
     run = cluster.run(job_id)
@@ -51,6 +61,8 @@ def resubmit(
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
     args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
+    if code := code_line(run):
+        ui.note(f"job {run.job_id} ran the code {code}; the new run takes the current code")
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(

@@ -49,10 +49,11 @@ def ladder_reports(cluster: Cluster, states: Sequence[RunState]) -> list[Ladder 
     return found
 
 
-def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool) -> Listing:
-    """Return the jobs that match a filter, in the order of ``list``."""
+def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool, merge_runs: bool = True) -> Listing:
+    """Return the jobs that match a filter, in the order of ``list``; see :func:`filters.arrange`."""
     found = cluster.listing(everything=job_filter.history, all_clusters=job_filter.all_clusters)
-    return found._replace(states=filters.arrange(filters.choose(found.states, job_filter), expand=expand))
+    chosen = filters.choose(found.states, job_filter)
+    return found._replace(states=filters.arrange(chosen, expand=expand, merge_runs=merge_runs))
 
 
 def no_jobs_message(job_filter: JobFilter) -> str:

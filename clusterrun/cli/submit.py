@@ -60,13 +60,14 @@ def how_options(command: F) -> F:
     is_flag=True,
     help="Run the job with one process, then on one node, then on all nodes; report the speed-up.",
 )
+@click.option("--array", "array", metavar="INDEXES", help="Submit an array of runs, as sbatch does: 0-99%8.")
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with code 75.")
 @json_option
 @click.pass_context
 def submit(
     ctx: click.Context, /, words: tuple[str, ...], profile: str | None, after: tuple[str, ...],
     after_ok: tuple[str, ...], follow: bool, wait: bool, dry_run: bool, as_script: bool, no_check: bool, chain: bool,
-    ladder: bool, recover: str | None, as_json: bool, **options: Any,
+    ladder: bool, array: str | None, recover: str | None, as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Submit a job file, your own script, or the default job.
 
@@ -89,8 +90,8 @@ def submit(
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
-    if ladder + chain + bool(recover) > 1:
-        raise RequestError("--ladder, --chain and --recover cannot be combined", hint="use one of them")
+    if ladder + chain + bool(recover) + bool(array) > 1:
+        raise RequestError("--ladder, --chain, --array and --recover cannot be combined", hint="use one of them")
     if recover:
         if dry_run or after or after_ok or words or session.script is not None:
             raise RequestError(
@@ -108,6 +109,10 @@ def submit(
         each = [submit_args(job, (), profile, dict(options)) for job in jobs]
         ctx.exit(submit_chain(ui, cluster, each, others, **how))
     args = submit_args(*job_and_script(words, session.script), profile, options)
+    if array:
+        from clusterrun.cli.sweep import submit_array
+
+        ctx.exit(submit_array(ui, cluster, args, others, array, **how))
     if ladder:
         from clusterrun.cli.ladder import submit_ladder
 

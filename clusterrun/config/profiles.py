@@ -26,6 +26,7 @@ from clusterrun.config.files import (
     user_profile_path,
     why_unused,
 )
+from clusterrun.config.sweep_table import SweepTable, read_sweep
 from clusterrun.config.toml_lines import Document, nearest, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.errors import RequestError
@@ -35,7 +36,7 @@ DEFAULT_JOB = "lm"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
 WorkKind = Literal["task", "script", "module", "command"]
 WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
-_JOB_KEYS = (*WORK_KEYS, "args")
+_JOB_KEYS = (*WORK_KEYS, "args", "sweep")
 REMOTE_KEYS = ("remote", "remote-dir")
 _PROFILE_KEYS = ("job", "default-profile", "profile", *REMOTE_KEYS)
 
@@ -77,6 +78,7 @@ class JobFile(NamedTuple):
     kind: WorkKind
     target: str
     args: tuple[str, ...] = ()
+    sweep: SweepTable | None = None
 
 
 def no_profiles(cwd: Path | None) -> Profiles:
@@ -247,7 +249,8 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
     values = read_values(document, (), data, document.source, own=_JOB_KEYS)
     if "set" in values and kind != "task":
         raise document.error(["set"], f"[set] is only for tasks, but this job runs a {kind}", hint="use args, or [env]")
-    return JobFile(source=document.source, path=path, values=values, kind=kind, target=target, args=tuple(args))
+    sweep = read_sweep(document, document.home)
+    return JobFile(document.source, path, values, kind, target, tuple(args), sweep)
 
 
 def _shipped() -> dict[str, Path]:

@@ -98,6 +98,7 @@ FIELDS: tuple[Field, ...] = (
     Field("check", "flag", "", "Check nodes and links before training starts; end the job if one is broken."),
     Field("set", "map", "KEY=VALUE", "Change a setting of a built-in task (steps=300); repeatable."),
     Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: depends on the device."),
+    Field("snapshot", "flag", "", "Save the code and run the saved copy; default: on in a git work tree."),
     Field("shared", "flag", "", "Let your group read the run's records and logs."),
 )
 FIELD: dict[str, Field] = {f.name: f for f in FIELDS}
@@ -113,7 +114,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "wait": "use --wait",
     "wrap": "use -- SCRIPT",
     "test-only": "use --dry-run",
-    "array": "submit each job separately; job arrays are not supported",
+    "array": "use --array",
     "nodes": "use --nodes",
     "ntasks": "use --nodes and --tasks-per-node",
     **{f"ntasks-per-{part}": "use --tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
@@ -134,7 +135,7 @@ _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a":
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # they take no argument, so another option may follow: -HJname sets the name
 _OWN_VARIABLES = re.compile(
-    r"(CLUSTERRUN|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|NODE_RANK|MASTER_ADDR|MASTER_PORT"
+    r"(CLUSTERRUN(?!_SWEEP_)|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|NODE_RANK|MASTER_ADDR|MASTER_PORT"
 )
 # Bash's own: an assignment is ignored, fails, or (IFS) changes how the script is parsed (observed on 5.2)
 _BASH_VARIABLES = re.compile(

@@ -28,11 +28,15 @@ PICKLES = "submitit"
 
 
 class RunIdentity(NamedTuple):
-    """The ids of the run that a script belongs to; only they differ between ``render`` and ``submit``."""
+    """The ids of the run that a script belongs to; only they differ between ``render`` and ``submit``.
+
+    With ``in_array`` the run is a task of an array, whose other runs have the same token.
+    """
 
     run_id: str
     run_dir: Path
     token: str
+    in_array: bool = False
 
 
 class Places(NamedTuple):
@@ -128,14 +132,15 @@ def _compile(source: str) -> jinja2.Template:
 
 def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool) -> dict[str, Any]:
     """Return the template's variables; docs/template.md documents them."""
+    log = f"{pattern(places.logs)}/train_{'%A_%a' if identity.in_array else '%j'}"
     return {
         "spec": spec,
         "local": local,
         "job_name": f"{spec.job_name}.{identity.token[:8]}",
         "comment": spec.comment,
         "requests": tuple((name, value) for name, value in spec.directives if name != "gpus-per-node"),
-        "output": f"{pattern(places.logs)}/train_%j.out",
-        "error": f"{pattern(places.logs)}/train_%j.err",
+        "output": f"{log}.out",
+        "error": f"{log}.err",
         "run_id": identity.run_id,
         "run_dir": str(identity.run_dir),
         "token": identity.token,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.errors import CommandError
 from clusterrun.jobspec.render import work_argv
-from clusterrun.jobspec.spec import JobSpec
-from clusterrun.preflight.findings import CannotCheck, Finding
+from clusterrun.jobspec.spec import JobSpec, Task
+from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.submit.plan import WORKER
 from clusterrun.system import shell
+
+_FIRST_S, _EACH_S = 2.0, 0.05
+"""Seconds for the settings of a sweep: for the first task, and for each."""
 
 
 def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, timeout: float) -> list[Finding]:
@@ -20,18 +23,51 @@ def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, tim
     With ``--setup`` what is missing is only doubtful: its lines may provide it. ``timeout`` is in seconds. Raises
     CannotCheck if the job's Python cannot run the check.
     """
-    _, name, *settings = work_argv(spec)
+    return _judge(spec, *_run([spec], environ, workdir, timeout)[0])
+
+
+def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path) -> list[str]:
+    """Check the other tasks of a sweep, all in one process; return lines for the user. Raises RequestError.
+
+    Each distinct set of settings is checked once.
+    """
+    distinct = list({tuple(work_argv(spec)): spec for spec in specs if isinstance(spec.work, Task)}.values())
+    if not distinct:
+        return []
+    try:
+        results = _run(distinct, environ, workdir, _FIRST_S + _EACH_S * len(distinct))
+    except CannotCheck as error:
+        return [f"not checked: the settings of {len(distinct)} tasks ({error})"]
+    found = [one for spec, result in zip(distinct, results, strict=True) for one in _judge(spec, *result)]
+    refuse(found)
+    return [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
+
+
+def _run(
+    specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path, timeout: float
+) -> list[tuple[str, list[str]]]:
+    """Return for each task what is wrong and what is missing; all have the same Python, variables and ranks."""
+    spec = specs[0]
     clean, _ = shell.scrub(environ)
     clean |= dict(spec.env) | {"PYTHONIOENCODING": "utf-8"}
-    argv = [spec.python, str(WORKER), "check-settings", str(spec.world_size), name, *settings]
+    argv = [spec.python, str(WORKER), "check-settings", str(spec.world_size)]
+    sets = "\n".join(json.dumps(work_argv(one)[1:]) for one in specs)
     try:
-        found = json.loads(shell.check_output(argv, env=clean, cwd=workdir, timeout=timeout))
-        wrong, missing = str(found["wrong"]), [str(one) for one in found["missing"]]
+        text = shell.check_output(argv, env=clean, cwd=workdir, timeout=timeout, stdin=sets)
+        rows = [json.loads(line) for line in text.splitlines()]
+        found = [(str(row["wrong"]), [str(one) for one in row["missing"]]) for row in rows]
     except CommandError as error:
         last = (error.detail.splitlines() or [""])[-1].strip()
         raise CannotCheck(last or error.message) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CannotCheck(f"{spec.python} printed no result") from error
+    if len(found) != len(specs):
+        raise CannotCheck(f"{spec.python} printed no result")
+    return found
+
+
+def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:
+    name = work_argv(spec)[1]
     if wrong:
         return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
     if spec.setup:

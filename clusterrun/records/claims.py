@@ -30,7 +30,7 @@ def claim_of(record: RunRecord) -> Claim | None:
 
 def read_claim(record: RunRecord) -> Claim | None:
     """Return the claim of the newest submission, or None; raises OSError if it cannot be read."""
-    path = record.run_dir / "claims" / record.submission.token / "owner"
+    path = record.run_dir / "claims" / record.submission.key / "owner"
     try:
         with safe_files.open_file(path) as descriptor:
             text, at = os.read(descriptor, 1024), int(os.fstat(descriptor).st_mtime)

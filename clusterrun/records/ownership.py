@@ -11,16 +11,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.job import JobStatus
+from clusterrun.job import JobStatus, split_tasks
 from clusterrun.records import claims
 from clusterrun.records.run_record import RunRecord
 
 
 class JobIndex:
-    """The jobs of one scheduler answer, indexed by run."""
+    """The jobs of one scheduler answer, indexed by run.
+
+    The tasks of an array that share a row are split when the array's first run is looked up.
+    """
 
     def __init__(self, jobs: Sequence[JobStatus]) -> None:
         self._by_key: dict[str, list[JobStatus]] = {}
+        self._tasks: dict[str, dict[int | None, list[JobStatus]]] = {}
         for job in jobs:
             self._by_key.setdefault(token_part(job), []).append(job)
             if job.script.startswith("/"):
@@ -28,12 +32,21 @@ class JobIndex:
 
     def of(self, run: RunRecord) -> list[JobStatus]:
         """Return all jobs of a run's newest submission, copies included, oldest first."""
-        named = self._by_key.get(run.submission.token[:8], [])
-        renamed = self._by_key.get(str(run.script), [])
+        token, script, task = run.submission.token[:8], str(run.sent_script), run.submission.task
+        named = self._by_key.get(token, []) if task is None else self._of_task(token, task)
+        renamed = self._by_key.get(script, []) if task is None else self._of_task(script, task)
         found = [*named, *(job for job in renamed if not any(job is one for one in named))]
         return sorted(
             (job for job in found if run.mine or job.user == run.user), key=lambda job: int(job.id.raw.lstrip("L"))
         )
+
+    def _of_task(self, key: str, task: int) -> list[JobStatus]:
+        if key not in self._tasks:
+            tasks = self._tasks[key] = {}
+            for row in self._by_key.get(key, ()):
+                for job in split_tasks(row):
+                    tasks.setdefault(job.id.task, []).append(job)
+        return self._tasks[key].get(task, [])
 
     def earlier(self, run: RunRecord) -> list[JobStatus]:
         """Return the jobs of a run's earlier submissions."""

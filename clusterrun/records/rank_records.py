@@ -16,6 +16,7 @@ from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 
 START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
+PACKAGES = "packages.json"
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 
 
@@ -70,6 +71,12 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
         if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
             ranks.append(whole)
     return {**start, "ranks": ranks}
+
+
+def load_packages(attempt: Path) -> list[str]:
+    """Return the Python packages of a launch's first node as ``name==version``; empty if they are not known."""
+    found = (run_record.read_json(attempt / PACKAGES) or {}).get("packages")
+    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:

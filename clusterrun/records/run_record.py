@@ -14,20 +14,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterrun.errors import RequestError
-from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.job import MAX_TASKS, JobId, is_run_id
+from clusterrun.records import scripts
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
-
-if TYPE_CHECKING:
-    from clusterrun.logs.files import Source
 
 #: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
-_SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
 #: The name of a cluster.
 CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
@@ -46,7 +43,8 @@ class SubmissionRecord:
     ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them. ``script`` is the name of its script in the run's folder.
+    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
+    array: the runs of an array share its token, and their job ids differ in the index only.
     """
 
     token: str
@@ -58,7 +56,17 @@ class SubmissionRecord:
     submitter: tuple[str, int, int] = ("", 0, 0)
     cancel_asked: int = 0
     script: str = "script.sh"
+    task: int | None = None
     final: Mapping[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the submission's claim, and the start of its attempts' names."""
+        return self.token if self.task is None else f"{self.token}_{self.task}"
+
+    def job(self, number: str) -> JobId:
+        """Return the job id of this submission, if sbatch returned ``number``."""
+        return JobId(number, self.task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,8 @@ class RunRecord:
     """A run and its submissions, oldest first.
 
     ``root`` holds ``.clusterrun`` and ``logs``. ``owner`` is the uid of the owner of the run's folder and ``user`` the
-    owner's name; both come from the file system. ``rung_before`` is the run id of the rung below in a ladder.
+    owner's name; both come from the file system. ``rung_before`` is the run id of the rung below in a ladder, ``sweep``
+    the id of the sweep that the run belongs to.
     """
 
     run_id: str
@@ -83,6 +92,7 @@ class RunRecord:
     shared: bool
     sources: Mapping[str, tuple[Any, str]]
     rung_before: str = ""
+    sweep: str = ""
     submissions: tuple[SubmissionRecord, ...] = ()
     owner: int = -1
 
@@ -105,6 +115,12 @@ class RunRecord:
     def script(self) -> Path:
         """The script of the newest submission."""
         return self.run_dir / self.submission.script
+
+    @property
+    def sent_script(self) -> Path:
+        """The script that sbatch got: of an array's task, the array's."""
+        one = self.submission
+        return self.script if one.task is None else scripts.array_script(self.root, self.sweep, one.token)
 
     @property
     def logs(self) -> Path:
@@ -145,6 +161,8 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None) -> RunRe
     cluster = submissions[-1].cluster or data.get("cluster", "")
     if not CLUSTER_NAME.fullmatch(cluster):
         raise ValueError("the cluster name is invalid")
+    if (sweep := data.get("sweep")) and not is_run_id(sweep):
+        raise ValueError("the sweep's id is invalid")
     try:
         return RunRecord(
             **{**data, "run_dir": run_dir, "root": run_dir.parents[2], "owner": owner, "cluster": cluster,
@@ -170,8 +188,10 @@ def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
     data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
     if data.get("token") != name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
         raise ValueError("the token does not match the file name")
-    if not _SCRIPT.fullmatch(data.get("script", "script.sh")):
+    if not scripts.is_script(data.get("script", "script.sh")):
         raise ValueError("the script's name is invalid")
+    if (task := data.get("task")) is not None and not (type(task) is int and 0 <= task < MAX_TASKS):
+        raise ValueError("the array index is invalid")
     if not data.get("job_id"):
         return SubmissionRecord(**{**data, "final": None})
     try:
@@ -202,7 +222,8 @@ def _json(folder: safe_files.Folder, name: str, limit: int = safe_files.LIMIT) -
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     """Return the attempt folders of the newest submission, oldest first (by restart, then launch)."""
-    prefix = record.submission.token + ("" if task is None else f"_{task}") + "."
+    one = record.submission
+    prefix = (one.key if task is None or one.task is not None else f"{one.token}_{task}") + "."
     found: list[tuple[int, int, Path]] = []
     folder = record.run_dir / "attempts"
     for name in list_names(folder):
@@ -212,41 +233,15 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
-def log_source(run: RunRecord, job: JobId) -> Source:
-    """Return the logs of a run's job or task; of my run the files must be mine or root's, else the run owner's."""
-    from clusterrun.logs.files import Source  # `list` and `status` read no log
-
-    owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
-    return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
-
-
-def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
-    """Return the offsets in both logs where the run's lines begin; a job with a reused id appends to older logs.
-
-    The sizes seen at submit come first: a node may write a line before the script records the sizes.
-    """
-    from clusterrun.logs.files import log_start
-
-    submission, folders = _submission_of(run, job), attempts_of(run, job)
-    recorded = (log_start(folders[0]) if folders else None) or (0, 0)
-    seen = submission.log_start if job.task is None else (-1, -1)
-    return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]
-
-
 def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
     """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
-    return attempts(replace(run, submissions=(_submission_of(run, job),)), job.task)
+    return attempts(replace(run, submissions=(submission_of(run, job),)), job.task)
 
 
-def _submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+def submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
+    """Return the submission with this job id, else the newest."""
     found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
     return next(found, run.submission)
-
-
-def folder_of_script(script: str) -> Path | None:
-    """Return the folder that a job's script lies in if the script has the name of a run's, else None."""
-    path = Path(script)
-    return path.parent if script.startswith("/") and _SCRIPT.fullmatch(path.name) else None
 
 
 def written_at(path: Path) -> float:
@@ -274,16 +269,18 @@ def read_lines(path: Path) -> list[str]:
     return data.decode("utf-8", "surrogateescape").splitlines()
 
 
-def age_key(record: RunRecord) -> tuple[int, int, str]:
+def age_key(record: RunRecord) -> tuple[int, int, int, str]:
     """Return the sort key of a run's age; the job id decides between runs of the same second."""
     job = record.job_id
-    return record.at, int(job.raw.lstrip("L")) if job else 0, record.run_id
+    return record.at, int(job.raw.lstrip("L")) if job else 0, record.submission.task or 0, record.run_id
 
 
 def has_job_id(record: RunRecord, job: JobId) -> bool:
-    """Return whether any submission of a run had this job id."""
-    ids = {JobId.parse(s.job_id).base for s in record.submissions if s.job_id}
-    return job.base in ids and job.cluster in ("", record.cluster)
+    """Return whether any submission of a run had this job id; of an array without a task, each of its runs had it."""
+    ids = (JobId.parse(s.job_id) for s in record.submissions if s.job_id)
+    return job.cluster in ("", record.cluster) and any(
+        one.base == job.base and (job.task is None or one.task in (None, job.task)) for one in ids
+    )
 
 
 def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:

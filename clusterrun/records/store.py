@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.errors import Ambiguous, RequestError
-from clusterrun.job import JobId, is_run_id
+from clusterrun.job import JobId, is_run_id, log_paths
 from clusterrun.records.run_record import (
     ACCEPTED,
     RunRecord,
@@ -26,6 +26,7 @@ from clusterrun.records.run_record import (
     load,
     load_strictly,
     read_lines,
+    submission_of,
 )
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
@@ -102,8 +103,7 @@ class Store:
         A job without a log folder fails without a log. Raises RequestError, with a command as the hint, if a folder is
         not writable or other users can change it.
         """
-        base = self.base.folder
-        mode = 0o750 if shared else 0o700
+        base, mode = self.base.folder, 0o750 if shared else 0o700
         if base.parent == self.index.parent / "projects":
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -129,9 +129,10 @@ class Store:
         return logs
 
     def stage(
-        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None
-    ) -> None:
-        """Write a run's folder to disk before the run is submitted; ``notify`` is readable by the user only."""
+        self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """Write a run's folder to disk before it is submitted; only the user can read ``notify`` and ``files``."""
         folder = 0o750 if record.shared else 0o700
         try:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
@@ -139,8 +140,8 @@ class Store:
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
             write(record.script, script, record.shared)
-            if notify is not None:
-                write(record.run_dir / "notify.json", json.dumps(notify))
+            for name, text in {**({"notify.json": json.dumps(notify)} if notify else {}), **(files or {})}.items():
+                write(record.run_dir / name, text)
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
@@ -277,11 +278,7 @@ class Store:
         They are looked up in the index, in this project's ``jobs/`` and, if both fail, in all known runs. ``hint`` adds
         run folders from the scheduler, which may be another user's. The run's own record must contain the id.
         """
-        folders: dict[Path, None] = {}
-        folders.update(dict.fromkeys(d for c, j, d in self._index_lines() if j == job.base and job.cluster in ("", c)))
-        for cluster in list_names(self.jobs):
-            rows = read_lines(self.jobs / cluster / job.base)
-            folders.update(dict.fromkeys(self.runs / line for line in rows if is_run_id(line)))
+        folders = self._folders_of(job)
         found = [r for folder in folders if (r := load(folder)) is not None and r.mine and has_job_id(r, job)]
         found += [
             r for folder in hint if folder not in folders and (r := load(folder)) is not None and has_job_id(r, job)
@@ -292,6 +289,23 @@ class Store:
                 with contextlib.suppress(OSError):
                     self.point_to(record.cluster, job, record.run_dir)
         return sorted(found, key=lambda r: r.at)  # the sort is stable: within a second, the last one is the newest
+
+    def array_of(self, job: JobId) -> list[RunRecord]:
+        """Return the runs of an array with this number, in the order of its tasks; none for any other job."""
+        folders = self._folders_of(job) if job.task is None else {}
+        runs = [run for folder in folders if (run := load(folder)) is not None and run.mine and has_job_id(run, job)]
+        newest = max(runs, key=lambda run: run.at, default=None)
+        same = [run for run in runs if newest is not None and run.sweep == newest.sweep != ""]
+        tasks = [(task, run) for run in same if (task := submission_of(run, job).task) is not None]
+        return [run for _, run in sorted(tasks, key=lambda one: one[0])]
+
+    def _folders_of(self, job: JobId) -> dict[Path, None]:
+        """Return the folders that the indexes name for a job's number, oldest first."""
+        found = dict.fromkeys(d for c, j, d in self._index_lines() if j == job.base and job.cluster in ("", c))
+        for cluster in list_names(self.jobs):
+            rows = read_lines(self.jobs / cluster / job.base)
+            found.update(dict.fromkeys(self.runs / line for line in rows if is_run_id(line)))
+        return found
 
     def _folders_here(self) -> Iterator[Path]:
         for runs in dict.fromkeys((self.runs, self.root / RECORDS / "runs")):
@@ -322,9 +336,9 @@ def _older_logs(record: RunRecord, job: JobId) -> tuple[int, int]:
     0 if there is no file, -1 if this job may have written to it already.
     """
     sizes = []
-    for kind in ("out", "err"):
+    for path in log_paths(record.logs, job):
         try:
-            info = (record.logs / f"train_{job.base}.{kind}").lstat()
+            info = path.lstat()
             sizes.append(info.st_size if info.st_mtime < record.submission.at - 1 else -1)
         except OSError:
             sizes.append(0)

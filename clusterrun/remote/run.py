@@ -94,7 +94,7 @@ class Session:
         """
         recover = ["submit", "--recover", identity.run_id, *(word for word in words if word == "--json")]
         lost = f"lost the connection to {self.host.name} during the submission"
-        hint = f"check with `clusterrun --remote {self.host.name} submit --recover {identity.run_id}`"
+        hint = f"check with `clusterrun --remote {self.host.name} list --all` before you submit again"
         done = shell.Completed(LOST, "", "")
         try:
             for wait in _LOOK_UPS:
@@ -107,7 +107,7 @@ class Session:
                 self.sleep(wait)
         except (CommandError, Unreachable) as error:
             raise Ambiguous(lost, hint=hint) from error
-        raise Ambiguous(f"{lost}; no job was found there", detail=done.stderr.strip(), hint=hint)
+        raise Ambiguous(f"{lost}; run {identity.run_id} was not found there", detail=done.stderr.strip(), hint=hint)
 
     def reconnect(self) -> None:
         """Open the connection again, for ``KEEP_TRYING`` seconds. Raises Unreachable."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterrun.errors import NoSuchJob, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.records import run_record
+from clusterrun.records import scripts
 from clusterrun.records.ownership import covers
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
@@ -61,8 +61,18 @@ def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool
     A folder counts only if it belongs to the job's user.
     """
     rows = scheduler.query([job]).jobs
-    folders = [run_record.folder_of_script(row.script) for row in rows if _owns_script(row)]
-    return [folder for folder in folders if folder is not None], bool(rows)
+    folders = [folder for row in rows if _owns_script(row) for folder in folders_of(row.script)]
+    return list(dict.fromkeys(folders)), bool(rows)
+
+
+def folders_of(script: str) -> list[Path]:
+    """Return the folders of the runs that a job with this script may be: several if it is an array's."""
+    if scripts.sweep_of_script(script) is not None:
+        from clusterrun.records.sweeps import runs_of_script  # most jobs are of no sweep
+
+        return runs_of_script(script)
+    folder = scripts.folder_of_script(script)
+    return [folder] if folder is not None else []
 
 
 def _owns_script(job: JobStatus) -> bool:

@@ -102,10 +102,15 @@ def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:
     return [state for state in states if _is_wanted(state, wanted)]
 
 
-def arrange(states: Sequence[RunState], *, expand: bool = False) -> list[RunState]:
-    """Return rows by submission time, the newest last. An array has a row per state, or per task with ``expand``."""
-    rows = [each for state in states for each in _each(state)] if expand else collapse(states)
-    return sorted(rows, key=_order)
+def arrange(states: Sequence[RunState], *, expand: bool = False, merge_runs: bool = True) -> list[RunState]:
+    """Return rows by submission time, the newest last. An array has a row per state, or per task with ``expand``.
+
+    The tasks of a sweep are runs; without ``merge_runs`` each keeps its row.
+    """
+    if expand:
+        return sorted((each for state in states for each in _each(state)), key=_order)
+    alone = [] if merge_runs else [state for state in states if state.record is not None]
+    return sorted([*alone, *collapse([state for state in states if merge_runs or state.record is None])], key=_order)
 
 
 def collapse(states: Sequence[RunState]) -> list[RunState]:

@@ -6,18 +6,19 @@ Runs of a cluster that is not reachable from this shell get state UNKNOWN and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, SchedulerError
-from clusterrun.job import LOCAL
-from clusterrun.records import open_runs, run_record
-from clusterrun.records.ownership import JobIndex, covers
+from clusterrun.job import LOCAL, JobStatus, split_tasks
+from clusterrun.records import open_runs, run_record, scripts
+from clusterrun.records.ownership import JobIndex, covers, token_part
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
-from clusterrun.state import filters, reconcile
+from clusterrun.state import external, filters, reconcile
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import records_changed_at
 from clusterrun.terminal.units import plural
@@ -67,18 +68,18 @@ class StateQuery(NamedTuple):
         """
         known = self.store.all() if everything else open_runs.open_runs(self.store)
         known = known if all_clusters else self.reachable(known, everything=everything)
-        answer, age, external = Answer(), 0.0, list[RunState]()
+        answer, age, others = Answer(), 0.0, list[RunState]()
         if self.factory.facts() is None:
             found = self.states(known)
         else:
             slurm = self.factory.scheduler("slurm")
             answer, age = self._cached_queue(known) if cached and not everything else (slurm.query(), 0.0)
-            more, external = unmatched_jobs(known, answer, everything=everything)
+            more, others = unmatched_jobs(known, answer, everything=everything)
             if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
                 answer, age = slurm.query(), 0.0
-                more, external = unmatched_jobs(known, answer)
+                more, others = unmatched_jobs(known, answer)
             found = self.states([*known, *more], answer)
-        shown = [s for s in (*found, *external) if everything or s.status.outcome in filters.OPEN]
+        shown = [s for s in (*found, *others) if everything or s.status.outcome in filters.OPEN]
         if not (answer.complete or shown):
             raise SchedulerError(
                 "Slurm did not answer, and clusterrun has no record of any active job", detail=answer.note,
@@ -127,25 +128,34 @@ def unmatched_jobs(
     A run is found by the script that Slurm shows, so a run whose end was recorded and that was requeued is found too.
     With ``everything`` jobs that have ended count.
     """
-    rows = answer.jobs if answer.complete else answer.last
+    shown = answer.jobs if answer.complete else answer.last
+    arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
+    rows = list[JobStatus]()
+    for row in shown:  # each task of a sweep is a run
+        of_sweep = row.tasks and (token_part(row) in arrays or scripts.sweep_of_script(row.script) is not None)
+        rows += split_tasks(row) if of_sweep else [row]
     jobs = JobIndex(rows)
     matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.earlier(run))}
-    scripts: dict[str, RunRecord | None] = {}
-    more, external = [], []
+    known, seen = {run.run_dir for run in runs}, set[str]()
+    more, others = [], []
     for job in rows:
         if id(job) in matched or (job.is_over and not everything):
             continue
-        if (folder := run_record.folder_of_script(job.script)) is not None and job.script not in scripts:
-            scripts[job.script] = run_record.load(folder)
-        run = scripts.get(job.script)
-        if run is not None and run.mine:
-            more.append(run)
-            matched |= {id(one) for one in (*jobs.of(run), *jobs.earlier(run))}
-        else:
-            external.append(
-                RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at)
-            )
-    return more, external
+        if job.script not in seen:
+            seen.add(job.script)
+            for run in _runs_of_script(job.script, known):
+                found = (*jobs.of(run), *jobs.earlier(run))
+                more += [run] if any(everything or not one.is_over for one in found) else []
+                matched |= {id(one) for one in found}
+        if id(job) not in matched:
+            others.append(RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at))
+    return more, others
+
+
+def _runs_of_script(script: str, known: Collection[Path]) -> list[RunRecord]:
+    """Return this user's runs that a job with this script may be, except the known ones."""
+    loaded = [run_record.load(folder) for folder in external.folders_of(script) if folder not in known]
+    return [run for run in loaded if run is not None and run.mine]
 
 
 def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clusterrun.errors import SchedulerError
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.job import JobId, JobStatus, Outcome, outcome_of, split_tasks
 from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
 from clusterrun.records.end_records import end_of, load_hold, unknown_status
@@ -119,11 +119,18 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
     jobs, last, cluster = JobIndex(answer.jobs), JobIndex(answer.last), one_cluster(scheduler.cluster)
     runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
     absent = [run for run in runs if answer.complete and _needs_accounting(run, jobs)]
-    past = Answer()
+    past, ended = Answer(), dict[JobId, list[JobStatus]]()
     if absent:
         ids = [run.job_id for run in absent if run.job_id is not None]
         past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
-    found = [_with_others(_state(store, run, jobs, answer, past, now), jobs) for run in runs]
+    for job in (one for row in past.jobs if row.is_over for one in split_tasks(row)):
+        ended.setdefault(JobId(job.id.base, job.id.task), []).append(job)
+
+    def of(run: RunRecord) -> Answer:
+        rows = ended.get(JobId(run.job_id.base, run.job_id.task), ()) if run.job_id is not None else ()
+        return past._replace(jobs=rows)
+
+    found = [_with_others(_state(store, run, jobs, answer, of(run), now), jobs) for run in runs]
     return found if answer.complete else [_last_known(state, last, answer) for state in found]
 
 
@@ -152,7 +159,7 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
     job = jobs.own(run)
     if job is not None:
         if job.id.base != run.job_id.base:  # the recorded id came from a banner; the token is right
-            run = _moved(store, run, JobId(job.id.base))
+            run = _moved(store, run, submission.job(job.id.base))
         job = _with_end(run, job)
         return RunState(_record_end(store, run, job), job)
     ended = end_of(run) if submission.final is None or needs_query(run, now) else None
@@ -172,7 +179,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         claim, readable = claims.read_claim(run), True
     except OSError:
         claim, readable = None, False
-    closed = [job for job in past.jobs if job.is_over and _is_accounted(job, run, claim)]
+    closed = [job for job in past.jobs if _is_accounted(job, run, claim)]
     if closed:
         job = max(closed, key=lambda j: j.ended or 0)
         return RunState(_record_end(store, run, job), job)
@@ -197,8 +204,8 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
 
 
 def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
-    """Return whether a row of accounting is the run's, by its token or, if renamed, by the claim of the run."""
-    if run.job_id is None or job.id.base != run.job_id.base or not (run.mine or job.user == run.user):
+    """Return whether a row of accounting, of the run's job id, is the run's: by its token or, if renamed, its claim."""
+    if not (run.mine or job.user == run.user):
         return False
     if token_part(job) == run.submission.token[:8]:
         return True
@@ -315,7 +322,7 @@ def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunR
     if claim is not None and run.job_id is not None and (
         claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
     ):  # fmt: skip
-        return _moved(store, run, JobId(claim.job), claim.cluster)
+        return _moved(store, run, run.submission.job(claim.job), claim.cluster)
     if not run.cluster and cluster and run.job_id is not None and jobs.own(run) is not None:
         return _moved(store, run, run.job_id, cluster)
     return run

@@ -131,7 +131,7 @@ def state_row(state: RunState) -> list[str]:
 def list_row(state: RunState) -> list[str]:
     """Return a job's state as a row of ``LIST_COLUMNS``."""
     *first, reason = state_row(state)
-    figures = reconcile.figures(state.record) if state.record is not None else None
+    figures = reconcile.figures(state.record) if state.record is not None and not state.status.tasks else None
     at = submitted(state)
     return [
         *first,
@@ -163,11 +163,12 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     ``first`` is the first cause of an end, if known.
     """
+    from clusterrun.records.snapshots import code_line  # `list` shows none
+
     job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
     runs = launches_of(state, ranks, now)
     row = dict(zip(COLUMNS, state_row(state), strict=True))
-    reason = _reason(job)
-    over = job.outcome is not Outcome.RUNNING
+    reason, over = _reason(job), job.outcome is not Outcome.RUNNING
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
@@ -191,6 +192,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "slow": format_stragglers(find_stragglers(ranks)),
         "group": _separate_ranks(state),
         "source": job.source + seen,
+        "code": code_line(run),
         "run": str(run.run_dir) if run else "",
         "logs": ", ".join(str(path) for path in _logs(state)),
         "first": first,
@@ -323,9 +325,8 @@ def _joined_group(state: RunState) -> bool | None:
 
 def _failed_launches(state: RunState) -> list[str]:
     """Return why each launch failed after which the job started its ranks again."""
-    if state.record is None:
-        return []
-    return launches.failed_launches(launches.load_launches(state.record, state.status.id.task))
+    run = state.record
+    return launches.failed_launches(launches.load_launches(run, state.status.id.task)) if run is not None else []
 
 
 def _separate_ranks(state: RunState) -> str:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.records import claims, run_record
+from clusterrun.records import claims, run_record, sweeps
 from clusterrun.records.ownership import JobIndex, one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -45,41 +45,81 @@ class Clock(NamedTuple):
     jitter: Callable[[], float] = random.random
 
 
+class Staged(NamedTuple):
+    """What one sbatch submits: a staged run, or the runs of an array, which have the same token.
+
+    ``accepted`` gets the job's number before the runs' records do. With ``keep`` the records stay if nothing was
+    submitted, for ``submit --recover``.
+    """
+
+    store: Store
+    records: Sequence[RunRecord]
+    accepted: Callable[[str], object] = str
+    keep: bool = False
+
+    @property
+    def first(self) -> RunRecord:
+        return self.records[0]
+
+    def commit(self, job: JobId, cluster: str = "") -> list[RunRecord]:
+        """Record the job id of each run and return the updated records."""
+        self.accepted(job.base)
+        each = [run.submission.job(job.base)._replace(cluster=job.cluster) for run in self.records]
+        return [self.store.commit(run, one, cluster) for run, one in zip(self.records, each, strict=True)]
+
+    def discard(self) -> None:
+        for record in () if self.keep else self.records:
+            self.store.discard(record)
+
+    def leave(self) -> None:
+        """Record that this process, which may live on, no longer submits: the next command may finish it."""
+        with contextlib.suppress(OSError):
+            for old in self.records:
+                record = run_record.load(old.run_dir)  # None if it was discarded
+                if record is not None and record.submission.token == old.submission.token and not record.job_id:
+                    nobody = replace(record.submission, submitter=(os.uname().nodename, 0, 0))
+                    self.store.save_submission(record, nobody)
+
+
 def submit(
     store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, *,
     notify: Callable[[str], None], clock: Clock | None = None,
 ) -> RunRecord:  # fmt: skip
-    """Submit a staged run and return its record with the job id.
+    """Submit a staged run and return its record with the job id; see :func:`submit_staged`."""
+    return submit_staged(Staged(store, [record]), scheduler, submission, notify=notify, clock=clock)[0]
 
-    ``notify`` gets a line if it takes longer. Raises Refused or NotDelivered, after deleting the run (or only this
-    submission, if it is not the run's first), or Ambiguous, after which ``submit --recover`` can finish it.
+
+def submit_staged(
+    staged: Staged, scheduler: Scheduler, submission: Submission, *, notify: Callable[[str], None],
+    clock: Clock | None = None,
+) -> list[RunRecord]:  # fmt: skip
+    """Submit a staged run or array and return its records with their job ids.
+
+    ``notify`` gets a line if it takes longer. Raises Refused or NotDelivered, after deleting the runs (or only this
+    submission, if it is not a run's first), or Ambiguous, after which ``submit --recover`` can finish it.
     """
     try:
-        return _send(store, scheduler, record, submission, notify, clock or Clock())
+        return _send(staged, scheduler, submission, notify, clock or Clock())
     except BaseException:
-        # this process may live on, but no longer submits: the next command may finish it
-        with contextlib.suppress(OSError):
-            if store.is_staged(record):
-                store.save_submission(record, replace(record.submission, submitter=(os.uname().nodename, 0, 0)))
+        staged.leave()
         raise
 
 
 def _send(
-    store: Store, scheduler: Scheduler, record: RunRecord, submission: Submission, notify: Callable[[str], None],
-    clock: Clock,
-) -> RunRecord:  # fmt: skip
-    began, tries = clock.now(), 0
+    staged: Staged, scheduler: Scheduler, submission: Submission, notify: Callable[[str], None], clock: Clock
+) -> list[RunRecord]:  # fmt: skip
+    record, began, tries = staged.first, clock.now(), 0
     while True:
         tries += 1
         try:
-            return store.commit(record, scheduler.submit(submission), one_cluster(scheduler.cluster))
+            return staged.commit(scheduler.submit(submission), one_cluster(scheduler.cluster))
         except Refused:
-            store.discard(record)
+            staged.discard()
             raise
         except NotDelivered as error:
             wait = min(2.0**tries, 15.0) * (0.75 + clock.jitter() / 2)
             if clock.now() - began + wait > KEEP_SENDING:
-                store.discard(record)
+                staged.discard()
                 raise NotDelivered(
                     "Slurm did not answer; nothing was submitted", detail=error.detail, hint=error.hint
                 ) from error
@@ -88,40 +128,43 @@ def _send(
         except Ambiguous as error:
             if error.cut_off:
                 notify("lost the connection to Slurm; checking whether the job was created")
-            job = find_job(scheduler, record, clock, notify)
+            job = find_job(scheduler, staged.records, clock, notify)
             if job is not None:
-                return store.commit(record, job)
+                return staged.commit(job)
             if error.accepted:  # a retry might create a second job: a wrapper may delay the first
                 raise Ambiguous(
                     f"sbatch succeeded, but Slurm shows no job for run {record.run_id}", detail=error.detail,
                     hint=f"run `clusterrun submit --recover {record.run_id}` later",
                 ) from error  # fmt: skip
             if not error.cut_off:
-                store.discard(record)
+                staged.discard()
                 raise Refused(
                     "sbatch failed; no job was created", detail=error.detail, hint="see the output of sbatch"
                 ) from error
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
-                store.discard(record)
+                staged.discard()
                 raise NotDelivered(
                     "lost the connection to Slurm repeatedly; nothing was submitted", detail=error.detail,
                     hint="try again later",
                 ) from error  # fmt: skip
         except SchedulerError:
-            store.discard(record)
+            staged.discard()
             raise
 
 
-def find_job(scheduler: Scheduler, record: RunRecord, clock: Clock, notify: Callable[[str], None]) -> JobId | None:
+def find_job(
+    scheduler: Scheduler, records: Sequence[RunRecord], clock: Clock, notify: Callable[[str], None]
+) -> JobId | None:  # fmt: skip
     """Return the job of an ambiguous submission, or None once it is certain that there is none.
 
-    Checks the run's claim and the scheduler. Raises Ambiguous if the scheduler does not answer.
+    Checks the claims of its runs and the scheduler. Raises Ambiguous if the scheduler does not answer.
     """
+    record = records[0]
     token, since = record.submission.token, record.submission.at
     began, first_empty, empties = clock.now(), None, 0
     while True:
-        claim = claims.claim_of(record)
-        answer = scheduler.find(token, since, record.script)
+        claim = next((found for run in records if (found := claims.claim_of(run)) is not None), None)
+        answer = scheduler.find(token, since, record.sent_script)
         job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
         if job is not None:
             return job
@@ -171,9 +214,11 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
         return record
     claim, job = claims.claim_of(record), jobs.own(record)
     if claim is not None:
-        return store.commit(record, JobId.parse(claim.job), claim.cluster)
+        return store.commit(record, submission.job(claim.job), claim.cluster)
     if job is not None:
-        return store.commit(record, JobId(job.id.base))
+        return store.commit(record, submission.job(job.id.base))
+    if submission.task is not None and (number := sweeps.job_of(record)):
+        return store.commit(record, submission.job(number))
     here = submission.submitter[0] == os.uname().nodename
     settled = now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
     if submission.state == run_record.SUBMITTING and answered and settled:

@@ -28,19 +28,24 @@ def recover(
     """
     if not run.mine:
         raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
-    if run.submission.state == run_record.ACCEPTED:
+    if run.submission.state == run_record.ACCEPTED and run.submission.task is None:
         return run
-    if protocol.submitter_is_alive(run.submission.submitter):
+    if run.submission.state != run_record.ACCEPTED and protocol.submitter_is_alive(run.submission.submitter):
         raise Ambiguous(
             f"run {run.run_id} is already being submitted by another command", hint="wait for that command to end"
         )
     scheduler = scheduler_of(run)
     logs = store.prepare(run.shared)
+    if run.submission.task is not None:
+        from clusterrun.submit.sweep_send import recover_sweep  # only a sweep needs it
+
+        recover_sweep(run, store, scheduler, lambda one: rebuild_submission(one, logs, environ), notify)
+        return run_record.load(run.run_dir) or run
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
         if run.submission.state == run_record.ACCEPTED:
             return run
-        job = protocol.find_job(scheduler, run, protocol.Clock(), notify)
+        job = protocol.find_job(scheduler, [run], protocol.Clock(), notify)
         if job is not None:
             return store.commit(run, job, one_cluster(scheduler.cluster))
         mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
@@ -60,7 +65,7 @@ def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -
         run_id=run.run_id,
         run_dir=run.run_dir,
         token=run.submission.token,
-        script=run.script,
+        script=run.sent_script,
         workdir=Path(spec.get("workdir") or run.root),
         logs=logs,
         env=clean,

@@ -75,6 +75,7 @@ class Request:
     values: dict[str, Value]
     work: Work
     notices: list[str]
+    job: JobFile | None = None
 
     @property
     def scheduler(self) -> str:
@@ -137,7 +138,7 @@ def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Req
         if name in args.flags:
             values[name] = Value(str(cwd / args.flags[name].value), f"--{name}")
     values["python"] = find_python(values.get("python"), environ)
-    return Request(known.root, values, work, notices)
+    return Request(known.root, values, work, notices, job)
 
 
 def _with_precision(settings: Value, fp16: Value | None, args: SubmitArgs) -> Value:

@@ -19,6 +19,7 @@ from clusterrun.submit import protocol
 from clusterrun.submit.identity import new_token
 from clusterrun.submit.plan import WORKER, LocalContext, current_umask
 from clusterrun.submit.recover import rebuild_submission
+from clusterrun.submit.snapshot import saved_spec
 
 
 def resume(
@@ -36,13 +37,14 @@ def resume(
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
+        saved = saved_spec(run, spec, notify)
         token, at = new_token(), max(int(time.time()), run.submission.at + 1)
         script = f"script-{token[:8]}.sh"
         one = SubmissionRecord(token=token, at=at, submitter=protocol.submitter(), script=script)
         run = replace(run, submissions=(*run.submissions, one))
         places = Places(workdir, logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)
-        check(spec, text)
+        check(saved, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
             notify(f"{run.what} has no --resume-args: the script starts over unless it finds its own checkpoint")
         if isinstance(spec.work, Task) and not _has_checkpoint(run, spec.work):

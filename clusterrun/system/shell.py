@@ -66,11 +66,13 @@ def run(
     umask: int = -1,
     cwd: Path | None = None,
     stdin: str | None = None,
+    errors: str = "backslashreplace",
 ) -> Completed:
     """Run a program and return its result, whatever its exit status.
 
     It runs in its own session, so a Ctrl-C in the terminal does not reach it. Raises CommandError if it cannot be
-    started, or after ``timeout`` seconds, once its process group is killed. Bytes that are not UTF-8 become ``\\xNN``.
+    started, or after ``timeout`` seconds, once its process group is killed. Bytes that are not UTF-8 become ``\\xNN``;
+    with ``errors`` "surrogateescape" the standard output can be encoded again, as file names must be.
     """
     process = None
     try:
@@ -102,7 +104,7 @@ def run(
             raise _not_started(argv, error) from error
         raise
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Completed(status, _text(out), _text(err))
+    return Completed(status, out.decode("utf-8", errors), _text(err))
 
 
 def check_output(argv: Sequence[str], **kwargs: object) -> str:

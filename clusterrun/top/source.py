@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.logs.files import Source
-from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records import progress, rank_records, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.scontrol import HELD
@@ -100,7 +100,7 @@ class TopData:
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_record.log_source(run, run.job_id._replace(task=state.status.id.task))
+        return run_logs.log_source(run, run.job_id._replace(task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""

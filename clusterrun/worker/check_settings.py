@@ -9,6 +9,7 @@ import functools
 import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -23,18 +24,21 @@ SAMPLED_FILES = 20
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print `{"wrong": TEXT, "missing": [TEXT …]}` for `WORLD_SIZE TASK [KEY=VALUE …]`; return the exit status.
+    """Print `{"wrong": TEXT, "missing": [TEXT …]}` for each line of standard input; return the exit status.
 
-    `wrong` is a setting that cannot work anywhere; what is missing here may be there on the nodes.
+    The only argument is the number of ranks; a line is `[TASK, "KEY=VALUE" …]` in JSON. `wrong` is a setting that
+    cannot work anywhere; what is missing here may be there on the nodes.
     """
-    world_size, name, *settings = arguments
-    wrong, missing = "", []
-    try:
-        _, config = tasks.load(name, settings, int(world_size))
-        missing = list(find_missing(config))
-    except WorkerError as error:
-        wrong = str(error)
-    print(json.dumps({"wrong": wrong, "missing": missing}))
+    (world_size,) = arguments
+    for line in sys.stdin:
+        name, *settings = json.loads(line)
+        wrong, missing = "", []
+        try:
+            _, config = tasks.load(name, settings, int(world_size))
+            missing = list(find_missing(config))
+        except WorkerError as error:
+            wrong = str(error)
+        print(json.dumps({"wrong": wrong, "missing": missing}))
     return 0
 
 

@@ -24,7 +24,10 @@ CANCEL_S = 3600.0  # in which a cancelled job ends, its grace time included
 
 @dataclass(frozen=True)
 class JobIdentity:
-    """Which job of which cluster runs, and how often it was restarted; `task` is `_N` in an array, else empty."""
+    """Which job of which cluster runs, and how often it was restarted; `task` is `_N` in an array, else empty.
+
+    A task's job id is `ARRAY_N`: its own number may be the array's, which names all tasks in scontrol and scancel.
+    """
 
     cluster: str
     job_id: str
@@ -34,11 +37,12 @@ class JobIdentity:
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> JobIdentity:
         """Read the variables of Slurm or of the local scheduler; the job id is `none` for a script run by hand."""
-        task = environ.get("SLURM_ARRAY_TASK_ID")
+        task = f"_{number}" if (number := environ.get("SLURM_ARRAY_TASK_ID")) else ""
+        own = environ.get("SLURM_JOB_ID") or environ.get("CLUSTERRUN_LOCAL_JOB_ID") or "none"
         return cls(
             cluster=environ.get("SLURM_CLUSTER_NAME") or "local",
-            job_id=environ.get("SLURM_JOB_ID") or environ.get("CLUSTERRUN_LOCAL_JOB_ID") or "none",
-            task=f"_{task}" if task else "",
+            job_id=f"{environ.get('SLURM_ARRAY_JOB_ID') or own}{task}",
+            task=task,
             restart=int(environ.get("SLURM_RESTART_COUNT") or 0),
         )
 

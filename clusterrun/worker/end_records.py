@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .rank_slots import RankSlot
 
 VERSION = 1
-START, FIRST_FAILURE, STOPPED = "start.json", "first_failure.json", "stopped"
+START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
 LONGEST_ERROR = 500  # characters
 
 
@@ -47,6 +47,11 @@ def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict
         "ranks": ranks,
     }
     write_json(folder / START, document)
+
+
+def write_packages(folder: Path, packages: list[str]) -> None:
+    """Write packages.json, the Python packages of the first node; raises OSError."""
+    write_json(folder / PACKAGES, {"version": VERSION, "packages": packages})
 
 
 def write_end(

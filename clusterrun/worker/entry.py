@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import distenv, interfaces, joining, launched, user_code, worlds
+from . import distenv, interfaces, joining, launched, saved_code, user_code, worlds
 from .distenv import DistEnv, RunEnv
 from .end_records import describe_error
 from .errors import WorkerError, nearest
@@ -90,6 +90,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> user_code.Outcome:
+    if request.mode not in ("task", "check"):
+        target = saved_code.find_saved(request.target) if request.mode != "module" else ""
+        arguments = saved_code.replace_files(request.arguments)
+        request = Request(request.mode, target or request.target, arguments)
     # check the request before the slow start-up
     if request.mode == "script" and not os.path.exists(request.target):
         raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
@@ -133,6 +137,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     group.stop()  # the user's script opens its own process group; torch refuses a second one
     group.set_default_timeout(run.pg_timeout)
     _prepare_user_code(dist, run, watch, in_process=True)
+    saved_code.extend_path()
     arguments = distenv.fill_placeholders(request.arguments, dist)
     if request.mode == "script":
         return user_code.run_script(request.target, arguments)

@@ -13,11 +13,11 @@ from typing import Any
 from . import barriers, end_records, launched
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
-from .versions import find_versions
+from .versions import digest_packages, find_packages, find_versions
 
 #: What start.json has of each rank, besides its device.
 ENTRY = ("rank", "local_rank", "node_rank", "node", "host", "pid", "task", "python", "torch", "nccl", "driver",
-         "machine", "cores")  # fmt: skip
+         "packages", "machine", "cores")  # fmt: skip
 
 SHOWN = 40  # ranks in the log's table
 
@@ -39,6 +39,8 @@ def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid:
         "device": device,
         "uuid": uuid,
         **find_versions(),
+        # of one rank per node: all have the same
+        **({} if dist.local_rank else {"packages": digest_packages(find_packages())}),
         "machine": _boot_id(),
         "cores": os.cpu_count(),
         **launched.facts(dist),
@@ -86,6 +88,7 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
     if run.attempt_dir is not None:
         try:
             end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
+            end_records.write_packages(run.attempt_dir, find_packages())
         except OSError as error:
             print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import epoch
+from .claim import JobIdentity
 
 ALIVE = "supervisor.alive"
 CLAIM = "abandoned"
@@ -29,7 +30,8 @@ class SupervisorWatch:
     def __init__(self, folder: Path, interval: float, environ: Mapping[str, str]) -> None:
         self._folder = folder
         self._limit = INTERVALS * interval
-        self._job = environ.get("SLURM_JOB_ID", "") if environ.get("CLUSTERRUN_SPARE_NODES") else ""
+        has_spares = environ.get("SLURM_JOB_ID") and environ.get("CLUSTERRUN_SPARE_NODES")
+        self._job = JobIdentity.resolve(environ).job_id if has_spares else ""
         self._restart = int(environ.get("SLURM_RESTART_COUNT") or 0)
         self._seen: tuple[bytes, float] | None = None
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import batch_host, spares
+from . import batch_host, saved_code, spares
 from .errors import WorkerError
 from .watchdog import progress_interval
 
@@ -61,6 +61,7 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_PG_TIMEOUT": str(options.pg_timeout),
         "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
+        **saved_code.variables(job.run_dir, options.shown_late),
     }
     if options.max_restarts or options.total_time or options.requeue:
         environ["CLUSTERRUN_CONTINUES"] = "1"

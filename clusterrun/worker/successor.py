@@ -40,10 +40,11 @@ def submit(job: Job) -> tuple[str, str]:
         text = (job.run_dir / Path(str(old.get("script", "script.sh"))).name).read_text()
         text = DEPENDENCY.sub("", text).replace(job.token, token).replace(f".{job.token[:8]}", f".{token[:8]}")
         left = max(1, int(job.options.total_time - job.requeue.used_seconds))
+        text = text.replace("/train_%A_%a.", "/train_%j.")  # the next job of an array's task is no task
         text = TOTAL_TIME.sub(rf"\g<1>{left}", text)
         new = {**old, "token": token, "script": script.name, "state": "submitting", "job_id": "", "log_start": [0, 0],
                "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
-               "cancel_asked": 0, "final": None}  # fmt: skip
+               "task": None, "cancel_asked": 0, "final": None}  # fmt: skip
         end_records.write_text(script, text)
         end_records.write_json(submissions / f"{token}.json", new)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -56,7 +56,7 @@ class Job:
     @property
     def name(self) -> str:
         """The job's id with its array task."""
-        return self.identity.job_id + self.identity.task
+        return self.identity.job_id
 
     def begin(self, termination: Termination) -> None:
         """Claim the run; raises WorkerError if this job may not work in its folder."""

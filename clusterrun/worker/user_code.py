@@ -23,6 +23,7 @@ from .end_records import describe_error
 from .errors import WorkerError
 from .local_launcher import children, die_with_parent
 from .progress import here
+from .saved_code import search_path
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 PR_SET_CHILD_SUBREAPER = 36
@@ -44,7 +45,7 @@ def run_script(file: str, arguments: list[str]) -> Outcome:
     if os.path.isdir(file) or not _readable(file):
         return _guard(lambda: runpy.run_path(file, run_name="__main__"))  # a folder or archive with a __main__.py
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
+        sys.path[:0] = search_path(os.path.dirname(os.path.realpath(file)))
     # not runpy.run_path: it removes the module when the script returns, while threads, atexit handlers and pickle
     # may still need it
     main = types.ModuleType("__main__")
@@ -63,7 +64,7 @@ def run_module(module: str, arguments: list[str]) -> Outcome:
     """Run `python -m MODULE ARGS…` in this process."""
     sys.argv = [module, *arguments]
     if not getattr(sys.flags, "safe_path", False):
-        sys.path.insert(0, os.getcwd())
+        sys.path[:0] = search_path(os.getcwd())
     return _guard(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import platform
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -19,6 +22,23 @@ def find_versions() -> dict[str, str]:
         "nccl": _nccl(),
         "driver": _driver(DRIVER),
     }
+
+
+def find_packages() -> list[str]:
+    """Return this Python's packages as `name==version`, sorted; only the names of folders are read."""
+    found = set()
+    for entry in sys.path:
+        if not entry.endswith("-packages"):  # another folder may be the user's, and large
+            continue
+        with suppress(OSError):
+            found |= {name for name in os.listdir(entry) if name.endswith((".dist-info", ".egg-info"))}
+    pairs = (name.rpartition(".")[0].split("-")[:2] for name in found)
+    return sorted("==".join([pair[0].lower().replace("_", "-"), *pair[1:]]) for pair in pairs)
+
+
+def digest_packages(packages: list[str]) -> str:
+    """Return a short text that differs if the packages do."""
+    return hashlib.sha256("\n".join(packages).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
 def _nccl() -> str:

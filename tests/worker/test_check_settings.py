@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -14,15 +15,19 @@ from clusterrun.worker import check_settings
 
 
 def found(capsys: pytest.CaptureFixture[str], *arguments: str, ranks: int = 2) -> tuple[str, list[str]]:
-    assert check_settings.main([str(ranks), *arguments]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", io.StringIO(json.dumps(arguments)))
+        assert check_settings.main([str(ranks)]) == 0
     document = json.loads(capsys.readouterr().out)
     return document["wrong"], document["missing"]
 
 
-def test_it_loads_neither_torch_nor_transformers() -> None:
-    argv = [sys.executable, "-X", "importtime", str(WORKER), "check-settings", "2", "classify", "lr=1e-4"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-    assert json.loads(done.stdout) == {"wrong": "", "missing": []}
+def test_it_checks_each_line_and_loads_neither_torch_nor_transformers() -> None:
+    argv = [sys.executable, "-X", "importtime", str(WORKER), "check-settings", "2"]
+    lines = '["classify", "lr=1e-4"]\n["classify", "lr=x"]\n'
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, input=lines)
+    right, wrong = map(json.loads, done.stdout.splitlines())
+    assert right == {"wrong": "", "missing": []} and "lr must be a number" in wrong["wrong"]
     assert not {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & {"torch", "transformers"}
 
 

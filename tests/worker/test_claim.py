@@ -94,8 +94,10 @@ def test_a_folder_that_takes_no_claim_is_named(tmp_path: Path) -> None:
 
 
 def test_the_identity_is_slurms_then_the_local_schedulers() -> None:
-    slurm = {"SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "3", "SLURM_RESTART_COUNT": "2"}
-    assert JobIdentity.resolve(slurm) == JobIdentity("lab", "8", "_3", 2)
+    slurm = {"SLURM_CLUSTER_NAME": "lab", "SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "2"}
+    assert JobIdentity.resolve(slurm) == JobIdentity("lab", "8", "", 2)
+    task = {**slurm, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"}
+    assert JobIdentity.resolve(task) == JobIdentity("lab", "5_3", "_3", 2)
     assert JobIdentity.resolve({"CLUSTERRUN_LOCAL_JOB_ID": "L4"}) == JobIdentity("local", "L4", "", 0)
     assert JobIdentity.resolve({}) == JobIdentity("local", "none", "", 0)
 

@@ -19,8 +19,9 @@ from typing import Protocol
 
 from clusterrun.errors import SchedulerError
 from clusterrun.job import Outcome, log_paths
-from clusterrun.records import run_record
+from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import read_json
+from clusterrun.records.snapshots import project_path
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
@@ -111,6 +112,8 @@ def _diagnose(
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
     cause = _with_module(cause, state)
+    if state.record is not None:  # the file that the user edits, not its saved copy
+        cause = replace(cause, place=project_path(state.record, cause.place))
     if state.record is None or state.record.mine:  # another user's record must not add text to a command for this user
         cause = with_command(cause, state.record, shown.get("Command", ""))
     elif cause.command.startswith("clusterrun submit"):
@@ -186,7 +189,7 @@ def _format_user(uid: int) -> str:
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:
     job, run = state.status.id, state.record
     if run is not None:
-        source = run_record.log_source(run, job)
+        source = run_logs.log_source(run, job)
         out, err = log_paths(run.logs, job)
         # the metrics of a task show a loss that became NaN
         metrics = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []

@@ -16,6 +16,7 @@ from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.records.snapshots import load_snapshot
 from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
@@ -67,6 +68,7 @@ def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
         how = f"starts the run again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
     else:
         return cause
+    how += " with the code saved at its submission" * (load_snapshot(run) is not None)
     advice = "" if cause.kind == "stopped" else cause.advice
     if not cause.command or cause.command == "clusterrun submit …" or cause.kind in _RESUMED:
         return replace(

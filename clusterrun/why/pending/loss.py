@@ -8,7 +8,7 @@ from clusterrun.errors import ClusterrunError
 from clusterrun.job import JobStatus, log_paths
 from clusterrun.logs.ends import read_ends
 from clusterrun.logs.files import Stream
-from clusterrun.records import launches, run_record
+from clusterrun.records import launches, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
@@ -21,7 +21,7 @@ def loss_warning(run: RunRecord, job: JobStatus) -> str:
 
     Empty if not, or if no log can be read.
     """
-    source, folders = run_record.log_source(run, job.id), run_record.attempts_of(run, job.id)
+    source, folders = run_logs.log_source(run, job.id), run_record.attempts_of(run, job.id)
     begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
     for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
         try:

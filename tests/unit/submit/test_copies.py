@@ -21,7 +21,7 @@ def test_of_two_jobs_the_older_is_kept_and_the_waiting_one_cancelled(tmp_path: P
     slurm.make(TOKEN), slurm.make(TOKEN), slurm.make(TOKEN, state="RUNNING")
     told: list[str] = []
     _, record, _ = staged(tmp_path)
-    assert protocol.find_job(slurm, record, slurm.time.clock, told.append) == JobId("100")
+    assert protocol.find_job(slurm, [record], slurm.time.clock, told.append) == JobId("100")
     assert slurm.cancelled == [JobId("101")] and "keeping job 100" in told[0]
 
 
@@ -30,7 +30,7 @@ def test_of_two_jobs_the_one_that_claimed_is_kept(tmp_path: Path) -> None:
     slurm.make(TOKEN), slurm.make(TOKEN, state="RUNNING")
     _, record, _ = staged(tmp_path)
     claim(record, "101")
-    assert protocol.find_job(slurm, record, slurm.time.clock, str) == JobId("101")
+    assert protocol.find_job(slurm, [record], slurm.time.clock, str) == JobId("101")
     assert slurm.cancelled == [JobId("100")]
 
 
@@ -39,14 +39,14 @@ def test_a_copy_that_cannot_be_cancelled_is_no_error(tmp_path: Path) -> None:
     slurm.make(TOKEN), slurm.make(TOKEN)
     slurm.cancel_fails = True
     _, record, _ = staged(tmp_path)
-    assert protocol.find_job(slurm, record, slurm.time.clock, str) == JobId("100")
+    assert protocol.find_job(slurm, [record], slurm.time.clock, str) == JobId("100")
 
 
 def test_a_claim_alone_tells_the_job(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time(), deaf=[(0, 1e9)])
     _, record, _ = staged(tmp_path)
     claim(record, "7")
-    assert protocol.find_job(slurm, record, slurm.time.clock, str) == JobId("7")
+    assert protocol.find_job(slurm, [record], slurm.time.clock, str) == JobId("7")
 
 
 @pytest.mark.parametrize("owner", ["", "fake none 0", "fake 7", "fake ../7 0", "fake 7 x", "fake 7 0 0"])

@@ -1,0 +1,286 @@
+"""``sweep``, ``submit --array`` and ``resubmit --failed``: submit many runs as one array; the table of a sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from clusterrun.cli.after import After, after_options, find_after, plan_after
+from clusterrun.cli.names import find_sweep
+from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.submit import interrupt_deferred, job_and_script, show_plans
+from clusterrun.cluster import Cluster
+from clusterrun.errors import RequestError
+from clusterrun.job import LOCAL, Outcome
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.sweeps import Sweep, SweepTask, sweep_of
+from clusterrun.state import filters
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.sweep_table import load_table
+from clusterrun.terminal.ui import Ui
+from clusterrun.terminal.units import plural
+
+if TYPE_CHECKING:
+    from clusterrun.submit.parameters import Set
+    from clusterrun.submit.plan import Plan
+    from clusterrun.submit.request import Request, SubmitArgs
+    from clusterrun.submit.sweep_plan import PlannedArray
+
+_AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
+
+
+@click.command()
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@click.option(
+    "--grid", "grids", metavar="NAME=VALUES", multiple=True, help="Values to combine (lr=1e-4,3e-4 seed=0..4)."
+)
+@click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Values to take together, one of each.")
+@click.option(
+    "--file", "csv_file", metavar="FILE", help="CSV file: the first line has the names, each other line a set."
+)
+@click.option("--max-running", metavar="N", type=click.IntRange(1), help="How many tasks may run at the same time.")
+@spec_options
+@after_options
+@click.option("--wait", is_flag=True, help="Wait until all tasks end; exit 0 if all succeed.")
+@click.option("--dry-run", is_flag=True, help="Check the sweep and print its parameter sets; submit nothing.")
+@click.option("--no-check", is_flag=True, help="Skip the checks before submission.")
+@json_option
+@click.pass_context
+def sweep(
+    ctx: click.Context, /, words: tuple[str, ...], grids: tuple[str, ...], zips: tuple[str, ...], csv_file: str | None,
+    max_running: int | None, profile: str | None, after: tuple[str, ...], after_ok: tuple[str, ...], wait: bool,
+    dry_run: bool, no_check: bool, as_json: bool, **options: Any,
+) -> None:  # fmt: skip
+    """Submit a job once for each set of parameters, as one job array.
+
+    \b
+      clusterrun sweep sft --grid lr=1e-4,3e-4 --grid seed=0..4            10 runs
+      clusterrun sweep sft --file params.csv --max-running 8
+      clusterrun sweep --nodes 2 --grid lr=1e-4,3e-4 -- train.py --lr {lr}
+      clusterrun status sft --best val_loss
+      clusterrun resubmit sft --failed
+
+    A parameter is a setting of a built-in task, or replaces {NAME} in the arguments of a script. Each task is a run
+    with its own folder, logs and job id (123_4), for which all commands work. A job file may have a table [sweep].
+    """
+    ui = Ui("sweep", as_json=as_json)
+    session: Session = ctx.obj
+    cluster = session.cluster(ui.note)
+    args = submit_args(*job_and_script(words, session.script), profile, options)
+    base, request = _plan(cluster, args, find_after(cluster, after, after_ok))
+    from clusterrun.submit.parameters import show
+
+    sets, at_once = parameter_sets(cluster.cwd, request, grids, zips, csv_file, max_running)
+    arrays, made = _arrays(cluster, base, sets, range(len(sets)), at_once)
+    if dry_run:
+        check_sweep(ui, cluster, arrays, skip=no_check)
+        ui.say(*(f"{index:>5}  {show(one)}" for index, one in enumerate(sets)))
+        ui.note(f"would submit {plural(len(sets), 'task')} in {plural(len(arrays), 'array')}; nothing was written")
+        ui.data([dict(one) for one in sets])
+        return
+    ctx.exit(submit_arrays(ui, cluster, made, arrays, check=not no_check, wait=wait))
+
+
+def submit_array(
+    ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text: str, *, dry_run: bool, as_script: bool, check: bool,
+    follow: bool, wait: bool,
+) -> int:  # fmt: skip
+    """Submit the tasks of ``submit --array``, each a run; return the exit code."""
+    if follow:
+        raise RequestError("--array and --follow cannot be combined", hint="clusterrun logs 123_0 -f")
+    base, _ = _plan(cluster, args, after)
+    from clusterrun.submit.parameters import parse_array
+    from clusterrun.submit.sweep_plan import max_array_size
+
+    if base.record.scheduler == LOCAL:
+        raise RequestError("--array needs Slurm", hint="clusterrun sweep runs here too, one task after another")
+    indexes, at_once = parse_array(text, max_array_size(cluster.scheduler(base.record.scheduler).slurm))
+    arrays, made = _arrays(cluster, base, [{} for _ in indexes], indexes, at_once, whole=True)
+    if dry_run:
+        check_sweep(ui, cluster, arrays, skip=not check)
+        ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
+        (data,) = show_plans(ui, arrays[0].plans[:1], as_script=as_script)
+        hours = data["gpu_hours"]
+        ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
+        return 0
+    return submit_arrays(ui, cluster, made, arrays, check=check, wait=wait)
+
+
+def resubmit_failed(
+    ui: Ui, session: Session, word: str, changes: SubmitArgs, *, check: bool, dry_run: bool, wait: bool
+) -> int:  # fmt: skip
+    """Submit the failed, cancelled and lost tasks of a sweep again as new runs; return the exit code."""
+    cluster = session.cluster(ui.note)
+    before, run_ids = find_sweep(cluster, word)
+    store = cluster.store(before.root)
+    runs = [run for run_id in run_ids if (run := store.by_run_id(run_id)) is not None]
+    states = cluster.states(runs)
+    again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
+    unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
+    if unknown:
+        ui.note(f"{plural(unknown, 'task')} of unknown outcome: not submitted again")
+    if not again:
+        ui.note(f"no task of {before.name} has failed")
+        ui.data(None)
+        return 75 if unknown else 0
+    from clusterrun.submit.resubmit import resubmit_args
+    from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, task_again
+
+    args, folder = resubmit_args(again[0], changes, None, cluster.cwd, cluster.environ, ui.note)
+    there = session.cluster(ui.note, cwd=folder)
+    base = there.plan(args)
+    first = [run.submissions[0].task for run in again]
+    indexes = [index for index in first if index is not None]
+    indexes = indexes if len(set(indexes)) == len(again) else list(range(len(again)))
+    tasks = [task_again(run, changes, before.parameters(run.run_id), i) for run, i in zip(again, indexes, strict=True)]
+    size = max_array_size(there.scheduler(base.record.scheduler).slurm)
+    arrays = plan_arrays(base, tasks, size, before.id, before.at_once)
+    new = {run.run_id: plan.record.run_id
+           for run, plan in zip(again, (one for array in arrays for one in array.plans), strict=True)}  # fmt: skip
+    made = replace(before, tasks=tuple(
+        SweepTask(task.parameters, (*task.runs, *([new[task.runs[-1]]] if task.runs[-1] in new else [])))
+        for task in before.tasks
+    ))  # fmt: skip
+    if dry_run:
+        check_sweep(ui, there, arrays, skip=not check)
+        ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
+        ui.data([dict(task.parameters) for task in tasks])
+        return 0
+    return submit_arrays(ui, there, made, arrays, check=check, wait=wait, before=before)
+
+
+def submit_arrays(
+    ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], *, check: bool, wait: bool,
+    before: Sweep | None = None,
+) -> int:  # fmt: skip
+    """Check and submit the arrays of a sweep, print them, and with ``wait`` wait for all; return the exit code."""
+    from clusterrun.submit.snapshot import save_code
+    from clusterrun.submit.sweep_send import submit_sweep
+
+    first = arrays[0].plans[0]
+    store, scheduler = cluster.store(made.root), cluster.scheduler(first.record.scheduler)
+    check_sweep(ui, cluster, arrays, skip=not check)
+    store.prepare(first.spec.shared)
+    code = save_code(first, cluster.environ, ui.note)
+    with interrupt_deferred(ui, f"submit --recover {first.record.run_id}") as interrupted:
+        runs = submit_sweep(store, scheduler, made, arrays, ui.note, before, code=code)
+        _announce(ui, made, runs, data=not wait)
+    if interrupted:
+        raise KeyboardInterrupt
+    if not wait:
+        return 0
+    from clusterrun.cli.follow import report_end
+
+    states = cluster.wait(runs)
+    ui.data(load_table(made, states, largest=False).json())
+    return report_end(ui, filters.collapse(states))
+
+
+def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[PlannedArray], *, skip: bool) -> None:
+    """Check the first run as any job, and the settings of the others; print notices. Raises RequestError."""
+    plans = [plan for array in arrays for plan in array.plans]
+    for notice in plans[0].notices:
+        ui.note(notice)
+    if skip:
+        return
+    lines = cluster.check(plans[0], preload=True)
+    from clusterrun.preflight.settings import check_others
+
+    lines += check_others([plan.spec for plan in plans[1:]], cluster.environ, plans[0].submission.workdir)
+    for line in lines:
+        ui.note(line.replace("OK: ", f"OK: {plural(len(plans), 'task')}, each ", 1) if line[:4] == "OK: " else line)
+
+
+def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, largest: bool) -> None:
+    """Print the table of a sweep's tasks and the best of them. Raises RequestError for jobs of no or several sweeps."""
+    runs = [state.record for state in states if state.record is not None and state.record.sweep]
+    if len(runs) < len(states) or len({run.sweep for run in runs}) != 1:
+        raise RequestError("--best needs the tasks of one sweep", hint="clusterrun status SWEEP --best val_loss")
+    table = load_table(sweep_of(runs[0]), states, metric or "", largest=largest)
+    ui.data(table.json())
+    ui.table(table.columns(), table.cells())
+    counts = [f"{sum(state.status.outcome is one for state in states)} {one.value}" for one in Outcome
+              if any(state.status.outcome is one for state in states)]  # fmt: skip
+    ui.note(f"{runs[0].name}: {plural(len(states), 'task')}: {', '.join(counts)}")
+    if table.best_line():
+        ui.say(table.best_line())
+
+
+def parameter_sets(
+    cwd: Path, request: Request, grids: Sequence[str], zips: Sequence[str], csv_file: str | None, at_once: int | None
+) -> tuple[list[Set], int | None]:
+    """Return the parameter sets and how many may run at once: as typed, else of the job file's table ``[sweep]``."""
+    from clusterrun.submit.parameters import combine, parse_axis, read_csv
+    from clusterrun.system.plain_files import read_plain
+
+    typed, table = bool(grids or zips or csv_file), request.job.sweep if request.job is not None else None
+    if table is None or typed:
+        grid, together = [parse_axis(one, "--grid") for one in grids], [parse_axis(one, "--zip") for one in zips]
+        path, source = cwd / csv_file if csv_file else None, f"--file {csv_file}"
+    else:
+        grid, together = (
+            [parse_axis(f"{name}={one}", table.source) if isinstance(one, str) else (name, one) for name, one in axes]
+            for axes in (table.grid, table.together)
+        )
+        path, source = Path(table.file) if table.file else None, f"{table.source}: {table.file}"
+    rows: list[Set] = []
+    if path is not None:
+        try:
+            rows = read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise RequestError(f"{source}: {why}", hint="give the path of a CSV file") from error
+    sets = combine(grid, together, rows)
+    return sets, at_once or (table.max_running if table is not None else None)
+
+
+def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:
+    """Return the plan of the job without parameters, and its merged request."""
+    from clusterrun.submit.request import load_request
+
+    return plan_after(cluster, args, after), load_request(args, cluster.cwd, cluster.environ)
+
+
+def _arrays(
+    cluster: Cluster, base: Plan, sets: Sequence[Set], indexes: Sequence[int], at_once: int | None, *,
+    whole: bool = False,
+) -> tuple[list[PlannedArray], Sweep]:  # fmt: skip
+    """Return the arrays of a new sweep, and the sweep; with ``whole`` it is one array, by these indexes."""
+    from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, tasks_of_sets
+
+    size = len(sets) if whole else max_array_size(cluster.scheduler(base.record.scheduler).slurm)
+    local = base.record.scheduler == LOCAL
+    tasks = tasks_of_sets(base, sets, indexes if whole else [index % size for index in indexes])
+    at_once = at_once or (1 if local else None)
+    arrays = plan_arrays(base, tasks, size, at_once=at_once)
+    plans = [plan for array in arrays for plan in array.plans]
+    each = tuple(SweepTask(one, (plan.record.run_id,)) for one, plan in zip(sets, plans, strict=True))
+    first = plans[0].record
+    return arrays, Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once)
+
+
+def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord], *, data: bool) -> None:
+    jobs = list(dict.fromkeys(run.job_id.base for run in runs if run.job_id is not None))
+    first, local = runs[0], runs[0].scheduler == LOCAL
+    where = "on this machine" if local else f"on {first.cluster}"
+    shape = f"{plural(first.world_size, 'rank')} on {plural(first.nodes, 'node')}"
+    arrays = "" if local else f" in array{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
+    name = jobs[0] if len(jobs) == 1 else made.name
+    ui.say(
+        f"Submitted sweep {made.name} {where}: {plural(len(runs), 'task')}{arrays}, each {shape}",
+        f"  logs    {first.logs}/train_{'ID' if local else f'{jobs[0]}_INDEX'}.out",
+        f"  next    clusterrun status {name}     clusterrun logs {first.job_id} -f     clusterrun cancel {name}",
+    )
+    if data:
+        ui.data(_json(made, runs))
+
+
+def _json(made: Sweep, runs: Sequence[RunRecord]) -> Mapping[str, Any]:
+    tasks = [{"job_id": str(run.job_id), "run_id": run.run_id, "run_dir": str(run.run_dir),
+              "parameters": dict(made.parameters(run.run_id))} for run in runs]  # fmt: skip
+    return {"sweep": made.id, "name": made.name, "tasks": tasks}

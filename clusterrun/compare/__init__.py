@@ -1,0 +1,22 @@
+"""What differs between two runs: their options, code, environment and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+
+class Change(NamedTuple):
+    """A value that differs: its name, and both values with where they come from. None: the run has no such value."""
+
+    name: str
+    first: Any
+    second: Any
+    sources: tuple[str, str] = ("", "")
+
+
+def find_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterable[Change]:
+    """Yield the values that differ between two mappings, in the order of their keys."""
+    for name in {**first, **second}:
+        if first.get(name) != second.get(name):
+            yield Change(name, first.get(name), second.get(name))

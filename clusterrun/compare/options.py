@@ -1,0 +1,44 @@
+"""Compare the options of two runs, with their sources, and what they run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from clusterrun.compare import Change, find_changes
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
+
+
+def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
+    """Return what differs: the work, its arguments, the folder, then each option; tables are compared by key."""
+    changes = list(find_changes(_load_work(first), _load_work(second)))
+    values, others = _load_values(first), _load_values(second)
+    for name in sorted({*values, *others}):
+        (one, source), (other, its_source) = values.get(name, (None, "")), others.get(name, (None, ""))
+        if one != other:
+            changes.append(Change(name, one, other, (source, its_source)))
+    return changes
+
+
+def _load_work(run: RunRecord) -> dict[str, Any]:
+    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    work = spec.get("work")
+    if not isinstance(work, dict):
+        return {}
+    words = work.get("args")
+    arguments = shlex.join(map(str, words)) if isinstance(words, list) else None
+    return {
+        "runs": work.get("path") or work.get("name"),
+        "arguments": arguments or None,
+        "folder": spec.get("workdir"),
+    }
+
+
+def _load_values(run: RunRecord) -> dict[str, tuple[Any, str]]:
+    """Return the values of a run with their sources; ``set.lr`` is the key lr of the table set."""
+    found: dict[str, tuple[Any, str]] = {}
+    for name, (value, source) in run.sources.items():
+        table = value if isinstance(value, dict) else {"": value}
+        found |= {f"{name}.{key}" if key else name: (one, str(source)) for key, one in table.items()}
+    return found

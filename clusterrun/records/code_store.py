@@ -1,0 +1,209 @@
+"""The store of saved code: each content once, and a folder of hard links to it for each snapshot.
+
+``.clusterrun/snapshots/objects/`` has the files by git's id of their content (and ``x`` if executable);
+``trees/<digest>/`` has a ``manifest`` and the folder ``files``. Both are written under another name first, so two
+submits at once, and one that is killed, do no harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterrun.system import safe_files
+from clusterrun.system.safe_files import RECORDS
+
+SNAPSHOTS, OBJECTS, TREES, MANIFEST, FILES = "snapshots", "objects", "trees", "manifest", "files"
+NEW = ".new-"  # begins the name of what is being written
+LIMIT = 500 * 1024 * 1024
+"""The maximum size of a snapshot in bytes; more is data."""
+_PLAIN, _EXECUTABLE, _LINK = "100644", "100755", "120000"  # git's modes
+_BLOCK = 1 << 20
+_TRIES = 3
+_NO_LINKS = (errno.EMLINK, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)  # too many links, or none on this file system
+
+
+class Entry(NamedTuple):
+    """A file of a snapshot: git's mode, git's id of its content (of a link: its target), and its path."""
+
+    mode: str
+    content: str
+    path: str
+
+    @property
+    def is_link(self) -> bool:
+        return self.mode == _LINK
+
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        return f"{self.content[:2]}/{self.content[2:]}{'x' * (self.mode == _EXECUTABLE)}"
+
+
+class TooLarge(Exception):
+    """The files exceed ``LIMIT``: their size in bytes, and the largest ones with their sizes."""
+
+    def __init__(self, size: int, largest: list[tuple[int, str]]) -> None:
+        super().__init__(size)
+        self.size, self.largest = size, largest
+
+
+def tree_folder(base: Path, digest: str) -> Path:
+    """Return the folder of a snapshot in the project of ``base``."""
+    return base / RECORDS / SNAPSHOTS / TREES / digest
+
+
+def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
+    """Save the files below ``root``, each a path and git's id of its content (empty: unknown); return the digest.
+
+    ``base`` holds ``.clusterrun``. Files that are missing, and links that leave ``root``, are left out. Raises OSError,
+    or TooLarge.
+    """
+    import hashlib  # it loads OpenSSL, which `status` does without
+
+    folder = base / RECORDS / SNAPSHOTS
+    for one in (folder, folder / OBJECTS, folder / TREES):
+        safe_files.make_folder(one, 0o700)
+    if not os.path.lexists(ignore := base / RECORDS / ".gitignore"):
+        safe_files.write(ignore, b"*\n")  # else git would look for new files among the saved ones
+    found = _measure(root, files)
+    for _ in range(_TRIES):
+        entries = [_save_object(folder / OBJECTS, root, path, blob, info) for path, blob, info in found]
+        manifest = "".join(f"{one.mode}\0{one.content}\0{one.path}\0" for one in entries)
+        data = manifest.encode("utf-8", "surrogateescape")
+        digest = hashlib.sha256(data).hexdigest()[:20]
+        with suppress(FileNotFoundError):  # `clean` has deleted an object meanwhile
+            _build(folder, digest, data, entries)
+            return digest
+    raise OSError(errno.EAGAIN, "the saved files are being deleted", str(folder))
+
+
+def load_manifest(tree: Path) -> dict[str, Entry] | None:
+    """Return the files of a snapshot by path; None if there is no such snapshot."""
+    try:
+        data = safe_files.read_bytes(tree / MANIFEST, 1 << 28, owner=os.getuid())
+    except OSError:
+        return None
+    words = data.decode("utf-8", "surrogateescape").split("\0")
+    entries = (Entry(*words[at : at + 3]) for at in range(0, len(words) - 2, 3))
+    return {entry.path: entry for entry in entries}
+
+
+def _measure(root: Path, files: Iterable[tuple[str, str]]) -> list[tuple[str, str, os.stat_result]]:
+    """Return the files that exist, by path; raises TooLarge."""
+    found = []
+    for path, blob in sorted(files):
+        if ".." in path.split("/") or path.startswith("/"):
+            continue
+        try:
+            info = os.lstat(root / path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISREG(info.st_mode) or (stat.S_ISLNK(info.st_mode) and _stays_inside(root, path)):
+            found.append((path, blob, info))
+    sizes = [(info.st_size, path) for path, _, info in found]
+    if (total := sum(size for size, _ in sizes)) > LIMIT:
+        raise TooLarge(total, sorted(sizes, reverse=True)[:3])
+    return found
+
+
+def _stays_inside(root: Path, path: str) -> bool:
+    target = os.readlink(root / path)  # noqa: PTH115 - Path would normalize it
+    inside = os.path.normpath(Path(path).parent / target)
+    return not target.startswith("/") and inside.split("/")[0] != ".."
+
+
+def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_result) -> Entry:
+    """Store the content of a file unless it is stored, and return its entry."""
+    if stat.S_ISLNK(info.st_mode):
+        return Entry(_LINK, os.readlink(root / path), path)  # noqa: PTH115
+    mode = _EXECUTABLE if info.st_mode & 0o100 else _PLAIN
+    if blob and _is_whole(objects / Entry(mode, blob, path).name, info.st_size):
+        return Entry(mode, blob, path)
+    temporary = objects / f"{NEW}{os.urandom(8).hex()}"
+    try:
+        for _ in range(_TRIES):
+            content, size = _copy(root / path, temporary, "sha256" if len(blob) == 64 else "sha1")
+            if content:
+                break
+        else:
+            raise OSError(errno.EBUSY, "the file changes all the time", str(root / path))
+        entry = Entry(mode, content, path)
+        place = objects / entry.name
+        if not _is_whole(place, size):
+            temporary.chmod(0o555 if mode == _EXECUTABLE else 0o444)
+            place.parent.mkdir(mode=0o700, exist_ok=True)
+            temporary.rename(place)
+        return entry
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path, algorithm: str) -> tuple[str, int]:
+    """Copy a file; return git's id of its content, empty if it changed meanwhile, and its size in bytes."""
+    import hashlib
+
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as reader, target.open("wb") as writer:
+        size = os.fstat(reader.fileno()).st_size
+        digest, copied = hashlib.new(algorithm, b"blob %d\0" % size, usedforsecurity=False), 0
+        while block := reader.read(_BLOCK):
+            digest.update(block)
+            writer.write(block)
+            copied += len(block)
+    return (digest.hexdigest() if copied == size else ""), size
+
+
+def _is_whole(place: Path, size: int) -> bool:
+    """Return whether an object is stored; a power failure may have cut it."""
+    try:
+        return place.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> None:
+    """Make the folder of a snapshot unless it exists; raises FileNotFoundError if an object is gone."""
+    tree = folder / TREES / digest
+    with suppress(FileNotFoundError):
+        os.utime(tree)  # `clean` keeps a folder that was used lately
+        return
+    new = folder / TREES / f"{NEW}{os.urandom(8).hex()}"
+    try:
+        files, made = new / FILES, {""}
+        files.mkdir(parents=True, mode=0o700)
+        for entry in entries:
+            parent = entry.path.rpartition("/")[0]
+            if parent not in made:
+                (files / parent).mkdir(parents=True, exist_ok=True)
+                made.add(parent)
+            if entry.is_link:
+                (files / entry.path).symlink_to(entry.content)
+            else:
+                _link(folder / OBJECTS / entry.name, files / entry.path)
+        (new / MANIFEST).write_bytes(manifest)
+        try:
+            new.rename(tree)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else another submit has made it
+                raise
+    finally:
+        if os.path.lexists(new):
+            import shutil  # it loads the archive formats
+
+            shutil.rmtree(new, ignore_errors=True)
+
+
+def _link(place: Path, target: Path) -> None:
+    try:
+        os.link(place, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        target.write_bytes(place.read_bytes())
+        target.chmod(place.stat().st_mode & 0o777)

@@ -1,0 +1,122 @@
+"""The record of a sweep: a file with its parameter sets and their runs, and the script of each array beside it.
+
+A sweep's id is the run id of its first run. Its file is replaced atomically, by commands that hold the lock of that
+run. All else about a run is in the run's own folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from clusterrun.job import is_run_id
+from clusterrun.records import scripts
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import write
+from clusterrun.system import safe_files
+from clusterrun.system.safe_files import RECORDS
+
+#: The maximum size of a sweep's file, in bytes: a set takes about a hundred.
+_LIMIT = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTask:
+    """A parameter set, by name, and the run ids of its runs, oldest first."""
+
+    parameters: Mapping[str, str]
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep of the project ``root``.
+
+    ``jobs`` has the job number of each array that Slurm accepted, by token, written before the runs' own records; it is
+    empty while sbatch runs.
+    ``at_once`` is the maximum number of tasks that run at the same time, None without one.
+    """
+
+    id: str
+    root: Path
+    name: str
+    tasks: tuple[SweepTask, ...]
+    at_once: int | None = None
+    jobs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        return self.root / RECORDS / "sweeps" / f"{self.id}.json"
+
+    def folders(self, *, newest: bool = False) -> list[Path]:
+        """Return the folders of all runs, or with ``newest`` that of the newest run of each parameter set."""
+        runs = self.root / RECORDS / "runs"
+        return [runs / run for task in self.tasks for run in (task.runs[-1:] if newest else task.runs)]
+
+    def parameters(self, run_id: str) -> Mapping[str, str]:
+        """Return the parameters of a run; none for a run that is not of this sweep."""
+        return next((task.parameters for task in self.tasks if run_id in task.runs), {})
+
+
+def save(sweep: Sweep, shared: bool) -> None:
+    """Write a sweep's file, after its runs and the scripts of its arrays; raises OSError."""
+    safe_files.make_folder(sweep.file.parent, 0o750 if shared else 0o700)
+    tasks = [[dict(task.parameters), list(task.runs)] for task in sweep.tasks]
+    data = {"version": 1, "name": sweep.name, "at_once": sweep.at_once, "jobs": dict(sweep.jobs), "tasks": tasks}
+    write(sweep.file, json.dumps(data), shared)
+
+
+def save_script(run: RunRecord, script: str) -> None:
+    """Write the script of a run's array; raises OSError."""
+    safe_files.make_folder(run.sent_script.parent, 0o750 if run.shared else 0o700)
+    write(run.sent_script, script, run.shared)
+
+
+def add_job(sweep: Sweep, token: str, number: str, shared: bool) -> Sweep:
+    """Record the job number of an array that Slurm accepted, and return the updated sweep; raises OSError."""
+    new = replace(sweep, jobs={**sweep.jobs, token: number})
+    save(new, shared)
+    return new
+
+
+def load(root: Path, sweep_id: str, owner: int | None = None) -> Sweep | None:
+    """Return a sweep, None if its file is missing or damaged; with ``owner`` the file must belong to that uid."""
+    if not is_run_id(sweep_id):
+        return None
+    path = root / RECORDS / "sweeps" / f"{sweep_id}.json"
+    try:
+        data = json.loads(safe_files.read_bytes(path, _LIMIT, owner=owner))
+        tasks = tuple(_task(*one) for one in data["tasks"])
+        jobs = {str(token): str(int(number)) if number else "" for token, number in data["jobs"].items()}
+        at_once = data.get("at_once")
+        if not tasks or not (at_once is None or type(at_once) is int):
+            return None
+        return Sweep(id=sweep_id, root=root, name=str(data["name"]), tasks=tasks, at_once=at_once, jobs=jobs)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _task(parameters: Mapping[str, str], runs: Iterable[str]) -> SweepTask:
+    found = tuple(runs)
+    if not found or not all(isinstance(run, str) and is_run_id(run) for run in found):
+        raise ValueError("not a run id")
+    return SweepTask({str(name): str(value) for name, value in parameters.items()}, found)
+
+
+def sweep_of(run: RunRecord) -> Sweep | None:
+    """Return the sweep that a run belongs to; None for another run, or if the file is missing or damaged."""
+    return load(run.root, run.sweep, run.owner if run.owner >= 0 else None) if run.sweep else None
+
+
+def job_of(run: RunRecord) -> str:
+    """Return the number of the job that a run's array became, by the sweep's file; empty if it is not known."""
+    sweep = sweep_of(run)
+    return sweep.jobs.get(run.submission.token, "") if sweep is not None else ""
+
+
+def runs_of_script(script: str) -> list[Path]:
+    """Return the folders of all runs of the sweep that an array's script belongs to."""
+    sweep = load(Path(script).parents[2], scripts.sweep_of_script(script) or "")
+    return sweep.folders() if sweep is not None else []

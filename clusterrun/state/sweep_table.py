@@ -1,0 +1,101 @@
+"""A sweep as a table: its tasks with their parameters, states, steps and a metric. Reads records; no queries."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from clusterrun.errors import RequestError
+from clusterrun.records import progress
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.sweeps import Sweep
+from clusterrun.state import reconcile
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import handle, state_json, state_row
+from clusterrun.system import safe_files
+
+_LAST_BYTES = 4 * 1024 * 1024
+"""Of a run's metrics.jsonl."""
+
+
+class Row(NamedTuple):
+    """A task: its state, parameters, and the best value of the metric that was asked for, else None."""
+
+    state: RunState
+    parameters: Mapping[str, str]
+    value: float | None = None
+
+
+class SweepTable(NamedTuple):
+    """The tasks of a sweep in the order of their parameter sets; ``metric`` is empty without one."""
+
+    rows: Sequence[Row]
+    metric: str = ""
+    largest: bool = False
+
+    @property
+    def best(self) -> Row | None:
+        """The task with the best value of the metric; the first of several."""
+        found = [row for row in self.rows if row.value is not None]
+        return (max if self.largest else min)(found, key=lambda row: row.value or 0.0, default=None)
+
+    def columns(self) -> list[str]:
+        names = list(self.rows[0].parameters) if self.rows else []
+        return ["JOBID", *names, "STATE", "TIME", "STEP", self.metric or "LOSS", "REASON"]
+
+    def cells(self) -> list[list[str]]:
+        """Return the texts of each row; without a metric, the newest loss."""
+        return [self._cells(row) for row in self.rows]
+
+    def _cells(self, row: Row) -> list[str]:
+        _, _, word, time, _, _, reason = state_row(row.state)
+        figures = reconcile.figures(row.state.record) if row.state.record is not None else None
+        value = row.value if self.metric else figures and figures.loss
+        return [handle(row.state), *row.parameters.values(), word, time, str(figures.step) if figures else "",
+                "" if value is None else f"{value:.4g}", reason]  # fmt: skip
+
+    def best_line(self) -> str:
+        """Return the best task in one line; empty without a metric."""
+        if self.best is None or self.best.value is None:
+            return ""
+        values = " ".join(f"{name}={value}" for name, value in self.best.parameters.items())
+        return f"best {self.metric}: {self.best.value:.6g}, job {handle(self.best.state)} ({values})"
+
+    def json(self) -> list[dict[str, Any]]:
+        """Return the state of each task with its parameters, its metric and whether it is the best."""
+        best = self.best
+        return [
+            {**state_json(row.state), "parameters": dict(row.parameters), "metric": row.value, "best": row is best}
+            for row in self.rows
+        ]
+
+
+def load_table(sweep: Sweep | None, states: Sequence[RunState], metric: str = "", *, largest: bool) -> SweepTable:
+    """Return the table of these runs of a sweep. Raises RequestError if no run has the metric."""
+    known = set[str]()
+    rows = []
+    for state in states:
+        found = _metrics(state.record) if metric and state.record is not None else []
+        known |= {name for one in found for name, value in one.items() if _is_number(value)} - {"step", "time"}
+        values = [float(one[metric]) for one in found if _is_number(one.get(metric))] if metric else []
+        parameters = sweep.parameters(state.record.run_id) if sweep is not None and state.record is not None else {}
+        rows.append(Row(state, parameters, (max if largest else min)(values, default=None)))
+    if metric and all(row.value is None for row in rows):
+        hint = f"metrics of these runs: {', '.join(sorted(known))}" if known else "see docs/sweeps.md"
+        raise RequestError(f"no run has the metric {metric[:40]}", hint=hint)
+    return SweepTable(rows, metric, largest)
+
+
+def _metrics(run: RunRecord) -> list[dict[str, Any]]:
+    try:
+        with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
+            data = os.pread(file, _LAST_BYTES, max(0, os.fstat(file).st_size - _LAST_BYTES))
+    except OSError:
+        return []
+    return progress.parse_rows(data.split(b"\n"))
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]

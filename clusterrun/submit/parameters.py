@@ -1,0 +1,148 @@
+"""The parameter sets of a sweep: read --grid, --zip and a CSV file, and fill ``{name}`` in arguments. No I/O."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from clusterrun.errors import RequestError
+from clusterrun.job import parse_tasks
+from clusterrun.jobspec.fields import check_text
+
+MOST = 10_000
+"""The maximum number of parameter sets of a sweep."""
+INDEX = "array_index"
+"""The name in braces for a task's index."""
+VARIABLE = "CLUSTERRUN_SWEEP_"
+"""The beginning of the variables in which a task finds its parameters."""
+
+Axis = tuple[str, tuple[str, ...]]
+"""A parameter's name and its values."""
+Set = Mapping[str, str]
+"""The values of one task, by name."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", re.ASCII)
+_BRACES = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
+
+
+def parse_axis(text: str, option: str) -> Axis:
+    """Parse ``lr=1e-4,3e-4`` or ``seed=0..4`` (with both ends). Raises RequestError; ``option`` is its source."""
+    name, equals, values = text.partition("=")
+    if not equals or not values:
+        raise RequestError(f"{option} must be NAME=VALUE,VALUE…, not {text[:60]!r}", hint=f"{option} lr=1e-4,3e-4")
+    return name, tuple(one for part in values.split(",") for one in _values(part, option))
+
+
+def _values(part: str, option: str) -> Iterable[str]:
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        return [part]
+    first, last = int(match[1]), int(match[2])
+    if last < first or last - first >= MOST:
+        raise RequestError(f"{option}: not a range of at most {MOST} numbers: {part}", hint="for example seed=0..4")
+    return map(str, range(first, last + 1))
+
+
+def read_csv(text: str, source: str) -> list[Set]:
+    """Return a set for each row of a CSV file whose first line has the names. Raises RequestError with the line."""
+    rows = csv.reader(io.StringIO(text), skipinitialspace=True, strict=True)
+    try:
+        names, *found = [(rows.line_num, row) for row in rows if row] or [(1, [])]
+    except csv.Error as error:
+        raise RequestError(f"{source}:{rows.line_num}: {error}", hint="use commas, and double quotes") from None
+    if not found:
+        raise RequestError(f"{source} has no rows", hint="the first line has the names, each further line a set")
+    wrong = next((line for line, row in found if len(row) != len(names[1])), None)
+    if wrong is not None:
+        raise RequestError(f"{source}:{wrong}: not {len(names[1])} values", hint="give each name a value in each line")
+    if len(set(names[1])) < len(names[1]):
+        raise RequestError(f"{source}:1: a name is there twice", hint="give each column a name of its own")
+    return [dict(zip(names[1], row, strict=True)) for _, row in found]
+
+
+def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set]) -> list[Set]:
+    """Return all combinations of the grid's values with the zipped ones and the rows of a file, the last fastest.
+
+    Raises RequestError for names and values that are invalid, and for two equal sets.
+    """
+    lengths = {name: len(values) for name, values in together}
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+        raise RequestError(f"--zip needs equally many values: {shown}", hint="use --grid for all combinations")
+    zipped = [dict(zip(lengths, each, strict=True)) for each in zip(*(values for _, values in together), strict=True)]
+    blocks: list[Sequence[Set]] = [*([rows] if rows else []), *([zipped] if zipped else [])]
+    blocks += [[{name: value} for value in values] for name, values in grid]
+    _check_names([name for block in blocks for name in block[0]])
+    count = 1
+    for block in blocks:
+        count *= len(block)
+    if not blocks or count > MOST:
+        message = f"the sweep has {count} parameter sets; the limit is {MOST}" if blocks else "no parameters were given"
+        raise RequestError(message, hint="clusterrun sweep JOB --grid lr=1e-4,3e-4 --grid seed=0..4")
+    sets = [{k: v for one in each for k, v in one.items()} for each in itertools.product(*blocks)]
+    seen = set[tuple[str, ...]]()
+    for each in sets:
+        for name, value in each.items():
+            check_text(value, f"parameter {name}", "sweep")
+        values = tuple(each.values())
+        if values in seen:
+            raise RequestError(f"two equal parameter sets: {show(each)}", hint="remove one of them")
+        seen.add(values)
+    return list(sets)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        if not _NAME.fullmatch(name) or name == INDEX:
+            raise RequestError(
+                f"not a parameter's name: {name[:40]!r}", hint="use letters, digits and _, and not array_index"
+            )
+        if [one.upper() for one in names].count(name.upper()) > 1:
+            raise RequestError(f"the parameter {name} is given twice", hint="use names that differ in more than case")
+
+
+def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
+    """Parse Slurm's ``0-99%8`` into the indexes and how many may run at once.
+
+    ``size`` is Slurm's MaxArraySize. Raises RequestError.
+    """
+    body, percent, limit = text.partition("%")
+    indexes = sorted(set(parse_tasks(body) or ()))
+    if not indexes or (percent and not (limit.isascii() and limit.isdigit() and int(limit[:9]) > 0)):
+        raise RequestError(f"--array: not a list of indexes: {text[:60]!r}", hint="for example 0-99, 1,3,7 or 0-99%8")
+    if indexes[-1] >= size:
+        raise RequestError(
+            f"--array: the largest index of this cluster is {size - 1} (MaxArraySize), not {indexes[-1]}",
+            hint="`clusterrun sweep` splits a larger array",
+        )
+    if len(indexes) > MOST:
+        raise RequestError(f"--array: {len(indexes)} tasks; the limit is {MOST}", hint="use a smaller array")
+    return indexes, int(limit[:9]) if limit else None
+
+
+def fill(text: str, values: Set) -> str:
+    """Return a text with each ``{name}`` replaced; ``{{name}}`` becomes ``{name}``. Raises RequestError."""
+
+    def replaced(match: re.Match[str]) -> str:
+        if match[1]:
+            return "{" + match[1] + "}"
+        if match[2] not in values:
+            known = ", ".join(f"{{{name}}}" for name in values)
+            raise RequestError(f"no parameter is named {match[2]}: {text[:60]}",
+                               hint=f"known: {known}; to pass the braces, write {{{{{match[2]}}}}}")  # fmt: skip
+        return values[match[2]]
+
+    return _BRACES.sub(replaced, text)
+
+
+def names_in(texts: Iterable[str]) -> set[str]:
+    """Return the names in braces."""
+    return {match[2] for text in texts for match in _BRACES.finditer(text) if match[2]}
+
+
+def show(values: Set) -> str:
+    """Return a parameter set in one line: ``lr=1e-4 seed=0``."""
+    return " ".join(f"{name}={value}" for name, value in values.items())

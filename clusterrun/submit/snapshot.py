@@ -1,0 +1,133 @@
+"""Save the code of a job at its submission, so that the job runs this code whatever is edited afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script
+from clusterrun.records import code_store
+from clusterrun.records.code_store import TooLarge
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.snapshots import DIFF, RECORD, Snapshot, load_snapshot, tree_of
+from clusterrun.records.store import Store
+from clusterrun.submit import work_tree
+from clusterrun.submit.plan import Plan
+from clusterrun.submit.work_tree import WorkTree
+from clusterrun.terminal.units import format_bytes
+
+_SHOWN = 3  # submodules in a line
+
+
+def stage(
+    plan: Plan, store: Store, lines: Iterable[str], environ: Mapping[str, str], notify: Callable[[str], None]
+) -> None:  # fmt: skip
+    """Write a run to disk with its code before it is submitted; ``lines`` are those of the checks.
+
+    Raises RequestError, after which the run does not exist.
+    """
+    _check_option(plan.spec, plan.submission.workdir)
+    store.prepare(plan.spec.shared)
+    about_code: list[str] = []
+    code = save_code(plan, environ, about_code.append)
+    for line in (*lines, *about_code):
+        notify(line)
+    store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
+
+
+def _check_option(spec: JobSpec, workdir: Path) -> None:
+    """Raise RequestError for a --snapshot without code that can be saved."""
+    if not spec.snapshot:
+        return
+    if isinstance(spec.work, Script | Module | Command) and not work_tree.is_inside(workdir):
+        hint = "run git init there, or remove --snapshot"
+        raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
+    if not isinstance(spec.work, Script | Module | Command) and spec.sources["snapshot"].source == "--snapshot":
+        raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
+
+
+def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
+    """Save the code of a script, module or command, and return the files for the run's folder; none without code.
+
+    ``notify`` gets a line about what was saved. Without --snapshot, code that is not in a git work tree, or that git
+    cannot list, is not saved. Raises RequestError for code that cannot be saved.
+    """
+    spec, workdir = plan.spec, plan.submission.workdir
+    if not isinstance(spec.work, Script | Module | Command) or spec.snapshot is False:
+        return {}
+    if not work_tree.is_inside(workdir):
+        return {}
+    try:
+        tree = work_tree.load_work_tree(workdir, environ)
+    except CommandError as error:
+        why = (error.detail.splitlines() or [error.message])[0]
+        if spec.snapshot:
+            raise RequestError(
+                f"--snapshot: git cannot list the code: {error.message}", detail=error.detail,
+                hint="run git status there, or remove --snapshot",
+            ) from error  # fmt: skip
+        notify(f"code not saved: {why}; the job will run the files as they are when it starts")
+        return {}
+    saved = _save(tree, spec.work, plan.record.root)
+    notify(f"code: {saved.line}, saved")
+    if isinstance(spec.work, Script) and not saved_path(spec.work.path, saved.root):
+        notify(f"not saved: {spec.work.path}, which is outside of {saved.root}")
+    if tree.submodules:
+        more = ", …" if len(tree.submodules) > _SHOWN else ""
+        notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")
+    diff = work_tree.diff(tree, environ)
+    return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
+
+
+def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> JobSpec:
+    """Return the specification of a run that is resumed, with the saved copy of its script.
+
+    ``notify`` gets a line about the code that the run continues with. Raises RequestError if it has been deleted.
+    """
+    snapshot = load_snapshot(run)
+    if snapshot is None:
+        return spec
+    again = f"clusterrun resubmit {run.job_id or run.run_id}"
+    files = tree_of(run, snapshot) / code_store.FILES
+    if not files.is_dir():
+        raise RequestError(f"the saved code of run {run.run_id} has been deleted", hint=f"for a new run: {again}")
+    notify(f"code: {snapshot.line}, as saved at the first submission; for a new run with the current code: {again}")
+    if not isinstance(spec.work, Script):
+        return spec
+    saved = files / saved_path(spec.work.path, snapshot.root)
+    return replace(spec, work=replace(spec.work, path=str(saved))) if saved.is_file() else spec
+
+
+def saved_path(path: str, root: str) -> str:
+    """Return a path relative to the work tree ``root``, empty if it is outside."""
+    real = os.path.realpath(path)
+    return real.removeprefix(f"{root}/") if real.startswith(f"{root}/") else ""
+
+
+def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
+    files = {one.path: one.blob for one in tree.files}
+    if not isinstance(work, Module) and (script := saved_path(work.path, str(tree.root))):
+        files.setdefault(script, "")  # also a script that git ignores
+    try:
+        digest = code_store.save(base, tree.root, files.items())
+    except TooLarge as error:
+        largest = ", ".join(f"{path} ({format_bytes(size)})" for size, path in error.largest)
+        raise RequestError(
+            f"the code in {tree.root} is too large to save: {format_bytes(error.size)};"
+            f" the limit is {format_bytes(code_store.LIMIT)}",
+            detail=f"the largest files that git tracks: {largest}",
+            hint="remove data from git, or use --no-snapshot",
+        ) from error
+    except OSError as error:
+        raise RequestError(
+            f"cannot save the code: {error.filename2 or error.filename or base}: {error.strerror}",
+            hint="nothing was submitted; free some space, or use --no-snapshot",
+        ) from error
+    return Snapshot(
+        root=str(tree.root), digest=digest, commit=tree.commit, branch=tree.branch, changed=tree.changed,
+        files=len(files),
+    )  # fmt: skip

@@ -1,0 +1,159 @@
+"""Plan a sweep: from the plan of one job, a run for each parameter set, in arrays that Slurm accepts."""
+
+from __future__ import annotations
+
+import json
+import os
+from base64 import b32encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from clusterrun.errors import RequestError
+from clusterrun.job import LOCAL
+from clusterrun.jobspec.array_script import array_script
+from clusterrun.jobspec.fields import FIELD, Value, check_value
+from clusterrun.jobspec.render import Places, RunIdentity, describe, render
+from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, load_spec
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.scheduler import SlurmCommands
+from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
+from clusterrun.submit import protocol
+from clusterrun.submit.checks import check_secrets
+from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
+from clusterrun.submit.identity import new_token
+from clusterrun.submit.plan import WORKER, Plan, current_umask
+from clusterrun.submit.request import SubmitArgs
+
+#: Slurm's default of MaxArraySize, if the controller does not answer.
+_ARRAY_SIZE = 1001
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOfSweep:
+    """One run of a sweep before it has an id: its index in an array, its parameters, work and variables."""
+
+    index: int
+    parameters: Set
+    work: Work
+    env: Mapping[str, str]
+
+
+class PlannedArray(NamedTuple):
+    """The runs of one sbatch, which have one token, and the array's script; without a script each is a job."""
+
+    plans: Sequence[Plan]
+    script: str = ""
+
+
+def max_array_size(slurm: SlurmCommands | None) -> int:
+    """Return the cluster's MaxArraySize, which each index is below. Raises RequestError if it has no arrays."""
+    if slurm is None:
+        return _ARRAY_SIZE
+    text = parse_config(slurm.answer(config_argv()).text).get("MaxArraySize", "")
+    size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _ARRAY_SIZE
+    if size < 2:
+        raise RequestError(f"this cluster has no job arrays (MaxArraySize={size})", hint="submit each job separately")
+    return size
+
+
+def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> list[TaskOfSweep]:
+    """Return a task for each parameter set, by the work and --env of the base plan.
+
+    Parameters are settings of a built-in task, and fill ``{name}`` in arguments and in --env. Raises RequestError for
+    a parameter that neither names, nor its variable, use, and for a name in braces that is none.
+    """
+    spec = base.spec
+    if isinstance(spec.work, Function):
+        raise RequestError("a callable cannot be swept", hint="use a script")
+    arguments = spec.work.args if isinstance(spec.work, Script | Module | Command) else ()
+    used = names_in([*arguments, *(text for _, text in spec.env)])
+    typed = " ".join((*arguments, *spec.setup))
+    unused = [name for name in sets[0] if name not in used and VARIABLE + name.upper() not in typed]
+    if unused and not isinstance(spec.work, Task):
+        raise RequestError(
+            f"the parameter {unused[0]} is not used",
+            hint=f"write {{{unused[0]}}} in the script's arguments: -- train.py --{unused[0]} {{{unused[0]}}}",
+        )
+    return [_task(spec, index, values) for index, values in zip(indexes, sets, strict=True)]
+
+
+def _task(spec: JobSpec, index: int, parameters: Set) -> TaskOfSweep:
+    known = {**parameters, INDEX: str(index)}
+    env = {name: fill(text, known) for name, text in spec.env}
+    env |= {VARIABLE + name.upper(): value for name, value in parameters.items()}
+    work = spec.work
+    if isinstance(work, Script | Module | Command):
+        work = replace(work, args=tuple(fill(word, known) for word in work.args))
+    elif isinstance(work, Task):
+        work = replace(work, settings=tuple({**dict(work.settings), **parameters}.items()))
+    return TaskOfSweep(index, parameters, work, env)
+
+
+def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int) -> TaskOfSweep:
+    """Return a task that does what a run of a sweep did, with the user's changes of --set and --env."""
+    spec = load_spec(run_record.read_json(run.run_dir / "spec.json") or {})
+    new = {name: changes.flags[name].value if name in changes.flags else {} for name in ("set", "env")}
+    work = spec.work
+    if isinstance(work, Task):
+        work = replace(work, settings=tuple({**dict(work.settings), **new["set"]}.items()))
+    return TaskOfSweep(index, parameters, work, {**dict(spec.env), **new["env"]})
+
+
+def plan_arrays(
+    base: Plan, tasks: Sequence[TaskOfSweep], size: int, sweep: str = "", at_once: int | None = None
+) -> list[PlannedArray]:
+    """Return the runs of all tasks, in arrays of at most ``size`` indexes; on this machine each run is a job.
+
+    ``sweep`` is the sweep's id; empty for a new one, whose id is that of its first run. Raises RequestError for a value
+    that a run may not have.
+    """
+    used = set[str]()
+    arrays = []
+    chunks = [tasks[first : first + size] for first in range(0, len(tasks), size)]
+    for chunk in chunks if base.record.scheduler != LOCAL else [[one] for one in tasks]:
+        token = new_token()
+        plans = []
+        for task in chunk:
+            run_id = _new_run_id(base.record.run_id, used)
+            sweep = sweep or run_id
+            plans.append(_plan(base, task, run_id, token, sweep))
+        run_ids = {task.index: plan.record.run_id for task, plan in zip(chunk, plans, strict=True)}
+        script = array_script(plans[0].script, base.record.run_dir.parent, run_ids, at_once)
+        arrays.append(PlannedArray(plans, script if base.record.scheduler != LOCAL else ""))
+    return arrays
+
+
+def _new_run_id(like: str, used: set[str]) -> str:
+    while True:
+        run_id = like[:-6] + b32encode(os.urandom(5)).decode().lower()[:6]
+        if run_id not in used:
+            used.add(run_id)
+            return run_id
+
+
+def _plan(base: Plan, task: TaskOfSweep, run_id: str, token: str, sweep: str) -> Plan:
+    changes: dict[str, Any] = {"env": dict(task.env)} if task.env else {}
+    if isinstance(task.work, Task):
+        changes["set"] = dict(task.work.settings)
+    values = {name: Value(value, "sweep") for name, value in changes.items()}
+    for name, value in values.items():
+        check_value(FIELD[name], value)
+    sources = {**base.spec.sources, **values}
+    spec = replace(base.spec, work=task.work, env=tuple(sorted(task.env.items())), sources=sources)
+    local = base.record.scheduler == LOCAL
+    run_dir = base.record.run_dir.parent / run_id
+    old, at = base.submission, base.record.at
+    places = Places(old.workdir, old.logs, WORKER, current_umask())
+    script = render(spec, RunIdentity(run_id, run_dir, token, not local), places, local=local)
+    one = SubmissionRecord(token=token, at=at, submitter=protocol.submitter(), task=None if local else task.index)
+    record = replace(
+        base.record, run_id=run_id, run_dir=run_dir, sweep=sweep, submissions=(one,),
+        what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
+        sources={name: (value.value, value.source) for name, value in sources.items()},
+    )  # fmt: skip
+    submission = old._replace(run_id=run_id, run_dir=run_dir, token=token, script=record.script)
+    plan = base._replace(spec=spec, record=record, submission=submission, script=script)
+    check_secrets(spec.secrets, old.env, script + json.dumps(plan.spec_json(), ensure_ascii=False))
+    return plan

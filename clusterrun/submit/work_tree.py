@@ -1,0 +1,106 @@
+"""What git reports of a work tree: its commit, and the files that the code consists of. Nothing is written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterrun.errors import CommandError
+from clusterrun.system import shell
+from clusterrun.system.safe_files import RECORDS
+
+#: Seconds for each git command.
+TIMEOUT = 15.0
+#: The maximum length of a diff, in characters; and the size from which git does not compare a file.
+LONGEST_DIFF, LARGEST_COMPARED = 1_000_000, "1m"
+_SUBMODULE = "160000"
+#: They would make git use another repository than that of the folder.
+_MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE")
+
+
+class TreeFile(NamedTuple):
+    """A file: its path below the root, and git's id of its content, empty if git has not stored that content."""
+
+    path: str
+    blob: str = ""
+
+
+class WorkTree(NamedTuple):
+    """A git work tree. ``commit`` is empty before the first one, ``branch`` if none is checked out.
+
+    ``changed`` is the number of files that differ from the commit, new Python files included.
+    """
+
+    root: Path
+    commit: str
+    branch: str
+    changed: int
+    files: tuple[TreeFile, ...]
+    submodules: tuple[str, ...]
+
+
+def is_inside(folder: Path) -> bool:
+    """Return whether a folder is in a git work tree, without running git."""
+    return any(os.path.lexists(one / ".git") for one in (folder, *folder.parents))
+
+
+def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
+    """Return the work tree around a folder: tracked files, and new Python files that git does not ignore.
+
+    Raises CommandError if git is missing, fails or does not answer in time.
+    """
+    root = Path(_git(folder, environ, "rev-parse", "--show-toplevel").removesuffix("\n"))
+    status = _git(root, environ, "status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",
+                  "--ignore-submodules=all")  # fmt: skip
+    head = {"branch.oid": "", "branch.head": ""}
+    modified: dict[str, bool] = {}  # by path: whether its content differs from that in the index
+    new: list[str] = []
+    for line in _split(status):
+        kind, _, rest = line.partition(" ")
+        if kind == "#":
+            key, _, value = rest.partition(" ")
+            head[key] = "" if value.startswith("(") else value
+        elif kind == "1":
+            modified[rest.split(" ", 7)[-1]] = rest[1] != "."
+        elif kind == "u":  # a conflict
+            modified[rest.split(" ", 9)[-1]] = True
+        elif kind == "?" and rest.endswith(".py") and RECORDS not in rest.split("/"):
+            new.append(rest)
+    files: dict[str, TreeFile] = {}
+    submodules = []
+    for line in _split(_git(root, environ, "ls-files", "--stage", "-z")):
+        facts, _, path = line.partition("\t")
+        mode, blob, _ = facts.split(" ")
+        if mode == _SUBMODULE:
+            submodules.append(path)
+        elif RECORDS not in path.split("/"):
+            files[path] = TreeFile(path, "" if modified.get(path) else blob)
+    files |= {path: TreeFile(path) for path in new}
+    changed = len(modified) + len(new)
+    return WorkTree(root, head["branch.oid"], head["branch.head"], changed, (*files.values(),), (*submodules,))
+
+
+def diff(tree: WorkTree, environ: Mapping[str, str]) -> str:
+    """Return the difference to the commit as `git diff` prints it, cut to a maximum; empty if git cannot tell."""
+    if not tree.commit or not tree.changed:
+        return ""
+    compare = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", tree.commit, "--")
+    try:
+        text = _git(tree.root, environ, "-c", f"core.bigFileThreshold={LARGEST_COMPARED}", *compare)
+    except CommandError:
+        return ""
+    return text if len(text) <= LONGEST_DIFF else text[:LONGEST_DIFF] + "\n(the rest is left out)\n"
+
+
+def _git(folder: Path, environ: Mapping[str, str], *words: str) -> str:
+    clean = {name: value for name, value in shell.scrub(environ)[0].items() if name not in _MISLEADING}
+    # optional locks: a submit must not keep the user's own git commands from working
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    argv = ["git", "-C", str(folder), *words]
+    return shell.check_output(argv, env=clean, timeout=TIMEOUT, errors="surrogateescape")
+
+
+def _split(text: str) -> Iterator[str]:
+    return filter(None, text.split("\0"))

@@ -1,0 +1,122 @@
+"""What git lists of a work tree: tracked files, those that differ, and new Python files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterrun.errors import CommandError
+from clusterrun.submit import work_tree
+from clusterrun.submit.work_tree import WorkTree, load_work_tree
+from tests.git_projects import git, make_repository, write_files
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    make_repository(folder, {"train.py": "a\n", "src/model.py": "b\n", "data.csv": "1\n", ".gitignore": "*_gen.py\n"})
+    return folder
+
+
+def load(folder: Path) -> WorkTree:
+    return load_work_tree(folder, os.environ)
+
+
+def test_tracked_files_have_the_ids_of_their_content(project: Path) -> None:
+    tree = load(project)
+    assert {one.path: one.blob for one in tree.files} == {
+        path: git(project, "hash-object", path).strip()
+        for path in ("train.py", "src/model.py", "data.csv", ".gitignore")
+    }
+    assert (tree.root, tree.branch, tree.changed) == (project, "main", 0)
+    assert tree.commit == git(project, "rev-parse", "HEAD").strip()
+
+
+def test_the_content_of_a_modified_file_is_unknown_and_new_python_files_are_added(project: Path) -> None:
+    write_files(project, {"train.py": "A\n", "new.py": "n\n", "notes.txt": "t\n", "v_gen.py": "ignored\n"})
+    (project / "data.csv").unlink()
+    tree = load(project)
+    files = {one.path: one.blob for one in tree.files}
+    assert files["train.py"] == files["new.py"] == "" and files["src/model.py"]
+    assert "notes.txt" not in files and "v_gen.py" not in files
+    assert tree.changed == 3, "modified, deleted and new"
+
+
+def test_a_staged_file_counts_as_changed_and_its_content_is_known(project: Path) -> None:
+    write_files(project, {"train.py": "A\n"})
+    git(project, "add", "train.py")
+    tree = load(project)
+    assert dict(tree.files)["train.py"] == git(project, "hash-object", "train.py").strip() and tree.changed == 1
+
+
+def test_a_subfolder_belongs_to_the_whole_work_tree(project: Path) -> None:
+    assert load(project / "src") == load(project)
+    assert work_tree.is_inside(project / "src") and not work_tree.is_inside(project.parent)
+
+
+@pytest.mark.parametrize("name", ["a\nb.py", "a b.py", 'q"uote.py', "tab\t.py", "ümlaut.py", os.fsdecode(b"\xff.py")])
+def test_names_are_read_byte_by_byte(project: Path, name: str) -> None:
+    write_files(project, {name: "x\n"})
+    assert name in dict(load(project).files)
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "second")
+    assert dict(load(project).files)[name]
+
+
+def test_a_repository_without_a_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "-b", "main")
+    write_files(tmp_path, {"train.py": "a\n"})
+    tree = load(tmp_path)
+    assert (tree.commit, tree.branch, tree.changed) == ("", "main", 1) and dict(tree.files) == {"train.py": ""}
+    assert work_tree.diff(tree, os.environ) == ""
+
+
+def test_a_conflict_has_the_content_of_the_file(project: Path) -> None:
+    git(project, "checkout", "-qb", "other")
+    write_files(project, {"train.py": "other\n"})
+    git(project, "commit", "-qam", "other")
+    git(project, "checkout", "-q", "main")
+    write_files(project, {"train.py": "main\n"})
+    git(project, "commit", "-qam", "main")
+    with pytest.raises(subprocess.CalledProcessError):
+        git(project, "merge", "other")
+    assert dict(load(project).files)["train.py"] == ""
+
+
+def test_submodules_are_named_and_not_listed(project: Path, tmp_path: Path) -> None:
+    make_repository(tmp_path / "library", {"lib.py": "x\n"})
+    git(project, "-c", "protocol.file.allow=always", "submodule", "-q", "add", str(tmp_path / "library"), "third")
+    tree = load(project)
+    assert tree.submodules == ("third",) and not [path for path, _ in tree.files if path.startswith("third")]
+
+
+def test_the_variables_of_another_repository_do_not_count(project: Path, tmp_path: Path) -> None:
+    make_repository(tmp_path / "other", {"x.py": "x\n"})
+    assert load_work_tree(project, {**os.environ, "GIT_DIR": str(tmp_path / "other" / ".git")}) == load(project)
+
+
+def test_the_diff_shows_what_changed_and_is_cut(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(project, {"train.py": "changed\n"})
+    assert "+changed\n" in work_tree.diff(load(project), os.environ)
+    monkeypatch.setattr(work_tree, "LONGEST_DIFF", 10)
+    assert work_tree.diff(load(project), os.environ) == "diff --git\n(the rest is left out)\n"
+
+
+@pytest.mark.parametrize(("script", "message"), [
+    ("exec /bin/sleep 60", "git: timed out"), ("exit 1", "git: exit 1"), ("", "git: could not be started"),
+], ids=["hangs", "fails", "missing"])  # fmt: skip
+def test_a_git_that_gives_no_answer(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    if script:
+        (tools / "git").write_text(f"#!/bin/sh\n{script}\n")
+        (tools / "git").chmod(0o755)
+    monkeypatch.setattr(work_tree, "TIMEOUT", 0.3)
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(CommandError, match=message):
+        load_work_tree(project, {"PATH": str(tools)})
