@@ -119,9 +119,8 @@ def _follows(words: Sequence[str]) -> bool:
     from clusterrun.cli.logs import logs
 
     try:
-        context = logs.make_context(
-            "logs", [word for word in words if word not in ("logs", "--debug")], resilient_parsing=True
-        )
+        typed = [word for word in words if word not in ("logs", "--debug")]
+        context = logs.make_context("logs", typed, resilient_parsing=True, help_option_names=["-h", "--help"])
     except click.ClickException:
         return False  # the command there reports the error
     return bool(context.params.get("follow"))
