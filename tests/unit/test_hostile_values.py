@@ -21,7 +21,7 @@ from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sba
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",
-    "resume-args", "total-time", "signal", "notify", "on-failure")]  # fmt: skip
+    "resume-args", "total-time", "signal", "notify", "on-failure", "venv", "conda")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 at_times = settings(often, max_examples=settings().max_examples)
