@@ -29,13 +29,15 @@ PROGRAMS = {
     "hostname": "hostname",
     "python3": "python3",  # for the users of tests: the one in use may lie where only root can go
 }
+# What tests of remote use need beside a lab.
+REMOTE = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "git": "git"}
 # What makes a Slurm of another version (lab/release_root.py).
 MAKERS = {"debootstrap": "debootstrap", "patchelf": "patchelf"}
 
 
-def missing_packages(makers: bool = False) -> list[str]:
+def missing_packages(makers: bool = False, remote: bool = False) -> list[str]:
     """Debian packages whose programs are not on this machine, in a stable order."""
-    wanted = {**PROGRAMS, **(MAKERS if makers else {})}
+    wanted = {**PROGRAMS, **(MAKERS if makers else {}), **(REMOTE if remote else {})}
     return list(dict.fromkeys(pkg for prog, pkg in wanted.items() if not shutil.which(prog, path=SEARCH_PATH)))
 
 
@@ -58,7 +60,7 @@ def available(slurm: str = "") -> str | None:
 
 def install(makers: bool = False) -> int:
     """Install the missing packages with apt and return an exit code; never starts the packages' own services."""
-    missing = missing_packages(makers)
+    missing = missing_packages(makers, remote=True)
     if not missing:
         print("lab: all packages are there")
         return 0
@@ -82,7 +84,7 @@ def install(makers: bool = False) -> int:
     finally:
         if ours:
             policy.unlink()
-    if still := missing_packages(makers):
+    if still := missing_packages(makers, remote=True):
         print(f"lab: still missing after the installation: {' '.join(still)}", file=sys.stderr)
         return 1
     return 0

@@ -19,11 +19,13 @@ try:
     from clusterrun import __version__
     from clusterrun.cli import streams
     from clusterrun.cli.session import Session
-    from clusterrun.errors import Ambiguous, ClusterrunError
+    from clusterrun.errors import Ambiguous, ClusterrunError, RequestError
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
 HELP_WIDTH = 100
+REMOTE = "CLUSTERRUN_REMOTE"
+"""Set where a command of ``--remote`` runs: ``link`` if it gets more on standard input, else ``end``."""
 
 
 class Verb(NamedTuple):
@@ -66,6 +68,7 @@ SECTIONS = {
         Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
         Verb("clean", "clean", "Delete checkpoints, caches and saved code that no run needs any more."),
         Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
+        Verb("remote", "remote", "Install clusterrun on another machine for --remote."),
     ),
 }
 VERBS: dict[str, Verb] = {verb.name: verb for verbs in SECTIONS.values() for verb in verbs}
@@ -110,7 +113,8 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": HELP_WIDTH})
 @click.version_option(__version__, prog_name="clusterrun")
 @click.option("--debug", is_flag=True, help="Show a traceback on error.")
-def cli(debug: bool) -> None:
+@click.option("--remote", metavar="HOST", help="Run the command on this login node, over ssh; anywhere in the line.")
+def cli(debug: bool, remote: str | None) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 
     \b
@@ -127,6 +131,7 @@ def cli(debug: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the only place that turns errors into text."""
     words = list(sys.argv[1:] if argv is None else argv)
+    host, words = _take_remote(words)
     command = next((w for w in words if w in VERBS), "")
     script: list[str] | None = None
     if command in ("submit", "resubmit", "render", "free", "exec", "sweep") and "--" in words:
@@ -134,12 +139,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         at = words.index("--")
         words, script = words[:at], words[at + 1 :]
     debug, as_json = "--debug" in words, "--json" in words
-    words = [word for word in words if word != "--debug"]
+    typed, words = words, [word for word in words if word != "--debug"]
     streams.repair_streams()
     try:
-        status = cli.main(
-            words, prog_name="clusterrun", standalone_mode=False, obj=Session(script), terminal_width=_help_width()
-        )
+        status = _run_remote(host, command, typed, script, as_json)
+        if status is None:
+            status = cli.main(
+                words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
+            )
     except click.exceptions.Exit as stop:
         status = stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
@@ -165,6 +172,61 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _session(script: list[str] | None) -> Session:
+    if os.environ.get(REMOTE) != "link":
+        return Session(script)
+    from clusterrun.cli.link import accept_link
+
+    return Session(script, accept_link(os.environ))
+
+
+def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
+    """Return the host of ``--remote`` (None without it), and the words without it; what follows ``--`` stays."""
+    end = words.index("--") if "--" in words else len(words)
+    at = next((at for at, word in enumerate(words[:end]) if word.partition("=")[0] == "--remote"), None)
+    if at is None:
+        return None, words
+    if "=" in words[at]:
+        return words[at].partition("=")[2], words[:at] + words[at + 1 :]
+    return (words[at + 1], words[:at] + words[at + 2 :]) if at + 1 < end else (None, words)  # main reports the error
+
+
+def _profile_names_remote() -> bool:
+    """Return whether a profile that may apply contains the word ``remote``; reads a few small files."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.environ.get("HOME", ""), ".config")  # noqa: PTH118
+    try:
+        folder = os.getcwd()  # noqa: PTH109
+    except OSError:  # it was deleted
+        folder = ""
+    paths = [os.path.join(base, "clusterrun", "config.toml")]  # noqa: PTH118
+    while folder:
+        paths.append(os.path.join(folder, "clusterrun.toml"))  # noqa: PTH118
+        folder = folder.rpartition("/")[0]
+    for path in paths:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                if b"remote" in file.read(256_000):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def _run_remote(
+    host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool
+) -> int | None:
+    """Run the command on another host and return its exit code; None if it is to run here, which costs no import."""
+    if REMOTE in os.environ or "--help" in words or "-h" in words:
+        return None
+    if "--remote" in words:
+        raise RequestError("--remote needs a host", hint="clusterrun --remote USER@HOST list")
+    if not host and (host is not None or not command or not _profile_names_remote()):
+        return None
+    from clusterrun.cli.remote import dispatch
+
+    return dispatch(host, command, words, script, as_json=as_json)
+
+
 def _last_resort(error: Exception, command: str, as_json: bool) -> int:
     """Report an error of another class: no space left for the output, or a mistake in clusterrun."""
     if streams.is_full(error):
@@ -183,8 +245,6 @@ def _last_resort(error: Exception, command: str, as_json: bool) -> int:
 
 def _usage(error: click.ClickException, command: str) -> ClusterrunError:
     """Return click's error as a RequestError: one line and a hint, exit 2."""
-    from clusterrun.errors import RequestError
-
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"

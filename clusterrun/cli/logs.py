@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,11 +19,15 @@ from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import Outcome
 from clusterrun.logs.files import Source
+from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines
 from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, filter_ranks, parse_request
 from clusterrun.logs.show import show
 from clusterrun.state.filters import refuse_parts
 from clusterrun.terminal.ui import Ui
+
+if TYPE_CHECKING:
+    from clusterrun.cli.link import Link
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,10 +80,18 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
             )
     if flags["follow"] and flags["attempt"] is not None:
         raise RequestError("-f and --attempt cannot be combined", hint="use only one of them")
-    request = parse_request(flags, now=time.time(), tty=sys.stdout.isatty(), environ=os.environ)
+    link: Link | None = ctx.obj.link
+    tty = sys.stdout.isatty() if link is None else link.terminal
+    request = parse_request(flags, now=time.time(), tty=tty, environ=os.environ)
+    if link is not None and request.follow:
+        request = replace(request, resume=link.resume)
     cluster: Cluster = ctx.obj.cluster(ui.note)
+    if request.resume is not None and request.resume.job:
+        job_id = request.resume.job
     (job_id,) = find_ids(cluster, [job_id])
     found = find_logs(cluster, job_id)
+    if request.resume is not None:
+        ui.log_bytes(begin_frames(job_id))
     if isinstance(found, ExternalLogs):
         ctx.exit(_show_external_logs(ui, cluster, found, request))
     ctx.exit(_show_run_logs(ui, cluster, found, request))

@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:  # `--help` needs no Cluster
     from pathlib import Path
 
+    from clusterrun.cli.link import Link
     from clusterrun.cluster import Cluster
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -18,11 +19,11 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 class Session:
     """One call of the command line: the words after ``--``, and the only place that makes a Cluster.
 
-    ``script`` is None if no ``--`` was typed.
+    ``script`` is None if no ``--`` was typed. ``link`` is set if another machine sent the command (``--remote``).
     """
 
-    def __init__(self, script: Sequence[str] | None = None) -> None:
-        self.script = script
+    def __init__(self, script: Sequence[str] | None = None, link: Link | None = None) -> None:
+        self.script, self.link = script, link
 
     def cluster(
         self, notify: Callable[[str], None], *, polling: bool = False, cwd: Path | None = None

@@ -37,7 +37,8 @@ _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
 WorkKind = Literal["task", "script", "module", "command"]
 WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
 _JOB_KEYS = (*WORK_KEYS, "args", "sweep")
-_PROFILE_KEYS = ("job", "default-profile", "profile")
+REMOTE_KEYS = ("remote", "remote-dir")
+_PROFILE_KEYS = ("job", "default-profile", "profile", *REMOTE_KEYS)
 
 #: sbatch's variables that many users set, and the options they mean. An earlier one wins: sbatch reads SBATCH_ACCOUNT;
 #: SLURM_ACCOUNT is the same variable of salloc and srun.
@@ -60,6 +61,8 @@ class Profiles:
     default_job: Value
     levels: list[dict[str, Value]] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    remote: dict[str, Value] = field(default_factory=dict)
+    """The values of ``REMOTE_KEYS``: where commands run."""
 
 
 class JobFile(NamedTuple):
@@ -114,7 +117,8 @@ def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | N
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
     settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
     variables = {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
-    return Profiles(root, job, [*settings, variables], notices)
+    remote = {key: value for key in REMOTE_KEYS if (value := _first(key, levels)) is not None}
+    return Profiles(root, job, [*settings, variables], notices, remote)
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
@@ -201,7 +205,7 @@ def _read_profile(document: Document) -> _ProfileFile:
 
 def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:
     source = f"{document.source} [{'.'.join(path)}]" if path else document.source
-    own = ("job",) if path else ("job", "default-profile")
+    own = ("job", *REMOTE_KEYS) if path else ("job", "default-profile", *REMOTE_KEYS)
     spelled = {key.replace("_", "-"): key for key in table}
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:

@@ -61,7 +61,7 @@ def follow_files(
                 yield from items
             now = timing.now()
             for file in files:
-                yield from file.reader.late(now)
+                yield from file.late(now)
             quiet = 0.0 if most else quiet
             if most >= BLOCK:
                 continue
@@ -78,7 +78,7 @@ def follow_files(
             for file in files:
                 yield from file.check(reopen=reopen)
         for file in files:
-            yield from file.reader.end()
+            yield from file.end()
     finally:
         for file in files:
             file.close()
@@ -128,6 +128,14 @@ class FollowedFile(Generic[T]):
         self._at += len(new)
         self._remember(data)
         return len(new), self.reader.feed(new)
+
+    def late(self, now: float) -> Sequence[T | Notice]:
+        """Return the items that have waited long enough."""
+        return self.reader.late(now)
+
+    def end(self) -> Sequence[T | Notice]:
+        """Return the unfinished items, once nothing more will be read."""
+        return self.reader.end()
 
     def check(self, *, reopen: bool) -> Sequence[T | Notice]:
         """Check that the path still names this file; return a Notice if not. With ``reopen``, open it again."""

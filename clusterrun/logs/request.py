@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.errors import RequestError
 from clusterrun.job import format_tasks
@@ -20,6 +20,9 @@ from clusterrun.logs.complaints import ErrorMatcher
 from clusterrun.logs.files import LogFile, Streams
 from clusterrun.logs.lines import Match
 from clusterrun.terminal.units import parse_since
+
+if TYPE_CHECKING:
+    from clusterrun.logs.frames import Resume
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
@@ -114,6 +117,8 @@ class LogRequest:
     nodes: tuple[str, ...] = ()
     attempt: tuple[int, ...] = ()
     follow: bool = False
+    resume: Resume | None = None
+    """With it, followed logs are printed as frames."""
 
 
 def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: Mapping[str, str]) -> LogRequest:

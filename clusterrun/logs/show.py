@@ -15,9 +15,10 @@ from functools import partial
 
 from clusterrun.logs.files import LogFile, Source, Stream, offsets_at
 from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
+from clusterrun.logs.frames import FramedFile
 from clusterrun.logs.lines import LineReader, LogLine
 from clusterrun.logs.pipe import PipeReader, RawReader, pipe_line
-from clusterrun.logs.reading import Reader, last_lines, line_reader, read, read_lines, skip_to
+from clusterrun.logs.reading import Reader, feed_to, last_lines, line_reader, read, read_lines, skip_to
 from clusterrun.logs.request import LogRequest, format_ranges
 from clusterrun.terminal.safe_text import safe_text
 
@@ -86,7 +87,15 @@ class Printer:
                 begin = partial(self._last, stream, self._request.tail)
             elif self._request.since is not None:
                 begin = partial(self._since, stream, self._request.since)
-            found.append(FollowedFile(self._source, stream, new_reader, begin))
+            resume = self._request.resume
+            found.append(
+                FollowedFile(self._source, stream, new_reader, begin)
+                if resume is None
+                else FramedFile(
+                    self._source, stream, new_reader, begin,
+                    resume=resume, context=partial(self._read_before, stream), flush=self.end,
+                )
+            )  # fmt: skip
         return found
 
     def format(self, lines: Iterable[LogLine]) -> Iterator[bytes]:
@@ -128,6 +137,13 @@ class Printer:
     def _format_folded(self, folded: FoldedLine) -> bytes:
         text = format_line(folded.line, self._width, colour=self._display.colour, ranks=folded.ranks, world=self._world)
         return f"{self._name}{text}\n".encode()
+
+    def _read_before(self, stream: Stream, file: LogFile, at: int) -> Reader[bytes]:
+        """Return a reader that has read the bytes before an offset, all lines of which are printed."""
+        if self._display.raw:
+            return feed_to(file, at, self.reader(stream))
+        lines = feed_to(file, at, line_reader(stream, self._source, self._request.filter))
+        return self.reader(stream, lines=lines)
 
     def _last(self, stream: Stream, tail: int, file: LogFile, end: int) -> tuple[int, Iterable[bytes], Reader[bytes]]:
         """For ``FollowedFile``: return the end, the last lines of a file, and the reader of what follows."""

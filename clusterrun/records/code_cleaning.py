@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,10 @@ def find_added(tree: Path) -> str:
     if tree.name.startswith((NEW, DELETED)):
         return ""
     files, known = tree / FILES, load_manifest(tree) or {}
-    added = (path for path, _ in _walk(files) if _CACHE not in path.parts and str(path.relative_to(files)) not in known)
+    added = (
+        path for path, info in _walk(files)
+        if _CACHE not in path.parts and not stat.S_ISLNK(info.st_mode) and str(path.relative_to(files)) not in known
+    )  # fmt: skip
     return str(next(added, ""))
 
 

@@ -2,7 +2,7 @@
 
 ``.clusterrun/snapshots/objects/`` has the files by git's id of their content (and ``x`` if executable);
 ``trees/<digest>/`` has a ``manifest`` and the folder ``files``. Both are written under another name first, so two
-submits at once, and one that is killed, do no harm.
+submits at once, and one that is killed, do no harm. ``files`` also links to what else lies in the project's folders.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ LIMIT = 500 * 1024 * 1024
 """The maximum size of a snapshot in bytes; more is data."""
 _PLAIN, _EXECUTABLE, _LINK = "100644", "100755", "120000"  # git's modes
 _BLOCK = 1 << 20
+_NEVER_LINKED = frozenset({".git", RECORDS, "__pycache__"})
+_MOST_LINKS = 1000  # in a folder; more is data that no path beside a script names one by one
 _TRIES = 3
 _NO_LINKS = (errno.EMLINK, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)  # too many links, or none on this file system
 
@@ -79,6 +81,7 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
         digest = hashlib.sha256(data).hexdigest()[:20]
         with suppress(FileNotFoundError):  # `clean` has deleted an object meanwhile
             _build(folder, digest, data, entries)
+            _link_others(folder / TREES / digest / FILES, root, entries)
             return digest
     raise OSError(errno.EAGAIN, "the saved files are being deleted", str(folder))
 
@@ -197,6 +200,23 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
             import shutil  # it loads the archive formats
 
             shutil.rmtree(new, ignore_errors=True)
+
+
+def _link_others(files: Path, root: Path, entries: Iterable[Entry]) -> None:
+    """Link from the saved folders to what else lies in the project's: data and outputs beside a script's own file."""
+    saved: dict[str, set[str]] = {"": set()}
+    for entry in entries:
+        parts = entry.path.split("/")
+        for depth, name in enumerate(parts):
+            saved.setdefault("/".join(parts[:depth]), set()).add(name)
+    for folder, names in saved.items():
+        try:
+            others = {one.name for one in (root / folder).iterdir()} - names - _NEVER_LINKED
+        except OSError:  # deleted meanwhile
+            continue
+        for name in others if len(others) <= _MOST_LINKS else ():
+            with suppress(FileExistsError):
+                (files / folder / name).symlink_to(root / folder / name)
 
 
 def _link(place: Path, target: Path) -> None:

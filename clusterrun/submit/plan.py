@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from base64 import b32encode
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.config.profiles import ENVIRONMENT
+from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.records.ownership import one_cluster
@@ -21,6 +20,7 @@ from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import notify_target, protocol
 from clusterrun.submit.checks import check_secrets
+from clusterrun.submit.identity import find_identity, new_identity
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
@@ -75,12 +75,16 @@ def plan(
     if notify is not None:
         notices += notify_target.check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
     at = time.time()
-    token = new_token() if named else "TOKEN"
-    run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}" if named else "RUN_ID"
+    run_id, token = "RUN_ID", "TOKEN"
+    if named:
+        chosen = find_identity(here.environ) or new_identity()
+        run_id, token = chosen.run_id, chosen.token
     base = find_base(request.root, state_folder(here.environ))
     if base.why:
         notices.append(f"storing records and logs in {base.folder}, because other users can change {base.why}")
     run_dir = base.folder / RECORDS / "runs" / run_id
+    if run_dir.exists():  # an identity is chosen once: this is the same request again
+        raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")
     logs = base.folder / "logs"
     record = RunRecord(
         run_id=run_id,
@@ -120,11 +124,6 @@ def plan(
     if named:
         check_secrets(spec.secrets, clean, script + json.dumps(made.spec_json(), ensure_ascii=False))
     return made
-
-
-def new_token() -> str:
-    """Return a token for a submission: 80 random bits."""
-    return b32encode(os.urandom(10)).decode().lower()
 
 
 def current_umask() -> int:

@@ -16,7 +16,8 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler
 from clusterrun.submit import protocol
-from clusterrun.submit.plan import WORKER, LocalContext, current_umask, new_token
+from clusterrun.submit.identity import new_token
+from clusterrun.submit.plan import WORKER, LocalContext, current_umask
 from clusterrun.submit.recover import rebuild_submission
 from clusterrun.submit.snapshot import saved_spec
 

@@ -21,8 +21,9 @@ from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
+from clusterrun.submit.identity import new_token
 from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
-from clusterrun.submit.plan import WORKER, Plan, current_umask, new_token
+from clusterrun.submit.plan import WORKER, Plan, current_umask
 from clusterrun.submit.request import SubmitArgs
 
 #: Slurm's default of MaxArraySize, if the controller does not answer.

@@ -170,6 +170,30 @@ def start(
     return process
 
 
+def start_fed(
+    argv: Sequence[str], *, env: Mapping[str, str], stdin: bytes | None, piped: bool = False, detached: bool = False
+) -> subprocess.Popen[bytes]:
+    """Start a program with a given input (None: this process's), and this process's standard error.
+
+    ``piped``: its output is read from ``stdout``. ``detached``: it runs in its own session, so a Ctrl-C in the
+    terminal does not reach it, and it cannot ask for a password. Raises CommandError.
+    """
+    clean, _ = scrub(env)
+    try:
+        process = subprocess.Popen(
+            list(argv), stdin=None if stdin is None else subprocess.PIPE, stdout=subprocess.PIPE if piped else None,
+            env=clean, start_new_session=detached,
+        )  # fmt: skip
+    except OSError as error:
+        raise _not_started(argv, error) from error
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its exit status says why
+            process.stdin.write(stdin or b"")
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    return process
+
+
 def _not_started(argv: Sequence[str], error: OSError) -> CommandError:
     return CommandError(argv, status=None, stderr=f"{error.strerror}: {error.filename or argv[0]}")
 

@@ -53,7 +53,8 @@ def find_saved(path: str) -> str:
     if FILES not in os.environ:
         return ""
     saved = _move(os.path.realpath(path), PROJECT, FILES)
-    return saved if saved and os.path.exists(saved) else ""
+    # the saved folders link to the rest of the project, which is not saved
+    return saved if saved and os.path.exists(saved) and _move(os.path.realpath(saved), FILES, PROJECT) else ""
 
 
 def replace_files(words: Sequence[str]) -> list[str]:

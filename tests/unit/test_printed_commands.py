@@ -41,7 +41,9 @@ def verbs_do_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for verb in VERBS:
         command = cli.get_command(None, verb)  # type: ignore[arg-type]
         assert command is not None
-        monkeypatch.setattr(command, "callback", lambda **_: None)
+        for one in (command, *getattr(command, "commands", {}).values()):
+            monkeypatch.setattr(one, "callback", lambda **_: None)
+    monkeypatch.setattr("clusterrun.cli._run_remote", lambda *_: None)
 
 
 def type_it(command: str, capsys: pytest.CaptureFixture[str], place: str = "") -> None:

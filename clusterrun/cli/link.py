@@ -1,0 +1,52 @@
+"""The cluster's end of ``--remote``: read what the user's machine sends with a command, on standard input.
+
+It is one JSON object, and then the input ends:
+
+    {"version": 1, "terminal": BOOL, "environ": {NAME: VALUE}, "submission": "AT-TOKEN" or null,
+     "places": {FILE: PLACE} or null, "job": ID or ""}
+
+``environ`` has the values of ``--secret``, which must not be in a command line, and the terminal's TERM and NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import MutableMapping
+from typing import NamedTuple
+
+from clusterrun.errors import RequestError
+from clusterrun.logs.frames import Resume, parse_place
+from clusterrun.submit.identity import SUBMISSION
+
+VERSION = 1
+
+
+class Link(NamedTuple):
+    """A command of another machine: whether its output is a terminal, and how followed logs continue."""
+
+    terminal: bool
+    resume: Resume | None
+
+
+def accept_link(environ: MutableMapping[str, str]) -> Link:
+    """Read the object and set the variables in it. Raises RequestError, also if the machines' versions differ."""
+    try:
+        sent = json.load(sys.stdin)
+        version = sent["version"]
+        if version != VERSION:
+            raise RequestError(
+                f"the two machines have different versions of clusterrun (protocol {version} here {VERSION})",
+                hint="install the same version there: clusterrun remote setup HOST",
+            )
+        environ.update({str(name): str(value) for name, value in sent["environ"].items()})
+        if sent["submission"]:
+            environ[SUBMISSION] = str(sent["submission"])
+        places = sent["places"]
+        known = {str(file): place for file, one in (places or {}).items() if (place := parse_place(one))}
+        resume = None if places is None else Resume(known, str(sent["job"]))
+        return Link(bool(sent["terminal"]), resume)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RequestError(
+            f"cannot read the request of the other machine: {error}", hint="clusterrun remote setup HOST"
+        ) from error

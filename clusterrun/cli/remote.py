@@ -1,0 +1,160 @@
+"""``--remote HOST`` and ``remote``: run a command on a cluster's login node, and install clusterrun there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from clusterrun.config.files import current_folder
+from clusterrun.errors import Ambiguous, RequestError, SchedulerError
+from clusterrun.records.store import state_folder
+from clusterrun.remote import files
+from clusterrun.remote.run import NOT_INSTALLED, Session
+from clusterrun.remote.ssh import LOST, Unreachable, find_host
+from clusterrun.remote.target import find_target
+from clusterrun.submit.identity import new_identity
+from clusterrun.terminal.ui import Ui
+
+#: Commands that read the project's files, which are sent before.
+READ_FILES = frozenset({"submit", "resubmit", "render", "plan", "check", "sweep", "free"})
+#: Commands that change nothing: after a lost connection they can be run again.
+CHANGE_NOTHING = frozenset(
+    {"list", "status", "logs", "top", "wait", "why", "free", "render", "plan", "diff", "init", ""}
+)
+#: Commands that submit jobs, and may get secrets.
+SUBMIT = frozenset({"submit", "resubmit", "resume", "sweep"})
+#: Options of ``submit`` and ``resubmit`` that mean no new run, or several.
+_NOT_ONE = frozenset({"--dry-run", "--recover", "--chain", "--ladder", "--array", "--failed"})
+
+
+def dispatch(
+    host: str | None, verb: str, words: Sequence[str], script: Sequence[str] | None, *, as_json: bool
+) -> int | None:
+    """Run a command line on another host and return its exit code, None if it is to run here.
+
+    ``host`` is that of ``--remote``, None if only a profile names it. Raises ClusterrunError.
+    """
+    environ, cwd = dict(os.environ), current_folder(None)
+    profile = _value_of("--profile", words)
+    target = find_target(host, cwd, environ, profile)
+    if target is None or verb == "remote":
+        return None
+    if verb == "init" and "--print" not in words:
+        raise RequestError(
+            "init with --remote only prints the file",
+            hint=f"clusterrun --remote {target.host} init --print >clusterrun.toml",
+        )
+    state = state_folder(environ)
+    session = Session(target, find_host(target.host, state), Ui(verb, as_json=as_json), environ)
+    session.host.connect()
+    if verb in READ_FILES:
+        files.send(target, session.host, state)
+    typed = [*words, *(() if script is None else ("--", *script))]
+    status = _run(session, verb, list(words), typed)
+    if status == NOT_INSTALLED and verb != "exec":
+        raise SchedulerError(f"{target.host} has no clusterrun", hint=f"clusterrun remote setup {target.host}")
+    return status
+
+
+def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int:
+    if verb == "logs" and _follows(words):
+        return _interruptible(session, typed)
+    if verb in ("submit", "resubmit") and not _NOT_ONE.intersection(word.partition("=")[0] for word in words):
+        return _submit(session, words, typed)
+    status = session.run_fed(typed) if verb in SUBMIT else session.run(typed)
+    while status == LOST and verb == "wait":
+        session.reconnect()
+        status = session.run(typed)
+    if status != LOST or (verb == "exec" and session.host.is_connected()):
+        return status
+    lost = f"no connection to {session.host.name}, or it was lost"
+    if verb in CHANGE_NOTHING:
+        raise Unreachable(lost, hint="run the command again")
+    raise Ambiguous(
+        f"{lost}; the command may have taken effect",
+        hint=f"check with `clusterrun --remote {session.host.name} list` before you run it again",
+    )
+
+
+def _submit(session: Session, words: list[str], typed: list[str]) -> int:
+    """Submit one run, once: it has an identity, by which it is looked up after a lost connection."""
+    identity = new_identity()
+    follow = "--follow" in words and "--json" not in words
+    if follow:
+        typed.remove("--follow")
+    json = ["--json"] if "--json" in words else []
+    try:
+        status = session.run_fed(typed, identity)
+        if status == LOST:
+            printed = session.find_submission(words, identity)
+            if "--wait" not in words:
+                session.ui.raw(printed)
+                status = 0
+        while status == LOST:
+            status = session.run_fed(["submit", "--recover", identity.run_id, "--wait", *json])
+            if status == LOST:
+                session.reconnect()
+    except KeyboardInterrupt:
+        session.ui.note(
+            f"the submission may continue on {session.host.name};"
+            f" `clusterrun --remote {session.host.name} submit --recover {identity.run_id}` shows its job"
+        )
+        raise
+    return _interruptible(session, ["logs", identity.run_id, "-f"]) if follow and status == 0 else status
+
+
+def _interruptible(session: Session, words: Sequence[str]) -> int:
+    try:
+        return session.follow(words)
+    except KeyboardInterrupt:
+        session.ui.note(f"the job is still running; `clusterrun --remote {session.host.name} cancel JOBID` cancels it")
+        raise
+
+
+def _follows(words: Sequence[str]) -> bool:
+    """Return whether a command line of ``logs`` follows."""
+    from clusterrun.cli.logs import logs
+
+    try:
+        typed = [word for word in words if word not in ("logs", "--debug")]
+        context = logs.make_context("logs", typed, resilient_parsing=True, help_option_names=["-h", "--help"])
+    except click.ClickException:
+        return False  # the command there reports the error
+    return bool(context.params.get("follow"))
+
+
+def _value_of(option: str, words: Sequence[str]) -> str | None:
+    for at, word in enumerate(words):
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+        if word == option and at + 1 < len(words):
+            return words[at + 1]
+    return None
+
+
+@click.group()
+def remote() -> None:
+    """Set up another machine for `--remote HOST` (docs/remote.md)."""
+
+
+@remote.command()
+@click.argument("host")
+@click.option("--python", metavar="PATH", help="The Python to use there, 3.11 or later; default: the first found.")
+@click.option("--wheels", metavar="DIR", help="Install from the wheels in this folder here, without a network there.")
+def setup(host: str, python: str | None, wheels: str | None) -> None:
+    """Install this version of clusterrun on HOST, in ~/.local/share/clusterrun.
+
+    \b
+      clusterrun remote setup login.cluster.example
+      clusterrun remote setup ann@cluster --python /opt/python3.12/bin/python3
+    """
+    from clusterrun.remote.setup import install
+
+    there = find_host(host, state_folder(os.environ))
+    there.connect()
+    ui = Ui("remote")
+    for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
+        ui.say(line)

@@ -1,0 +1,9 @@
+"""Run a command on a cluster's login node (``--remote HOST``): over OpenSSH, by the clusterrun that is installed there.
+
+target.py  which host and folder
+ssh.py     the shared connection
+files.py   send the project's files with rsync
+run.py     run a command line there
+follow.py  follow logs through lost connections
+setup.py   install clusterrun there; wheel.py makes the wheel
+"""

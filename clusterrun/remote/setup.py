@@ -1,0 +1,75 @@
+"""Install this clusterrun on another host: in a virtual environment of its own, from a wheel made here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.remote.run import INSTALLED
+from clusterrun.remote.ssh import Host
+from clusterrun.remote.wheel import make_wheel
+
+_PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
+_USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
+_TIMEOUT = 900.0
+
+
+def install(host: Host, python: str | None, wheels: Path | None, note: Callable[[str], None]) -> Iterator[str]:
+    """Install clusterrun and yield lines about what was done; nothing is done if this wheel is installed.
+
+    pip there downloads the dependencies; with ``wheels`` it takes them from that folder here. Raises RequestError if
+    the host has no suitable Python, SchedulerError if pip fails.
+    """
+    name, wheel = make_wheel()
+    mark = hashlib.sha256(wheel).hexdigest()
+    place = f'"$HOME"/{INSTALLED}'
+    if host.run(f"cat {place}/wheel.sha256").stdout.strip() == mark:
+        yield f"clusterrun {name.split('-')[1]} is already installed on {host.name}, in ~/{INSTALLED}"
+        return
+    found = _find_python(host, python)
+    note(f"installing clusterrun on {host.name} with {found}")
+    _run(host, f"rm -rf {place}/wheels && mkdir -p {place}/wheels", "make the folder")
+    sent = {name: wheel}
+    if wheels is not None:
+        sent |= {path.name: path.read_bytes() for path in sorted(wheels.glob("*.whl")) if path.name != name}
+        if len(sent) == 1:
+            raise RequestError(f"no wheels in {wheels}", hint=f"in a checkout of clusterrun: pip wheel -w {wheels} .")
+    for file, data in sent.items():
+        _run(host, f"base64 -d >{place}/wheels/{shlex.quote(file)}", f"copy {file}", base64.b64encode(data).decode())
+    source = f"--no-index --find-links {place}/wheels" if wheels is not None else ""
+    pip = f"{place}/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --force-reinstall"
+    _run(
+        host,
+        f"{shlex.quote(found)} -m venv {place} && {pip} {source} {place}/wheels/{name}"
+        f" && rm -rf {place}/wheels && echo {mark} >{place}/wheel.sha256",
+        "install it",
+    )
+    yield f"Installed clusterrun {name.split('-')[1]} on {host.name}, in ~/{INSTALLED}, with {found}"
+    yield f"  next    clusterrun --remote {host.name} list"
+
+
+def _find_python(host: Host, python: str | None) -> str:
+    for candidate in _PYTHONS if python is None else (python,):
+        done = host.run(
+            f"{shlex.quote(candidate)} -c {shlex.quote(_USABLE)} 2>/dev/null && type -P {shlex.quote(candidate)}"
+        )
+        if done.status == 0:
+            return done.stdout.strip().splitlines()[-1]
+    what = f"{python} on {host.name} is not" if python is not None else f"{host.name} has no"
+    raise RequestError(
+        f"{what} Python 3.11 or later with venv and pip",
+        hint=f"clusterrun remote setup {host.name} --python PATH; `module avail python` there may show one",
+    )
+
+
+def _run(host: Host, command: str, what: str, stdin: str | None = None) -> None:
+    done = host.run(command, stdin=stdin, timeout=_TIMEOUT)
+    if done.status != 0:
+        raise SchedulerError(
+            f"cannot {what} on {host.name}", detail=done.stderr.strip()[-2000:],
+            hint="if it has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels",
+        )  # fmt: skip

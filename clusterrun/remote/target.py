@@ -1,0 +1,71 @@
+"""Which host a command runs on, and in which folder there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from clusterrun.config.files import PROJECT_FILE, find_root, is_file
+from clusterrun.config.profiles import Profiles, load_profiles
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.system import shell
+
+PROJECTS = "clusterrun-projects"
+"""The folder for projects in the home folder there."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host, the project's folder here and there, and the current folder below it."""
+
+    host: str
+    root: Path
+    folder: str
+    """From the home folder there, or absolute; letters, digits and ``_./+-`` only."""
+    below: PurePosixPath
+    profiles: Profiles
+
+
+def find_target(host: str | None, cwd: Path, environ: Mapping[str, str], profile: str | None) -> Target | None:
+    """Return where a command runs: on ``host``, else on the profile's ``remote``, None for this machine.
+
+    An empty host means this machine. Raises ConfigError for an invalid profile, RequestError for an invalid folder.
+    """
+    profiles = load_profiles(cwd, environ, profile)
+    configured = profiles.remote.get("remote")
+    name = host if host is not None else configured.value if configured else ""
+    if not name:
+        return None
+    root = project_root(cwd)
+    folder = profiles.remote.get("remote-dir")
+    where = str(folder.value).removeprefix("~/") if folder else default_folder(root)
+    if not re.fullmatch(r"[A-Za-z0-9_./+-]+", where, re.ASCII) or where.startswith("-"):
+        raise RequestError(
+            f"remote-dir: {where[:80]!r} has characters that are not supported",
+            hint='use letters, digits and _ . / + - only, for example remote-dir = "~/projects/vision"',
+        )
+    return Target(name, root, where, PurePosixPath(cwd.relative_to(root)), profiles)
+
+
+def project_root(cwd: Path) -> Path:
+    """Return the folder with ``clusterrun.toml``, else the top of the git work tree, else the current folder."""
+    root = find_root(cwd)
+    if is_file(root / PROJECT_FILE):
+        return root
+    try:
+        done = shell.run(["git", "rev-parse", "--show-toplevel"], env=os.environ, cwd=cwd)
+    except CommandError:
+        return cwd
+    top = Path(done.stdout.rstrip("\n"))
+    return top if done.status == 0 and top.is_absolute() and cwd.is_relative_to(top) else cwd
+
+
+def default_folder(root: Path) -> str:
+    """Return the project's folder there: its name, and a hash of this machine's name and the path here."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", root.name)[:40].lstrip("._-") or "project"
+    mark = hashlib.sha256(os.fsencode(f"{os.uname().nodename}:{root}")).hexdigest()[:8]
+    return f"{PROJECTS}/{name}-{mark}"
