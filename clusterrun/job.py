@@ -153,8 +153,14 @@ class JobStatus:
     restarts: int | None = None
     script: str = ""  # the path given to Slurm: it leads to the run's folder
     tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
+    number: str = ""  # what Slurm calls a running task inside: srun takes no 123_4
     extra: tuple[tuple[str, str], ...] = ()  # fields of squeue that are only shown: key and value
     source: str = ""
+
+    @property
+    def inner_id(self) -> JobId:
+        """The id that srun takes: of an array's task its own number."""
+        return self.id if self.id.task is None else JobId(self.number or self.id.raw, None, None, self.id.cluster)
 
     @property
     def is_over(self) -> bool:

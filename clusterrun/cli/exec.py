@@ -52,7 +52,9 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
         raise RequestError(f"job {state.status.id} is running on this machine", hint="run the command in this shell")
     where = _choose_node(state, node, rank)
     ctx.exit(
-        shell.run_here(inside_argv(state.status.id, where, command or ["bash", "-l"], terminal=terminal), os.environ)
+        shell.run_here(
+            inside_argv(state.status.inner_id, where, command or ["bash", "-l"], terminal=terminal), os.environ
+        )
     )
 
 

@@ -84,7 +84,7 @@ def _stacks(ui: Ui, cluster: Cluster, job_ids: Sequence[str]) -> None:
             hint=f"clusterrun exec {job} -- ps -ef",
         )
     python = str(run.sources.get("python", ("python3", ""))[0])
-    found = stacks.read_stacks(job, ranks, python, cluster.environ)
+    found = stacks.read_stacks(state.status.inner_id, ranks, python, cluster.environ)
     ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in found]})
     ui.say(*(line for group in stacks.describe(found, len(ranks) - len(found)) for line in group))
 

@@ -6,6 +6,7 @@ The end record is written before. `hold.json` in the attempt's folder says until
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import threading
@@ -50,7 +51,8 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(until + AFTER_S))
         run_command(["scontrol", "update", f"JobId={job.identity.job_id}", f"EndTime={at}"])
     node = failed_node(job.attempt_dir) or (job.nodes[0] if job.nodes else "")
-    shell = f"srun --jobid={job.identity.job_id} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
+    number = os.environ.get("SLURM_JOB_ID", job.identity.job_id)  # of an array's task: srun takes no 123_4
+    shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
     is_written = False
     with suppress(OSError):
         end_records.write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})

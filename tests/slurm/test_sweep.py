@@ -58,6 +58,10 @@ def test_each_task_is_a_job_of_its_own_and_the_failed_ones_run_again(lab: Lab, n
     assert listed.count("eight") <= 4, f"a row for each state:\n{listed}"
     until(lambda: states(site, array)[jobs[5]]["state"] == "RUNNING", 90, lambda: str(states(site, array)))
     until((Path(data["tasks"][5]["run_dir"]) / "ran").exists, 60)
+    number = lab.run(["squeue", "-h", "-j", jobs[5], "-o", "%A"]).stdout.strip()
+    assert f"SLURM_JOB_ID={number}\n" in site.cli("exec", jobs[5], "--", "env").stdout
+    steps = lab.run(["squeue", "-s", "-h", "-o", "%i", "-j", jobs[5]]).stdout.split()
+    assert f"{jobs[5]}.0" in steps, f"worker/hung_step.py looks for this name: {steps}"
     site.cli("cancel", jobs[5])
     site.cli("wait", "eight", status=1)
     ended = {job: one["state"] for job, one in states(site, "eight").items()}
@@ -65,8 +69,11 @@ def test_each_task_is_a_job_of_its_own_and_the_failed_ones_run_again(lab: Lab, n
     assert site.cli("logs", jobs[3]).stdout.count("this is 3 of 3") == 1
     assert "exit status 3" in site.cli("why", jobs[2], status=None).stdout
     (site.project / "fixed").touch()
+    site.cli("resume", jobs[2])
+    resumed = [job for job in states(site, "eight") if job not in jobs]
+    assert len(resumed) == 1 and "_" not in resumed[0], "the run of the task continues as a job of its own"
     again = site.json("resubmit", "--failed", "eight", "--no-check")
-    assert [task["parameters"] for task in again["tasks"]] == [{"x": "2"}, {"x": "5"}]
+    assert [task["parameters"] for task in again["tasks"]] == [{"x": "5"}]
     site.cli("wait", "eight")
     assert ran(site) == {**dict.fromkeys("013467", 1), "2": 2, "5": 2}
     assert {one["outcome"] for one in states(site, "eight").values()} == {"done"}

@@ -159,7 +159,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
         found = parse_job_id(cells[0]) if len(cells) in (len(_SQUEUE), len(_FIRST + _FREE_TEXT)) else None
         if found is None:
             continue
-        _, _, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended = cells[:13]
+        _, number, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended = cells[:13]
         *extra, script, name = cells[13:]
         state = to_state(state)
         outcome = outcome_of(state)
@@ -167,6 +167,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
             JobStatus(
                 id=found[0],
                 tasks=found[1],
+                number=number,
                 state=state,
                 outcome=outcome,
                 reason="" if reason == "None" else reason,
