@@ -134,7 +134,7 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
 def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:
     """Yield the saved code that no kept run needs."""
     if unknown := next((run for run in kept if snapshots.is_damaged(run)), None):
-        note(f"keeping all saved code: the record of {_name(unknown)} cannot be read")
+        note(f"keeping all saved code: cannot read snapshot.json in the folder of {_name(unknown)}")
         return
     needed = {found.digest for run in kept if run.root == base and (found := snapshots.load_snapshot(run))}
     for item in code_cleaning.find_code(base, needed, min(before, time.time() - code_cleaning.RECENT)):

@@ -36,7 +36,7 @@ def accept_link(environ: MutableMapping[str, str]) -> Link:
         version = sent["version"]
         if version != VERSION:
             raise RequestError(
-                f"the two machines have different versions of clusterrun (protocol {version} here {VERSION})",
+                f"your machine and the login node have different clusterrun versions (protocols {version}, {VERSION})",
                 hint="install the same version there: clusterrun remote setup HOST",
             )
         environ.update({str(name): str(value) for name, value in sent["environ"].items()})

@@ -44,7 +44,7 @@ def dispatch(
         return None
     if verb == "init" and "--print" not in words:
         raise RequestError(
-            "init with --remote only prints the file",
+            "init with --remote needs --print",
             hint=f"clusterrun --remote {target.host} init --print >clusterrun.toml",
         )
     state = state_folder(environ)
@@ -70,7 +70,7 @@ def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int
         status = session.run(typed)
     if status != LOST or (verb == "exec" and session.host.is_connected()):
         return status
-    lost = f"no connection to {session.host.name}, or it was lost"
+    lost = f"cannot connect to {session.host.name}, or lost the connection"
     if verb in CHANGE_NOTHING:
         raise Unreachable(lost, hint="run the command again")
     raise Ambiguous(
@@ -143,7 +143,7 @@ def remote() -> None:
 @remote.command()
 @click.argument("host")
 @click.option("--python", metavar="PATH", help="The Python to use there, 3.11 or later; default: the first found.")
-@click.option("--wheels", metavar="DIR", help="Install from the wheels in this folder here, without a network there.")
+@click.option("--wheels", metavar="DIR", help="Install from the wheels in this local folder; HOST needs no network.")
 def setup(host: str, python: str | None, wheels: str | None) -> None:
     """Install this version of clusterrun on HOST, in ~/.local/share/clusterrun.
 

@@ -49,7 +49,7 @@ def resubmit(
     changes = submit_args(None, (), None, options)
     if failed:
         if follow or as_script or after or after_ok or session.script is not None:
-            raise RequestError("--failed takes no arguments, --follow, --script, --after or --after-ok",
+            raise RequestError("--failed cannot be combined with arguments, --follow, --script, --after or --after-ok",
                                hint="clusterrun resubmit SWEEP --failed")  # fmt: skip
         from clusterrun.cli.sweep import resubmit_failed
 

@@ -37,11 +37,11 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @click.option(
-    "--grid", "grids", metavar="NAME=VALUES", multiple=True, help="Values to combine (lr=1e-4,3e-4 seed=0..4)."
+    "--grid", "grids", metavar="NAME=VALUES", multiple=True, help="Run all combinations (lr=1e-4,3e-4 or seed=0..4)."
 )
-@click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Values to take together, one of each.")
+@click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Combine values by position; repeatable.")
 @click.option(
-    "--file", "csv_file", metavar="FILE", help="CSV file: the first line has the names, each other line a set."
+    "--file", "csv_file", metavar="FILE", help="CSV file: names in the first line, a set of values in each other line."
 )
 @click.option("--max-running", metavar="N", type=click.IntRange(1), help="How many tasks may run at the same time.")
 @spec_options
@@ -92,13 +92,13 @@ def submit_array(
 ) -> int:  # fmt: skip
     """Submit the tasks of ``submit --array``, each a run; return the exit code."""
     if follow:
-        raise RequestError("--array and --follow cannot be combined", hint="clusterrun logs 123_0 -f")
+        raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")
     base, _ = _plan(cluster, args, after)
     from clusterrun.submit.parameters import parse_array
     from clusterrun.submit.sweep_plan import max_array_size
 
     if base.record.scheduler == LOCAL:
-        raise RequestError("--array needs Slurm", hint="clusterrun sweep runs here too, one task after another")
+        raise RequestError("--array needs Slurm", hint="use clusterrun sweep, which also runs on this machine")
     indexes, at_once = parse_array(text, max_array_size(cluster.scheduler(base.record.scheduler).slurm))
     arrays, made = _arrays(cluster, base, [{} for _ in indexes], indexes, at_once, whole=True)
     if dry_run:

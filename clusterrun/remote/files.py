@@ -95,7 +95,7 @@ def _rsync(target: Target, host: Host, names: list[str]) -> None:
     except CommandError as error:
         raise SchedulerError(
             "cannot send the project's files: rsync " + ("took too long" if error.timed_out else "cannot be started"),
-            detail=error.detail, hint="install rsync on this machine and on the cluster",
+            detail=error.detail, hint="run the command again" if error.timed_out else "install rsync on this machine",
         ) from error  # fmt: skip
     if done.status in _LOST and not host.is_connected():
         raise Unreachable(f"lost the connection to {host.name}; nothing was run", detail=done.stderr.strip())

@@ -46,7 +46,7 @@ def install(host: Host, python: str | None, wheels: Path | None, note: Callable[
         host,
         f"{shlex.quote(found)} -m venv {place} && {pip} {source} {place}/wheels/{name}"
         f" && rm -rf {place}/wheels && echo {mark} >{place}/wheel.sha256",
-        "install it",
+        "install clusterrun",
     )
     yield f"Installed clusterrun {name.split('-')[1]} on {host.name}, in ~/{INSTALLED}, with {found}"
     yield f"  next    clusterrun --remote {host.name} list"
@@ -71,5 +71,5 @@ def _run(host: Host, command: str, what: str, stdin: str | None = None) -> None:
     if done.status != 0:
         raise SchedulerError(
             f"cannot {what} on {host.name}", detail=done.stderr.strip()[-2000:],
-            hint="if it has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels",
+            hint="if pip there has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels",
         )  # fmt: skip

@@ -21,7 +21,7 @@ _LAST_BYTES = 4 * 1024 * 1024
 
 
 class Row(NamedTuple):
-    """A task: its state, parameters, and the best value of the metric that was asked for, else None."""
+    """A task: its state, parameters, and the best value of the requested metric, else None."""
 
     state: RunState
     parameters: Mapping[str, str]

@@ -42,7 +42,7 @@ def _values(part: str, option: str) -> Iterable[str]:
         return [part]
     first, last = int(match[1]), int(match[2])
     if last < first or last - first >= MOST:
-        raise RequestError(f"{option}: not a range of at most {MOST} numbers: {part}", hint="for example seed=0..4")
+        raise RequestError(f"{option}: {part} must count up, with at most {MOST} numbers", hint="for example seed=0..4")
     return map(str, range(first, last + 1))
 
 
@@ -57,9 +57,9 @@ def read_csv(text: str, source: str) -> list[Set]:
         raise RequestError(f"{source} has no rows", hint="the first line has the names, each further line a set")
     wrong = next((line for line, row in found if len(row) != len(names[1])), None)
     if wrong is not None:
-        raise RequestError(f"{source}:{wrong}: not {len(names[1])} values", hint="give each name a value in each line")
+        raise RequestError(f"{source}:{wrong}: expected {len(names[1])} values", hint="write one value for each column")
     if len(set(names[1])) < len(names[1]):
-        raise RequestError(f"{source}:1: a name is there twice", hint="give each column a name of its own")
+        raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a name of its own")
     return [dict(zip(names[1], row, strict=True)) for _, row in found]
 
 

@@ -22,6 +22,7 @@ from clusterrun.records.sweeps import Sweep
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
+from clusterrun.terminal.units import plural
 
 Notify = Callable[[str], None]
 
@@ -162,7 +163,7 @@ def _send(
             raise
         left = sum(len(array.records) for array in arrays) - len(sent)
         raise type(error)(
-            f"{left} tasks of the sweep were not submitted: {error.message}", detail=error.detail,
+            f"not submitted: {plural(left, 'task')} of the sweep: {error.message}", detail=error.detail,
             hint=f"to submit them later: clusterrun submit --recover {sweep.id}",
         ) from error  # fmt: skip
     finally:

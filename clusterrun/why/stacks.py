@@ -107,7 +107,7 @@ def _reason(answer: str) -> str:
     if lines and lines[-1] == "status 124":
         return f"py-spy did not answer within {_RANK_S} s"
     if "Permission denied" in answer or "Operation not permitted" in answer:
-        return "py-spy may not read the process: the node forbids ptrace (kernel.yama.ptrace_scope, or a container)"
+        return "py-spy cannot read the process: the node forbids ptrace (kernel.yama.ptrace_scope, or a container)"
     return lines[0] if lines else "py-spy printed nothing"
 
 
@@ -132,4 +132,4 @@ def describe(stacks: Sequence[RankStack], left_out: int) -> list[list[str]]:
         more = len(frames) - _MOST_FRAMES
         outer = [f"  ... and {more} outer frames"] if more > 0 else []
         found.append([f"{who}:", *(f"  {frame}" for frame in frames[:_MOST_FRAMES]), *outer])
-    return [*found, [f"not read: {left_out} ranks on other nodes"]] if left_out else found
+    return [*found, [f"not read: {left_out} ranks (only the first {MOST_NODES} nodes are read)"]] if left_out else found

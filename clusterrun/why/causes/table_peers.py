@@ -123,7 +123,7 @@ PEERS: tuple[CauseRow, ...] = (
         "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
     row("network", "exceeded error retry count", r"connect returned (?P<why>Connection (?:refused|timed out)), exceeded error retry count",
-        "NCCL could not connect to another rank: {why}, in all its tries", "the other rank had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, choose the interface that links the nodes (ip -br addr lists them)",
+        "NCCL could not connect to another rank in any of its tries: {why}", "the other rank had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, choose the interface that links the nodes (ip -br addr lists them)",
         "https://github.com/NVIDIA/nccl/issues/1515", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     SIZES,
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",

@@ -99,7 +99,10 @@ def test_nothing_is_deleted_while_a_record_cannot_be_read(desk: Desk) -> None:
     _, tree = with_code(desk, 1, "one\n")
     other, _ = with_code(desk, 2, "two\n", over=False)
     (other.run_dir / "snapshot.json").write_text("{")
-    assert "keeping all saved code: the record of job 102 cannot be read\n" in clean(desk).err and tree.exists()
+    assert (
+        "keeping all saved code: cannot read snapshot.json in the folder of job 102\n" in clean(desk).err
+        and tree.exists()
+    )
 
 
 def test_what_killed_commands_left_is_deleted(desk: Desk) -> None:

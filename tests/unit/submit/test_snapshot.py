@@ -102,7 +102,7 @@ def test_a_script_that_git_ignores_is_saved_too(desk: Desk, project: Path) -> No
 def test_a_script_elsewhere_is_named(desk: Desk, project: Path, tmp_path: Path) -> None:
     write_files(tmp_path, {"other/t.py": "print()\n"})
     _, err = submit(desk, "--gpus-per-node", "1", "--", str(tmp_path / "other/t.py"))
-    assert f"not saved: {tmp_path}/other/t.py, which is outside of {project}\n" in err
+    assert f"not saved: {tmp_path}/other/t.py is outside {project}; the job uses it as it is when it starts\n" in err
 
 
 def test_a_project_in_a_subfolder_is_saved_with_the_rest(

@@ -50,7 +50,7 @@ def test_the_main_thread_of_each_rank_without_the_frames_that_start_the_script(
 
 @pytest.mark.parametrize(("py_spy", "problem"), [
     (None, "py-spy is not installed in the job's environment: run `{python} -m pip install py-spy`;"),
-    ("echo 'Error: Operation not permitted (os error 1)'; exit 1", "py-spy may not read the process"),
+    ("echo 'Error: Operation not permitted (os error 1)'; exit 1", "py-spy cannot read the process"),
     ("echo 'Error: Failed to find python version from target process'; exit 1", "Error: Failed to find python version"),
     ("exit 124", "py-spy did not answer within 20 s"),
     ("true", "py-spy printed nothing"),
@@ -87,4 +87,4 @@ def test_a_deep_stack_is_cut_and_ranks_that_were_not_read_are_counted() -> None:
     deep = RankStack(0, "n1", 1, tuple(f"f{n} (t.py:{n})" for n in range(25)))
     lines = describe([deep], 8)
     assert lines[0][-1] == "  ... and 5 outer frames" and len(lines[0]) == 22
-    assert lines[1] == ["not read: 8 ranks on other nodes"]
+    assert lines[1] == ["not read: 8 ranks (only the first 32 nodes are read)"]
