@@ -38,11 +38,11 @@ def edit_while_pending(site: Site) -> tuple[Job, Job]:
 
     Returns the job once it has ended, and one that was submitted after the edit.
     """
-    make_repository(site.project, {"run.sh": "cat $1; echo script one; pwd\n", "a.txt": "settings one\n"})
+    make_repository(site.project, {"run.sh": "cat $1; echo script one; pwd\n", "a.yaml": "settings one\n"})
     gate = site.submit(*ONE_RANK, "--no-snapshot", "--", "sleep", "600")
-    job = site.submit(*ONE_RANK, "--dependency", f"afterany:{gate.id}", "--", "bash", "run.sh", "a.txt")
-    write_files(site.project, {"run.sh": "cat $1; echo script two; pwd\n", "a.txt": "settings two\n"})
+    job = site.submit(*ONE_RANK, "--dependency", f"afterany:{gate.id}", "--", "bash", "run.sh", "a.yaml")
+    write_files(site.project, {"run.sh": "cat $1; echo script two; pwd\n", "a.yaml": "settings two\n"})
     site.cli("cancel", gate.id)
     site.wait_state(job, "COMPLETED")
-    later = site.submit(*ONE_RANK, "--", "bash", "run.sh", "a.txt")
+    later = site.submit(*ONE_RANK, "--", "bash", "run.sh", "a.yaml")
     return job, later

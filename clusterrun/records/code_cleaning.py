@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterrun.records.cleaning import DELETED, Item, delete
-from clusterrun.records.code_store import FILES, NEW, OBJECTS, SNAPSHOTS, TREES, load_manifest
+from clusterrun.records.code_store import FILES, NEW, OBJECTS, SNAPSHOTS, TREES, is_changed, load_manifest
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
 
@@ -41,13 +41,14 @@ def find_code(base: Path, needed: Collection[str], before: float) -> list[Item]:
 
 
 def find_added(tree: Path) -> str:
-    """Return a file that a run has written into its saved code, empty if none; caches of Python do not count."""
+    """Return a file that a run has written or changed in its saved code, else ""; Python's caches do not count."""
     if tree.name.startswith((NEW, DELETED)):
         return ""
     files, known = tree / FILES, load_manifest(tree) or {}
     added = (
         path for path, info in _walk(files)
-        if _CACHE not in path.parts and not stat.S_ISLNK(info.st_mode) and str(path.relative_to(files)) not in known
+        if _CACHE not in path.parts and not stat.S_ISLNK(info.st_mode)
+        and (str(path.relative_to(files)) not in known or is_changed(info))
     )  # fmt: skip
     return str(next(added, ""))
 
@@ -66,9 +67,10 @@ def delete_code(item: Item) -> bool:
 
 
 def delete_contents(base: Path, before: float) -> None:
-    """Delete the contents that were stored ``before`` and that no folder links to. Raises OSError."""
+    """Delete the contents that no folder links to, and copies that were left unfinished ``before``. Raises OSError."""
     for path, info in _walk(base / RECORDS / SNAPSHOTS / OBJECTS):
-        if info.st_nlink == 1 and info.st_mtime < before:
+        # a submit that misses a content stores it again
+        if info.st_nlink == 1 and (not path.name.startswith(NEW) or info.st_mtime < before):
             path.unlink(missing_ok=True)
 
 

@@ -25,7 +25,9 @@ LIMIT = 500 * 1024 * 1024
 _PLAIN, _EXECUTABLE, _LINK = "100644", "100755", "120000"  # git's modes
 _BLOCK = 1 << 20
 _NEVER_LINKED = frozenset({".git", RECORDS, "__pycache__"})
-_MOST_LINKS = 1000  # in a folder; more is data that no path beside a script names one by one
+_MOST_LINKS = 10_000  # in a folder; of more names only the folders
+_STORED = 1_000_000_000
+"""The modification time of saved files, in epoch seconds: a file with another one was changed by a run."""
 _TRIES = 3
 _NO_LINKS = (errno.EMLINK, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)  # too many links, or none on this file system
 
@@ -75,11 +77,11 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
         safe_files.write(ignore, b"*\n")  # else git would look for new files among the saved ones
     found = _measure(root, files)
     for _ in range(_TRIES):
-        entries = [_save_object(folder / OBJECTS, root, path, blob, info) for path, blob, info in found]
-        manifest = "".join(f"{one.mode}\0{one.content}\0{one.path}\0" for one in entries)
-        data = manifest.encode("utf-8", "surrogateescape")
-        digest = hashlib.sha256(data).hexdigest()[:20]
         with suppress(FileNotFoundError):  # `clean` has deleted an object meanwhile
+            entries = [_save_object(folder / OBJECTS, root, path, blob, info) for path, blob, info in found]
+            manifest = "".join(f"{one.mode}\0{one.content}\0{one.path}\0" for one in entries)
+            data = manifest.encode("utf-8", "surrogateescape")
+            digest = hashlib.sha256(data).hexdigest()[:20]
             _build(folder, digest, data, entries)
             _link_others(folder / TREES / digest / FILES, root, entries)
             return digest
@@ -140,6 +142,7 @@ def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_
         place = objects / entry.name
         if not _is_whole(place, size):
             temporary.chmod(0o555 if mode == _EXECUTABLE else 0o444)
+            os.utime(temporary, (_STORED, _STORED))
             place.parent.mkdir(mode=0o700, exist_ok=True)
             temporary.rename(place)
         return entry
@@ -163,11 +166,17 @@ def _copy(source: Path, target: Path, algorithm: str) -> tuple[str, int]:
 
 
 def _is_whole(place: Path, size: int) -> bool:
-    """Return whether an object is stored; a power failure may have cut it."""
+    """Return whether an object is stored; a power failure may have cut it, or a run of root have changed it."""
     try:
-        return place.stat().st_size == size
+        info = place.lstat()
     except FileNotFoundError:
         return False
+    return info.st_size == size and not is_changed(info)
+
+
+def is_changed(info: os.stat_result) -> bool:
+    """Return whether a saved file was changed or replaced since."""
+    return int(info.st_mtime) != _STORED
 
 
 def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> None:
@@ -175,6 +184,7 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
     tree = folder / TREES / digest
     with suppress(FileNotFoundError):
         os.utime(tree)  # `clean` keeps a folder that was used lately
+        _repair(folder, tree / FILES, entries)
         return
     new = folder / TREES / f"{NEW}{os.urandom(8).hex()}"
     try:
@@ -202,6 +212,20 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
             shutil.rmtree(new, ignore_errors=True)
 
 
+def _repair(folder: Path, files: Path, entries: Iterable[Entry]) -> None:
+    """Put saved files back that a run has deleted or changed; what it has written stays beside them."""
+    for entry in entries:
+        path = files / entry.path
+        try:
+            if entry.is_link or not is_changed(path.lstat()):
+                continue
+            path.rename(f"{path}.changed-{os.urandom(4).hex()}")
+        except (FileNotFoundError, NotADirectoryError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):  # another submit has done it
+            _link(folder / OBJECTS / entry.name, path)
+
+
 def _link_others(files: Path, root: Path, entries: Iterable[Entry]) -> None:
     """Link from the saved folders to what else lies in the project's: data and outputs beside a script's own file."""
     saved: dict[str, set[str]] = {"": set()}
@@ -211,12 +235,18 @@ def _link_others(files: Path, root: Path, entries: Iterable[Entry]) -> None:
             saved.setdefault("/".join(parts[:depth]), set()).add(name)
     for folder, names in saved.items():
         try:
-            others = {one.name for one in (root / folder).iterdir()} - names - _NEVER_LINKED
+            with os.scandir(root / folder) as here:
+                others = {one.name: one.is_dir() for one in here if one.name not in names | _NEVER_LINKED}
+            with os.scandir(files / folder) as there:
+                links = {one.name for one in there if one.is_symlink()} - names
         except OSError:  # deleted meanwhile
             continue
-        for name in others if len(others) <= _MOST_LINKS else ():
-            with suppress(FileExistsError):
-                (files / folder / name).symlink_to(root / folder / name)
+        for name in links - others.keys():  # gone from the project: a script may make it again
+            (files / folder / name).unlink(missing_ok=True)
+        for name in others.keys() - links:
+            if len(others) <= _MOST_LINKS or others[name]:
+                with suppress(FileExistsError):
+                    (files / folder / name).symlink_to(root / folder / name)
 
 
 def _link(place: Path, target: Path) -> None:
@@ -227,3 +257,4 @@ def _link(place: Path, target: Path) -> None:
             raise
         target.write_bytes(place.read_bytes())
         target.chmod(place.stat().st_mode & 0o777)
+        os.utime(target, (_STORED, _STORED))

@@ -65,6 +65,22 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
         values["setup"] = Value([*lines, *own.value], ", ".join(named))
 
 
+def without_environment(recorded: dict[str, Value]) -> None:
+    """Remove the Python of recorded values, and the setup line that activates its environment."""
+    python, setup = recorded.pop("python", None), recorded.pop("setup", None)
+    if setup is None:
+        return
+    folder = Path(python.value).parents[1] if python is not None else Path("/")
+    quoted = shlex.quote(str(folder))
+    kept = [
+        line for line in setup.value
+        if line not in _activate_venv(folder, {}) and not line.startswith(f"export CONDA_PREFIX={quoted} ")
+        and not line.endswith(f"conda activate {quoted}")
+    ]  # fmt: skip
+    if kept:
+        recorded["setup"] = Value(kept, setup.source)
+
+
 def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
     """Return the absolute path of the job's Python. Links are kept: a virtual environment's Python is one."""
     if value is not None:

@@ -15,6 +15,7 @@ from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
+from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.request import NOTIFY, SubmitArgs
 from clusterrun.submit.typed_launch import with_local_rank
@@ -53,6 +54,8 @@ def resubmit_args(
         recorded["set"] = replace(recorded["set"], value=others)
     if "secret" in typed and "secret" in recorded:
         typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
+    if {"python", "venv", "conda"} & typed.keys():
+        without_environment(recorded)
     values = profiles.merge([typed, recorded])
     work = _with_words(work, words)
     if isinstance(work, Script | Module):

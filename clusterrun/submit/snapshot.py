@@ -72,7 +72,13 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
             ) from error  # fmt: skip
         notify(f"code not saved: {why}; the job will run the files as they are when it starts")
         return {}
-    saved = _save(tree, spec.work, plan.record.root)
+    try:
+        saved = _save(tree, spec.work, plan.record.root)
+    except RequestError as error:
+        if spec.snapshot:
+            raise
+        notify(f"code not saved: {error.message}; the job will run the files as they are when it starts")
+        return {}
     notify(f"code: {saved.line}, saved")
     if isinstance(spec.work, Script) and not saved_path(spec.work.path, saved.root):
         notify(f"not saved: {spec.work.path} is outside {saved.root}; the job uses it as it is when it starts")
@@ -93,8 +99,11 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
         return spec
     again = f"clusterrun resubmit {run.job_id or run.run_id}"
     files = tree_of(run, snapshot) / code_store.FILES
-    if not files.is_dir():
-        raise RequestError(f"the saved code of run {run.run_id} has been deleted", hint=f"for a new run: {again}")
+    try:
+        os.utime(files.parent)  # `clean` keeps a folder that was used lately
+    except OSError:
+        message = f"the saved code of run {run.run_id} has been deleted"
+        raise RequestError(message, hint=f"for a new run: {again}") from None
     notify(f"code: {snapshot.line}, as saved at the first submission; for a new run with the current code: {again}")
     if not isinstance(spec.work, Script):
         return spec
@@ -117,9 +126,8 @@ def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapsh
     except TooLarge as error:
         largest = ", ".join(f"{path} ({format_bytes(size)})" for size, path in error.largest)
         raise RequestError(
-            f"the code in {tree.root} is too large to save: {format_bytes(error.size)};"
-            f" the limit is {format_bytes(code_store.LIMIT)}",
-            detail=f"the largest files that git tracks: {largest}",
+            f"the code in {tree.root} is too large: {format_bytes(error.size)}; the limit is"
+            f" {format_bytes(code_store.LIMIT)}; largest: {largest}",
             hint="remove data from git, or use --no-snapshot",
         ) from error
     except OSError as error:

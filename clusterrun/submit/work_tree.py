@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,7 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
             modified[rest.split(" ", 9)[-1]] = True
         elif kind == "?" and rest.endswith(".py") and RECORDS not in rest.split("/"):
             new.append(rest)
+    new = [path for path in new if not any(map(_is_environment, _parents(root, path)))]
     files: dict[str, TreeFile] = {}
     submodules = []
     for line in _split(_git(root, environ, "ls-files", "--stage", "-z")):
@@ -80,6 +82,16 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
     files |= {path: TreeFile(path) for path in new}
     changed = len(modified) + len(new)
     return WorkTree(root, head["branch.oid"], head["branch.head"], changed, (*files.values(),), (*submodules,))
+
+
+def _parents(root: Path, path: str) -> Iterator[Path]:
+    return (root / parent for parent in Path(path).parents if parent.name)
+
+
+@cache
+def _is_environment(folder: Path) -> bool:
+    """Return whether a folder is a virtual or a conda environment: no code of the user's."""
+    return (folder / "pyvenv.cfg").exists() or (folder / "conda-meta").exists()
 
 
 def diff(tree: WorkTree, environ: Mapping[str, str]) -> str:

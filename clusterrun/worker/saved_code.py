@@ -20,6 +20,8 @@ from .claim import listed
 from .errors import WorkerError
 
 RECORD = "snapshot.json"
+# the files that a script reads as its code or configuration; it may write into others, and saved ones are read-only
+_READ = (".py", ".sh", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".conf", ".jinja", ".j2")
 FILES, PROJECT = "CLUSTERRUN_SNAPSHOT", "CLUSTERRUN_SNAPSHOT_OF"  # the folder of the saved files, and of the project
 
 
@@ -93,7 +95,7 @@ def _replace(word: str) -> str:
     option, equals, value = word.partition("=")
     if not word.startswith("-"):
         option, equals, value = "", "", word
-    saved = find_saved(value) if value else ""
+    saved = find_saved(value) if value.endswith(_READ) or (value and os.access(value, os.X_OK)) else ""
     return f"{option}{equals}{saved}" if saved and os.path.isfile(saved) else word
 
 

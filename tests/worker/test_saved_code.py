@@ -29,6 +29,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     "print(helper.WHO, pkg.part.WHO, pkg.built.WHO, src_only.WHO)\n",
         "helper.py": "WHO = 'saved'\n", "a.yaml": "", "pkg/__init__.py": "", "pkg/part.py": "WHO = 'saved'\n",
         "pkg/__main__.py": "import helper; print(helper.WHO)\n", "src/src_only.py": "WHO = 'saved'\n",
+        "results.json": "",
     })  # fmt: skip
     files = folder / ".clusterrun" / "snapshots" / "trees" / DIGEST / "files"
     files.parent.mkdir(parents=True)
@@ -50,6 +51,7 @@ def saved(project: Path, name: str) -> str:
 @pytest.mark.parametrize(("word", "replaced"), [
     ("a.yaml", True), ("./a.yaml", True), ("pkg/../a.yaml", True), ("data.csv", False), ("pkg", False), ("1e-4", False),
     ("--config", False), ("", False), ("--config=", False), ("x" * 5000, False), ("/etc/passwd", False),
+    ("results.json", False),
 ])  # fmt: skip
 def test_saved_files_in_arguments_are_replaced(project: Path, word: str, replaced: bool) -> None:
     assert saved_code.replace_files([word]) == [saved(project, "a.yaml") if replaced else word]

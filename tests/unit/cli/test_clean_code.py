@@ -39,7 +39,8 @@ def with_code(desk: Desk, number: int, text: str, *, over: bool = True) -> tuple
 def age(desk: Desk) -> None:
     """All saved code was used long ago."""
     for path in (desk.project / ".clusterrun/snapshots").rglob("*"):
-        os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
+        if not path.is_file() or path.name.startswith(code_store.NEW) or path.name == "manifest":
+            os.utime(path, (LONG_AGO, LONG_AGO), follow_symlinks=False)
 
 
 def contents(desk: Desk) -> set[str]:

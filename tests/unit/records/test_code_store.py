@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.records import code_store
+from clusterrun.records import code_cleaning, code_store
 from clusterrun.records.code_store import FILES, NEW, TooLarge, load_manifest, save, tree_folder
 from tests.git_projects import git, write_files
 
@@ -215,3 +216,33 @@ def test_a_manifest_that_is_missing_or_damaged(project: Path) -> None:
     digest = save(project, project, FILES_OF_IT)
     (tree_folder(project, digest) / "manifest").write_bytes(b"100644\0abc")
     assert load_manifest(tree_folder(project, digest)) == {}
+
+
+def test_what_a_run_changed_or_deleted_is_put_back_and_its_file_is_kept(project: Path) -> None:
+    files = saved(project, save(project, project, FILES_OF_IT))
+    content = (files / "train.py").read_text()
+    (files / "train.py").rename(files / "moved")
+    write_files(files, {"train.py": "result\n"})
+    (files / "src/model.py").unlink()
+    assert saved(project, save(project, project, FILES_OF_IT)) == files
+    assert (files / "train.py").read_text() == content and (files / "src/model.py").read_text() == "b\n"
+    (changed,) = files.glob("train.py.changed-*")
+    assert changed.read_text() == "result\n"
+    assert code_cleaning.find_added(files.parent) in (str(changed), str(files / "moved"))
+
+
+def test_a_content_that_root_changed_in_place_is_stored_anew(project: Path) -> None:
+    files = saved(project, save(project, project, FILES_OF_IT))
+    content = (files / "train.py").read_bytes()
+    (files / "train.py").chmod(0o644)
+    (files / "train.py").write_bytes(b"x" * len(content))
+    save(project, project, FILES_OF_IT)
+    assert (files / "train.py").read_bytes() == content
+
+
+def test_a_folder_that_is_gone_from_the_project_can_be_made_again(project: Path) -> None:
+    write_files(project, {"outputs/a": ""})
+    files = saved(project, save(project, project, FILES_OF_IT))
+    shutil.rmtree(project / "outputs")
+    save(project, project, FILES_OF_IT)
+    (files / "outputs").mkdir()

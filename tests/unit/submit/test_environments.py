@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
+from clusterrun.submit.environments import without_environment
 from clusterrun.submit.request import Request, SubmitArgs, load_request
 
 
@@ -104,3 +105,14 @@ def test_a_mistake_is_one_line_with_what_to_do(
     with pytest.raises(RequestError) as caught:
         load(place, **options)
     assert message.format(place=place) in str(caught.value) and hint.format(place=place) in caught.value.hint
+
+
+@pytest.mark.parametrize("other", ["conda", "venv", "plain"])
+def test_a_changed_environment_leaves_no_line_of_the_recorded_one(place: Path, other: str) -> None:
+    folder = python(place / "old env")
+    if other == "conda":
+        (folder / "etc" / "profile.d").mkdir(parents=True)
+        (folder / "etc" / "profile.d" / "conda.sh").touch()
+    recorded = load(place, **{"venv" if other == "venv" else "conda": str(folder)}, setup=["echo x"]).values
+    without_environment(recorded)
+    assert "python" not in recorded and recorded["setup"].value == ["echo x"]

@@ -139,11 +139,19 @@ def test_a_git_that_cannot_list_the_code_stops_no_submission(
     assert said.status == 2 and "clusterrun: --snapshot: git cannot list the code: git: " in said.err
 
 
-def test_code_that_is_too_large_is_refused(desk: Desk, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_is_too_large_is_not_saved(desk: Desk, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(code_store, "LIMIT", 4)
+    run_dir, err = submit(desk, *SCRIPT)
+    assert snapshot(run_dir) is None and f"code not saved: the code in {project} is too large: " in err
+
+
+def test_with_snapshot_code_that_is_too_large_is_refused(
+    desk: Desk, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(code_store, "LIMIT", 4)
     desk.slurm.forget()
-    said = desk.type("submit", *SCRIPT)
-    assert said.status == 2 and f"the code in {project} is too large to save: " in said.err
+    said = desk.type("submit", "--snapshot", *SCRIPT)
+    assert said.status == 2 and f"the code in {project} is too large: " in said.err
     assert "train.py" in said.err and "use --no-snapshot" in said.err and desk.slurm.count("sbatch") == 0
     assert not [*(project / ".clusterrun/runs").iterdir()]
 

@@ -120,3 +120,10 @@ def test_a_git_that_gives_no_answer(
     monkeypatch.setenv("PATH", str(tools))
     with pytest.raises(CommandError, match=message):
         load_work_tree(project, {"PATH": str(tools)})
+
+
+@pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
+def test_the_files_of_an_environment_are_no_code(project: Path, mark: str) -> None:
+    write_files(project, {f"env/{mark}": "", "env/lib/site.py": "x\n", "lib/mine.py": "y\n"})
+    found = {file.path for file in load_work_tree(project, os.environ).files}
+    assert "env/lib/site.py" not in found and "lib/mine.py" in found
