@@ -12,9 +12,13 @@ from clusterrun.terminal.ui import Ui
 
 @click.command()
 @click.argument("job_id", metavar="JOBID")
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME",
+    help="A secret of the run that --remote sends from this shell; repeatable.",
+)  # fmt: skip
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, job_id: str, as_json: bool) -> None:
+def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: bool) -> None:
     """Continue a stopped, cancelled or failed run from its checkpoints.
 
     \b
@@ -26,6 +30,10 @@ def resume(ctx: click.Context, job_id: str, as_json: bool) -> None:
     ui = Ui("resume", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
     (job_id,) = find_ids(cluster, [job_id])
+    if secrets and (found := cluster.run(job_id)) is not None:
+        from clusterrun.submit.checks import check_recorded_secrets
+
+        check_recorded_secrets(secrets, found)
     with interrupt_deferred(ui, f"resume {job_id}") as interrupted:
         run = cluster.resume(job_id)
         announce(ui, run, data=True)

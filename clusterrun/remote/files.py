@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from clusterrun.errors import CommandError, RequestError, SchedulerError
 from clusterrun.remote.ssh import LOST, Host, Unreachable
-from clusterrun.remote.target import Target
+from clusterrun.remote.target import Target, make_folder
+from clusterrun.submit.work_tree import is_inside
 from clusterrun.system import safe_files, shell
 from clusterrun.terminal.units import plural
 
@@ -45,15 +47,21 @@ def send(target: Target, host: Host, state: Path) -> None:
 
 
 def list_files(root: Path) -> list[str]:
-    """Return the paths of a project's files from its root: by git, without it all but those in ``SKIPPED``.
+    """Return the paths of a project's files from its root: by git, outside a work tree all but those in ``SKIPPED``.
 
-    Names that are not UTF-8 are left out.
+    Names that are not UTF-8 are left out. Raises RequestError if git fails in a work tree: it alone knows which files
+    are ignored.
     """
-    tracked, others = _git(root, "--cached", "--recurse-submodules"), _git(root, "--others", "--exclude-standard")
-    if tracked is None or others is None:
-        names = list(_walk(root))
-    else:
+    try:
+        tracked, others = _git(root, "--cached", "--recurse-submodules"), _git(root, "--others", "--exclude-standard")
         names = [*tracked, *(name for name in others if not SKIPPED.intersection(name.split("/")))]
+    except CommandError as error:
+        if is_inside(root):
+            raise RequestError(
+                f"cannot list the files of {root} that git does not ignore, so nothing was sent ({error.message})",
+                detail=error.detail, hint=f"try: {shlex.join(['git', '-C', str(root), 'status'])}",
+            ) from error  # fmt: skip
+        names = list(_walk(root))
     return sorted({name for name in names if os.path.lexists(root / name)})
 
 
@@ -70,12 +78,9 @@ def check_size(root: Path, names: list[str]) -> None:
         )
 
 
-def _git(root: Path, *which: str) -> list[str] | None:
-    try:
-        done = shell.run(["git", "ls-files", "-z", *which], env=os.environ, cwd=root)
-    except CommandError:
-        return None  # no git: the folder is walked
-    return [name for name in done.stdout.split("\0") if name] if done.status == 0 else None
+def _git(root: Path, *which: str) -> list[str]:
+    done = shell.check_output(["git", "ls-files", "-z", *which], env=os.environ, cwd=root)
+    return [name for name in done.split("\0") if name]
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -87,7 +92,7 @@ def _walk(root: Path) -> Iterator[str]:
 def _rsync(target: Target, host: Host, names: list[str]) -> None:
     argv = [
         "rsync", "--archive", "--from0", "--files-from=-", "--delete-missing-args", "--chmod=go-w",
-        f"--rsh={host.rsh}", f"--rsync-path=cd && umask 022 && mkdir -p {target.folder} && rsync",
+        f"--rsh={host.rsh}", f"--rsync-path=cd && {make_folder(target.folder)} && rsync",
         f"{target.root}/", f"{host.name}:{target.folder}/",
     ]  # fmt: skip
     try:

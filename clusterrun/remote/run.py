@@ -21,7 +21,7 @@ from clusterrun.config.profiles import load_job
 from clusterrun.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.logs.frames import Place, read_frames, read_job
 from clusterrun.remote.ssh import LOST, Host, Unreachable
-from clusterrun.remote.target import Target
+from clusterrun.remote.target import Target, make_folder
 from clusterrun.submit.identity import Identity
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
@@ -158,7 +158,7 @@ class Session:
         """Return the line of bash that runs clusterrun in the project's folder there."""
         place = shlex.quote(str(PurePosixPath(self.target.folder) / self.target.below))
         return (
-            f"cd && (umask 022; mkdir -p {place}) && cd {place} || exit 3; c=$HOME/{INSTALLED}/bin/clusterrun; "
+            f"cd && {make_folder(place)} && cd {place} || exit 3; c=$HOME/{INSTALLED}/bin/clusterrun; "
             f'[ -x "$c" ] || c=$(type -P clusterrun) || exit {NOT_INSTALLED}; '
             f'CLUSTERRUN_REMOTE={kind} exec "$c" {shlex.join(words)}'
         )

@@ -16,6 +16,7 @@ from clusterrun.remote.wheel import make_wheel
 _PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
 _USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 _TIMEOUT = 900.0
+_NO_NETWORK = "if pip there has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels"
 
 
 def install(host: Host, python: str | None, wheels: Path | None, note: Callable[[str], None]) -> Iterator[str]:
@@ -42,12 +43,9 @@ def install(host: Host, python: str | None, wheels: Path | None, note: Callable[
         _run(host, f"base64 -d >{place}/wheels/{shlex.quote(file)}", f"copy {file}", base64.b64encode(data).decode())
     source = f"--no-index --find-links {place}/wheels" if wheels is not None else ""
     pip = f"{place}/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --force-reinstall"
-    _run(
-        host,
-        f"{shlex.quote(found)} -m venv {place} && {pip} {source} {place}/wheels/{name}"
-        f" && rm -rf {place}/wheels && echo {mark} >{place}/wheel.sha256",
-        "install clusterrun",
-    )
+    _run(host, f"{shlex.quote(found)} -m venv {place}", "make a virtual environment")
+    _run(host, f"{pip} {source} {place}/wheels/{name}", "install clusterrun", hint=_NO_NETWORK if not source else "")
+    _run(host, f"rm -rf {place}/wheels && echo {mark} >{place}/wheel.sha256", "finish the installation")
     yield f"Installed clusterrun {name.split('-')[1]} on {host.name}, in ~/{INSTALLED}, with {found}"
     yield f"  next    clusterrun --remote {host.name} list"
 
@@ -66,10 +64,7 @@ def _find_python(host: Host, python: str | None) -> str:
     )
 
 
-def _run(host: Host, command: str, what: str, stdin: str | None = None) -> None:
+def _run(host: Host, command: str, what: str, stdin: str | None = None, hint: str = "") -> None:
     done = host.run(command, stdin=stdin, timeout=_TIMEOUT)
     if done.status != 0:
-        raise SchedulerError(
-            f"cannot {what} on {host.name}", detail=done.stderr.strip()[-2000:],
-            hint="if pip there has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels",
-        )  # fmt: skip
+        raise SchedulerError(f"cannot {what} on {host.name}", detail=done.stderr.strip()[-2000:], hint=hint)

@@ -69,3 +69,11 @@ def default_folder(root: Path) -> str:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", root.name)[:40].lstrip("._-") or "project"
     mark = hashlib.sha256(os.fsencode(f"{os.uname().nodename}:{root}")).hexdigest()[:8]
     return f"{PROJECTS}/{name}-{mark}"
+
+
+def make_folder(path: str) -> str:
+    """Return the command of bash that makes a folder there for its owner alone; an existing one stays as it is.
+
+    ``path`` is quoted already. A umask, since ``mkdir -p -m`` sets the mode of the last folder only.
+    """
+    return f"(umask 077; mkdir -p {path})"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.spec import JobSpec
+from clusterrun.records import run_record
+from clusterrun.records.run_record import RunRecord
 from clusterrun.submit import request
 from clusterrun.submit.notify_target import check_address
 from clusterrun.system import shell
@@ -37,9 +40,23 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
     for name in names:
         value = environ.get(name)
         if not value:
-            raise RequestError(f"--secret: {name} is not set in this shell", hint=f"export {name}=…, then try again")
+            hint = f"export {name}=…, then try again"
+            if "CLUSTERRUN_REMOTE" in os.environ:  # the user's machine sends the variables that its command line names
+                hint = f"export {name}=… on your machine, and add --secret {name}"
+            raise RequestError(f"--secret: {name} is not set in this shell", hint=hint)
         if len(value) >= SHORTEST_SECRET and value in stored:
             raise RequestError(
                 f"--secret: the script and the run's records would contain the value of {name}",
                 hint=f"let the program read the variable {name} itself, instead of passing ${name} as an argument",
+            )
+
+
+def check_recorded_secrets(names: Iterable[str], run: RunRecord) -> None:
+    """Raise RequestError for a name that a run was submitted without: its ranks get no other variables."""
+    recorded = (run_record.read_json(run.run_dir / "spec.json") or {}).get("secrets", ())
+    for name in names:
+        if name not in recorded:
+            raise RequestError(
+                f"--secret: run {run.run_id} was submitted without {name[:40]!r}",
+                hint=f"its secrets: {' '.join(recorded)}" if recorded else "it has no secrets; remove --secret",
             )

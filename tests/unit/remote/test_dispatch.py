@@ -129,6 +129,16 @@ def test_a_submission_has_an_identity_and_secrets_that_no_command_line_shows(
     assert "s3cret" not in cluster.calls and "s4cret" not in cluster.calls + "".join(cluster.ran())
 
 
+@pytest.mark.parametrize("words", [["resume", "5"], ["resubmit", "5"], ["submit", "--recover", "5"]])
+def test_a_secret_is_sent_again_for_a_run_that_has_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setenv("A_TOKEN", "s3cret")
+    assert run("--remote", "h", *words, "--secret", "A_TOKEN") == 0
+    assert json.loads(cluster.sent)["environ"]["A_TOKEN"] == "s3cret"
+    assert cluster.ran()[0].endswith(f": {' '.join(words)} --secret A_TOKEN") and "s3cret" not in cluster.calls
+
+
 def test_a_submission_whose_connection_is_lost_is_looked_up_not_sent_again(
     cluster: Cluster, capfd: pytest.CaptureFixture[str]
 ) -> None:

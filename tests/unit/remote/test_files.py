@@ -42,12 +42,44 @@ def test_without_git_all_but_outputs(cluster: Cluster) -> None:
     assert list_files(Path.cwd()) == ["a.py", "sub/b c.py"]
 
 
+def test_nothing_is_sent_if_git_cannot_name_the_ignored_files(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make("sub/a.py", ".env")
+    Path(".gitignore").write_text(".env\n")
+    git("init", "-q")
+    Path(".git/config").write_text("[broken\n")
+    assert refused() == 2
+    said = capfd.readouterr().err
+    assert "so nothing was sent (git: exit 128)\n" in said and "| fatal: bad config line" in said
+    assert f"hint: try: git -C {Path.cwd()} status\n" in said
+    assert "rsync" not in cluster.calls and cluster.ran() == []
+    monkeypatch.chdir("sub")  # below the top, which git does not name
+    assert refused() == 2 and "rsync" not in cluster.calls
+
+
+def test_without_the_program_git_a_work_tree_is_not_sent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    make("a.py", ".env")
+    git("init", "-q")
+    monkeypatch.setenv("PATH", str(cluster.folder))
+    with pytest.raises(RequestError, match="could not be started"):
+        list_files(Path.cwd())
+    Path(".git").rename("../git-is-gone")
+    assert list_files(Path.cwd()) == [".env", "a.py"]
+
+
 def test_too_much_is_refused_with_the_largest(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     make("a.py", "large")
     monkeypatch.setattr(files, "LIMIT", 10)
     Path("large").write_bytes(b"x" * 11)
     with pytest.raises(RequestError, match="the largest is large"):
         check_size(Path.cwd(), ["a.py", "large"])
+
+
+def refused() -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["--remote", "h", "render"])
+    return int(stop.value.code or 0)
 
 
 def send(cluster: Cluster) -> list[str]:
@@ -68,6 +100,24 @@ def test_files_there_follow_those_here(cluster: Cluster) -> None:
     Path("sub/b.py").unlink()
     make("c.py")
     assert send(cluster) == ["a.py", "c.py", "sub/output", "with space"]
+
+
+def test_the_folders_there_are_for_their_owner_alone_unless_they_exist(cluster: Cluster) -> None:
+    make("a.py", "sub/b.py")
+    there = cluster.home / default_folder(Path.cwd())
+    modes = lambda: [path.stat().st_mode & 0o777 for path in (there.parent, there)]  # noqa: E731
+    send(cluster)
+    assert modes() == [0o700, 0o700]
+    there.chmod(0o750)
+    send(cluster)
+    assert modes() == [0o700, 0o750]
+
+
+def test_a_command_that_sends_no_files_makes_the_same_folder(cluster: Cluster) -> None:
+    with pytest.raises(SystemExit):
+        main(["--remote", "h", "list"])
+    there = cluster.home / default_folder(Path.cwd())
+    assert [path.stat().st_mode & 0o777 for path in (there.parent, there)] == [0o700, 0o700]
 
 
 def test_nothing_is_deleted_that_was_not_sent(cluster: Cluster) -> None:

@@ -46,7 +46,9 @@ def test_what_would_not_work_is_refused(desk: Desk, options: list[str], text: st
     assert text in message and "abc" not in message + hint
 
 
-def test_resume_and_resubmit_need_the_value_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def ended(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job 101 has the secret MY_TOKEN and was cancelled; the shell has lost the variable."""
     desk.slurm.answer("sbatch", "101\n")
     desk.set(MY_TOKEN=VALUE)
     said = desk.type("submit", "--json", *WORDS, "--secret", "MY_TOKEN", "--", "train.py")
@@ -55,11 +57,35 @@ def test_resume_and_resubmit_need_the_value_again(desk: Desk, monkeypatch: pytes
     monkeypatch.delenv("MY_TOKEN")
     claim(run)
     attempt(run, end=end(143, signal="TERM"))
+
+
+def test_resume_and_resubmit_need_the_value_again(desk: Desk, ended: None) -> None:
     sent = desk.slurm.count("sbatch")
     for verb in ("resubmit", "resume"):
         said = desk.type(verb, "101")
         assert said.status == 2 and "--secret: MY_TOKEN is not set in this shell" in said.err
     assert desk.slurm.count("sbatch") == sent
+
+
+@pytest.mark.parametrize("verb", ["resubmit", "resume"])
+def test_a_command_of_another_machine_names_the_secret_again(
+    desk: Desk, ended: None, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setenv("CLUSTERRUN_REMOTE", "end")
+    said = desk.type(verb, "101", "--no-check") if verb == "resubmit" else desk.type(verb, "101")
+    assert said.status == 2 and "hint: export MY_TOKEN=… on your machine, and add --secret MY_TOKEN\n" in said.err
+    desk.set(MY_TOKEN=VALUE)
+    desk.slurm.answer("sbatch", "102\n")
+    desk.slurm.forget()
+    said = desk.type(verb, "101", "--secret", "MY_TOKEN", *(["--no-check"] if verb == "resubmit" else []))
+    assert said.status == 0, said.err
+    assert desk.slurm.count("sbatch") == 1
+
+
+def test_resume_takes_no_secret_that_the_run_does_not_have(desk: Desk, ended: None) -> None:
+    desk.set(MY_TOKEN=VALUE, OTHER=VALUE)
+    message, hint = refused(desk, "resume", "101", "--secret", "MY_TOKEN", "--secret", "OTHER", calls=True)
+    assert message.endswith("was submitted without 'OTHER'") and hint == "its secrets: MY_TOKEN"
 
 
 def test_a_value_that_would_be_stored_is_refused(desk: Desk) -> None:
