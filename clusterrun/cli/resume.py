@@ -30,7 +30,7 @@ def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: b
     ui = Ui("resume", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
     (job_id,) = find_ids(cluster, [job_id])
-    if secrets and (found := cluster.run(job_id)) is not None:
+    if secrets and (found := cluster.run(job_id)) is not None and found.mine:
         from clusterrun.submit.checks import check_recorded_secrets
 
         check_recorded_secrets(secrets, found)

@@ -52,7 +52,7 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
 
 
 def check_recorded_secrets(names: Iterable[str], run: RunRecord) -> None:
-    """Raise RequestError for a name that a run was submitted without: its ranks get no other variables."""
+    """Raise RequestError for a name that is not among the secrets a run was submitted with."""
     recorded = (run_record.read_json(run.run_dir / "spec.json") or {}).get("secrets", ())
     for name in names:
         if name not in recorded:
