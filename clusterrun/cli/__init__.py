@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -202,14 +203,21 @@ def _profile_names_remote() -> bool:
     while folder:
         paths.append(os.path.join(folder, "clusterrun.toml"))  # noqa: PTH118
         folder = folder.rpartition("/")[0]
-    for path in paths:
-        try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                if b"remote" in file.read(256_000):
-                    return True
-        except OSError:
-            continue
-    return False
+    return any(map(_has_word, paths))
+
+
+def _has_word(path: str) -> bool:
+    """Return whether a plain file contains ``remote``; a FIFO or a device must not block the command."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and b"remote" in os.read(descriptor, 256_000)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _run_remote(
