@@ -50,6 +50,15 @@ def test_it_can_be_cancelled_at_once(desk: Desk, runs: list[Path]) -> None:
     assert [run.exists() for run in runs] == [True] * 4 + [False]
 
 
+def test_tasks_that_a_command_on_another_host_may_still_send_are_not_deleted(desk: Desk, runs: list[Path]) -> None:
+    tasks(desk, runs, "PENDING")
+    (one,) = (runs[4] / "submissions").glob("*.json")
+    one.write_text(json.dumps(json.loads(one.read_text()) | {"submitter": ["another-host", 5, 7]}))
+    said = desk.type("cancel", "train")
+    assert said.status == 75 and "cannot tell whether" in said.err, said
+    assert runs[4].exists() and desk.slurm.count("scancel") == 0
+
+
 def test_a_cancel_that_fails_deletes_nothing(desk: Desk, runs: list[Path]) -> None:
     tasks(desk, runs, "PENDING")
     desk.slurm.answer("scancel", err="scancel: error: Unable to contact slurm controller\n", status=1)
