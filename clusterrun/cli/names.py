@@ -39,7 +39,7 @@ def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False) -
 
 
 def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
-    """Return the sweep that a name, a job id or a run id belongs to, and the newest run id of each task.
+    """Return the sweep that a name, a job id or a run id belongs to, and the newest run id of each task, empty if none.
 
     Raises NoSuchJob if there is none.
     """
@@ -49,7 +49,7 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
     sweep = sweep_of(run) if run is not None else None
     if sweep is None:
         raise NoSuchJob(f"{word[:40]} is not a sweep", hint="give the name of a sweep, or a job id of one of its tasks")
-    return sweep, [task.runs[-1] for task in sweep.tasks]
+    return sweep, sweep.newest_runs()
 
 
 def _first_task(cluster: Cluster, word: str) -> str:
@@ -71,7 +71,7 @@ def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
     sweep = sweep_of(newest)
     if sweep is None:  # the command that made it was interrupted
         return [(_id_of(run), run.run_id) for run in cluster.store(newest.root).here() if run.sweep == newest.sweep]
-    run_ids = [task.runs[-1] for task in sweep.tasks]
+    run_ids = [run_id for run_id in sweep.newest_runs() if run_id] or [found]
     first = cluster.store(newest.root).by_run_id(run_ids[0])
     return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
 

@@ -118,7 +118,9 @@ def resubmit_failed(
     cluster = session.cluster(ui.note)
     before, run_ids = find_sweep(cluster, word)
     store = cluster.store(before.root)
-    runs = [run for run_id in run_ids if (run := store.by_run_id(run_id)) is not None]
+    runs = [run for run_id in run_ids if run_id and (run := store.by_run_id(run_id)) is not None]
+    if gone := run_ids.count(""):
+        ui.note(f"{plural(gone, 'task')} without a run: deleted before submission or by clean; not submitted again")
     states = cluster.states(runs)
     again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
     unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
@@ -134,17 +136,17 @@ def resubmit_failed(
     args, folder = resubmit_args(again[0], changes, None, cluster.cwd, cluster.environ, ui.note)
     there = session.cluster(ui.note, cwd=folder)
     base = there.plan(args)
+    size = max_array_size(there.scheduler(base.record.scheduler).slurm)
     first = [run.submissions[0].task for run in again]
     indexes = [index for index in first if index is not None]
-    indexes = indexes if len(set(indexes)) == len(again) else list(range(len(again)))
+    indexes = indexes if len(set(indexes)) == len(again) else [i % size for i in range(len(again))]
     tasks = [task_again(run, changes, before.parameters(run.run_id), i) for run, i in zip(again, indexes, strict=True)]
-    size = max_array_size(there.scheduler(base.record.scheduler).slurm)
     arrays = plan_arrays(base, tasks, size, before.id, before.at_once)
     new = {run.run_id: plan.record.run_id
            for run, plan in zip(again, (one for array in arrays for one in array.plans), strict=True)}  # fmt: skip
     made = replace(before, tasks=tuple(
-        SweepTask(task.parameters, (*task.runs, *([new[task.runs[-1]]] if task.runs[-1] in new else [])))
-        for task in before.tasks
+        SweepTask(task.parameters, (*task.runs, *([new[newest]] if newest in new else [])))
+        for task, newest in zip(before.tasks, run_ids, strict=True)
     ))  # fmt: skip
     if dry_run:
         check_sweep(ui, there, arrays, skip=not check)
@@ -159,12 +161,13 @@ def submit_arrays(
     before: Sweep | None = None,
 ) -> int:  # fmt: skip
     """Check and submit the arrays of a sweep, print them, and with ``wait`` wait for all; return the exit code."""
-    from clusterrun.submit.snapshot import save_code
+    from clusterrun.submit.snapshot import check_option, save_code
     from clusterrun.submit.sweep_send import submit_sweep
 
     first = arrays[0].plans[0]
     store, scheduler = cluster.store(made.root), cluster.scheduler(first.record.scheduler)
     check_sweep(ui, cluster, arrays, skip=not check)
+    check_option(first.spec, first.submission.workdir)
     store.prepare(first.spec.shared)
     code = save_code(first, cluster.environ, ui.note)
     with interrupt_deferred(ui, f"submit --recover {first.record.run_id}") as interrupted:

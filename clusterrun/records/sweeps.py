@@ -35,7 +35,7 @@ class Sweep:
     """A sweep of the project ``root``.
 
     ``jobs`` has the job number of each array that Slurm accepted, by token, written before the runs' own records; it is
-    empty while sbatch runs.
+    empty while sbatch runs. An array without an entry was never sent, or was refused.
     ``at_once`` is the maximum number of tasks that run at the same time, None without one.
     """
 
@@ -50,10 +50,21 @@ class Sweep:
     def file(self) -> Path:
         return self.root / RECORDS / "sweeps" / f"{self.id}.json"
 
-    def folders(self, *, newest: bool = False) -> list[Path]:
-        """Return the folders of all runs, or with ``newest`` that of the newest run of each parameter set."""
+    def folders(self) -> list[Path]:
+        """Return the folders of all runs."""
         runs = self.root / RECORDS / "runs"
-        return [runs / run for task in self.tasks for run in (task.runs[-1:] if newest else task.runs)]
+        return [runs / run for task in self.tasks for run in task.runs]
+
+    def newest_runs(self) -> list[str]:
+        """Return the run id of each parameter set's newest run that exists, empty for a set without one.
+
+        `cancel` deletes runs that were never submitted, and `clean` old ones.
+        """
+        runs = self.root / RECORDS / "runs"
+        return [
+            next((run for run in reversed(task.runs) if (runs / run / "record.json").exists()), "")
+            for task in self.tasks
+        ]
 
     def parameters(self, run_id: str) -> Mapping[str, str]:
         """Return the parameters of a run; none for a run that is not of this sweep."""
@@ -77,6 +88,13 @@ def save_script(run: RunRecord, script: str) -> None:
 def add_job(sweep: Sweep, token: str, number: str, shared: bool) -> Sweep:
     """Record the job number of an array that Slurm accepted, and return the updated sweep; raises OSError."""
     new = replace(sweep, jobs={**sweep.jobs, token: number})
+    save(new, shared)
+    return new
+
+
+def remove_job(sweep: Sweep, token: str, shared: bool) -> Sweep:
+    """Record that an array did not become a job, and return the updated sweep; raises OSError."""
+    new = replace(sweep, jobs={key: number for key, number in sweep.jobs.items() if key != token})
     save(new, shared)
     return new
 
@@ -110,10 +128,13 @@ def sweep_of(run: RunRecord) -> Sweep | None:
     return load(run.root, run.sweep, run.owner if run.owner >= 0 else None) if run.sweep else None
 
 
-def job_of(run: RunRecord) -> str:
-    """Return the number of the job that a run's array became, by the sweep's file; empty if it is not known."""
+def job_of(run: RunRecord) -> str | None:
+    """Return the number of the job that a run's array became, by the sweep's file.
+
+    It is empty if it is not known, and None if the array was never sent.
+    """
     sweep = sweep_of(run)
-    return sweep.jobs.get(run.submission.token, "") if sweep is not None else ""
+    return sweep.jobs.get(run.submission.token) if sweep is not None else ""
 
 
 def runs_of_script(script: str) -> list[Path]:

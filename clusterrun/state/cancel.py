@@ -38,7 +38,6 @@ def cancel(
     for index, target in enumerate(targets):
         run = target.record
         if run is not None and run.job_id is None:
-            store_of(run).discard(run)  # never submitted: there is only its folder
             found[index] = Cancelled(
                 target.status.id, done=True, detail="the run was never submitted; its folder was removed"
             )
@@ -67,6 +66,7 @@ def cancel(
             if found[index].done and run is not None and index not in noted:
                 reconcile.record_cancel(store_of(run), run, time.time())
         _forget(targets, {index for index in noted if not found[index].done and not found[index].may_be}, store_of)
+    _discard_unsent(targets, store_of)  # last: if scancel fails, nothing was done
     return [(target, found[index]) for index, target in enumerate(targets)]
 
 
@@ -119,6 +119,13 @@ def _forget(targets: Sequence[RunState], indices: Collection[int], store_of: Cal
         with suppress(SchedulerError):
             if run is not None:
                 reconcile.record_cancel(store_of(run), run, run.submission.cancel_asked)
+
+
+def _discard_unsent(targets: Sequence[RunState], store_of: Callable[[RunRecord], Store]) -> None:
+    """Delete the runs that were never submitted, which are only folders."""
+    for run in (target.record for target in targets):
+        if run is not None and run.job_id is None:
+            store_of(run).discard(run)
 
 
 def _may_run(target: RunState) -> bool:

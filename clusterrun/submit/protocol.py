@@ -206,7 +206,8 @@ def choose_job(
 def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
     """Update a submission whose submitter is gone, from a scheduler answer, and return the record.
 
-    The submission is recorded as accepted or as not submitted, or stays as it is. A submission recorded as not
+    The submission is recorded as accepted or as not submitted, or stays as it is. A task of a sweep whose file shows
+    that its array was never sent is not submitted, without any answer. A submission recorded as not
     submitted may still be accepted later.
     """
     submission = record.submission
@@ -217,11 +218,13 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
         return store.commit(record, submission.job(claim.job), claim.cluster)
     if job is not None:
         return store.commit(record, submission.job(job.id.base))
-    if submission.task is not None and (number := sweeps.job_of(record)):
+    number = sweeps.job_of(record) if submission.task is not None else ""
+    if number:
         return store.commit(record, submission.job(number))
     here = submission.submitter[0] == os.uname().nodename
-    settled = now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
-    if submission.state == run_record.SUBMITTING and answered and settled:
+    settled = answered and now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
+    never_sent = number is None and (here or not submission.submitter[1])  # a command of another host may live
+    if submission.state == run_record.SUBMITTING and (settled or never_sent):
         return store.save_submission(record, replace(submission, state=run_record.NOT_SUBMITTED))
     return record
 

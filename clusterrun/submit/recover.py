@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.errors import Ambiguous, NoSuchJob
+from clusterrun.job import LOCAL
 from clusterrun.records import run_record
 from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord
@@ -23,12 +24,15 @@ def recover(
 ) -> RunRecord:  # fmt: skip
     """Finish a run's submission and return its record with the job id; ``store`` is that of the run's project.
 
+    Of a task of a sweep, the submission of all its tasks is finished.
+
     Raises NoSuchJob for another user's run, Ambiguous if it is being submitted or the scheduler does not answer, and
     the errors of ``scheduler_of`` and :func:`protocol.submit`.
     """
     if not run.mine:
         raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
-    if run.submission.state == run_record.ACCEPTED and run.submission.task is None:
+    of_sweep = run.submission.task is not None or (run.scheduler == LOCAL and bool(run.sweep))
+    if run.submission.state == run_record.ACCEPTED and not of_sweep:
         return run
     if run.submission.state != run_record.ACCEPTED and protocol.submitter_is_alive(run.submission.submitter):
         raise Ambiguous(
@@ -36,7 +40,7 @@ def recover(
         )
     scheduler = scheduler_of(run)
     logs = store.prepare(run.shared)
-    if run.submission.task is not None:
+    if of_sweep:
         from clusterrun.submit.sweep_send import recover_sweep  # only a sweep needs it
 
         recover_sweep(run, store, scheduler, lambda one: rebuild_submission(one, logs, environ), notify)

@@ -30,7 +30,7 @@ def stage(
 
     Raises RequestError, after which the run does not exist.
     """
-    _check_option(plan.spec, plan.submission.workdir)
+    check_option(plan.spec, plan.submission.workdir)
     store.prepare(plan.spec.shared)
     about_code: list[str] = []
     code = save_code(plan, environ, about_code.append)
@@ -39,7 +39,7 @@ def stage(
     store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
 
 
-def _check_option(spec: JobSpec, workdir: Path) -> None:
+def check_option(spec: JobSpec, workdir: Path) -> None:
     """Raise RequestError for a --snapshot without code that can be saved."""
     if not spec.snapshot:
         return

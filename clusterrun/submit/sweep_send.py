@@ -100,9 +100,12 @@ def recover_sweep(
 ) -> None:
     """Finish the submission of the sweep that a run belongs to: of each of its arrays find the job, or submit it.
 
+    On this machine each run is a job.
+
     ``rebuild`` returns the submission of a staged run. Raises NoSuchJob if the run is not in the sweep's file, and
     what :func:`protocol.submit_staged` raises.
     """
+    local = scheduler.name == LOCAL
     with store.submitting(run_record.load(run.run_dir.parent / run.sweep) or run):
         sweep = sweeps.sweep_of(run)
         if sweep is None or run.run_dir not in sweep.folders():  # that file is written before the first sbatch
@@ -112,21 +115,24 @@ def recover_sweep(
             )
         arrays: dict[str, list[RunRecord]] = {}
         for record in map(run_record.load, sweep.folders()):
-            if record is not None and record.mine and record.submission.task is not None:
+            if record is not None and record.mine and (local or record.submission.task is not None):
                 arrays.setdefault(record.submission.token, []).append(record)
-        unsent = []
+        unsent, earlier = list[SweepArray](), list[str]()
         for token, records in arrays.items():
             waiting = [one for one in records if one.submission.state != run_record.ACCEPTED]
             number = sweep.jobs.get(token) or next((str(one.job_id.base) for one in records if one.job_id), "")
-            if waiting and not number and token in sweep.jobs:
+            # on this machine the runs are sent in order, so all after the first that waits were never sent
+            if waiting and not number and (not unsent if local else token in sweep.jobs):
                 job = protocol.find_job(scheduler, records, protocol.Clock(), notify)
                 number = job.base if job is not None else ""
+            if local and number and records[0].submission.final is None:
+                earlier.append(number)
             if waiting and number:
-                sweep = sweeps.add_job(sweep, token, number, run.shared)
+                sweep = sweep if local else sweeps.add_job(sweep, token, number, run.shared)
                 protocol.Staged(store, waiting).commit(JobId(number), one_cluster(scheduler.cluster))
             elif waiting:
                 unsent.append(SweepArray([_begin(store, one) for one in waiting], rebuild(waiting[0])))
-        _send(store, scheduler, sweep, unsent, notify, None)
+        _send(store, scheduler, sweep, unsent, notify, None, earlier)
 
 
 def _begin(store: Store, run: RunRecord) -> RunRecord:
@@ -137,11 +143,14 @@ def _begin(store: Store, run: RunRecord) -> RunRecord:
 
 def _send(
     store: Store, scheduler: Scheduler, sweep: Sweep, arrays: Sequence[SweepArray], notify: Notify,
-    undo: Callable[[], None] | None,
+    undo: Callable[[], None] | None, earlier: Sequence[str] = (),
 ) -> list[RunRecord]:  # fmt: skip
-    """Submit arrays in order; ``undo`` deletes all records if the first is refused, without it they stay."""
+    """Submit arrays in order; ``undo`` deletes all records if the first is refused, without it they stay.
+
+    ``earlier`` are the jobs on this machine that count for the limit of the sweep, too.
+    """
     sent: list[RunRecord] = []
-    local, jobs = scheduler.name == LOCAL, list[str]()
+    local, jobs = scheduler.name == LOCAL, [*earlier]
 
     def note(token: str, job: str, shared: bool) -> None:
         nonlocal sweep
@@ -161,6 +170,9 @@ def _send(
         if undo is not None and not sent:
             undo()
             raise
+        if not local:
+            with contextlib.suppress(OSError):  # the next command then looks the array up
+                sweeps.remove_job(sweep, array.submission.token, array.records[0].shared)
         left = sum(len(array.records) for array in arrays) - len(sent)
         raise type(error)(
             f"not submitted: {plural(left, 'task')} of the sweep: {error.message}", detail=error.detail,

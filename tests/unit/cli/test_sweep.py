@@ -144,6 +144,17 @@ def test_resubmit_failed_repeats_those_tasks_with_their_parameters(desk: Desk) -
     assert said.status == 0 and "no task of train has failed" in said.err
 
 
+def test_resubmit_failed_of_several_arrays_keeps_below_maxarraysize(desk: Desk) -> None:
+    data = sweep(desk, "sweep", "--grid", "lr=0..6", "--", "train.py", "{lr}", size=3)
+    queue(desk, *({"i": f"101_{index % 3}", "T": "FAILED", "j": f"train.{token(desk, data, index)[:8]}"}
+                  for index in range(7)))  # fmt: skip
+    desk.slurm.forget()
+    again = sweep(desk, "resubmit", "--failed", "train", size=3)
+    tasks = [line for path in sent(desk) for line in path.read_text().splitlines() if line.startswith("#SBATCH --arr")]
+    assert tasks == ['#SBATCH --array="0-2"', '#SBATCH --array="0-2"', '#SBATCH --array="0"']
+    assert [task["parameters"]["lr"] for task in again["tasks"]] == [*"0123456"]
+
+
 def test_the_best_task_by_a_metric(desk: Desk) -> None:
     data = sweep(desk, "sweep", *GRID, *SCRIPT)
     desk.slurm.answer("squeue", "")
@@ -265,8 +276,9 @@ def test_what_cannot_be_swept_is_refused_and_nothing_written(desk: Desk) -> None
         (["sweep", "--grid", "lr=1,2", "--", "train.py"], "the parameter lr is not used", "write {lr} in the"),
         (["sweep", "--grid", "lr=1,2", "--", "train.py", "{lr}", "{x}"], "no parameter is named x", "known: {lr}"),
         (["sweep", "--file", "no.csv", "--", "train.py"], "--file no.csv: No such file", "path of a CSV"),
+        (["sweep", "--no-check", "--snapshot", "--grid", "lr=1", "--", "train.py", "{lr}"], "not in a git", "git init"),
         (["submit", "--array", "5-1", "--", "train.py"], "not a list of indexes", "0-99%8"),
-        (["submit", "--array", "0-1", "--follow", "--", "train.py"], "--array and --follow", "logs 123_0"),
+        (["submit", "--array", "0-1", "--follow", "--", "train.py"], "--array and --follow", "logs ID_0"),
         (["submit", "--array", "0-1", "--chain", "a", "b"], "cannot be combined", "use one of them"),
     ):
         got = refused(desk, *words)
