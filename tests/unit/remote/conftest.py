@@ -58,7 +58,8 @@ class Cluster:
     @property
     def calls(self) -> str:
         """The command lines of ssh."""
-        return (self.folder / "calls").read_text()
+        path = self.folder / "calls"
+        return path.read_text() if path.exists() else ""
 
     @property
     def sent(self) -> str:
