@@ -36,7 +36,7 @@ def make_repository(folder: Path, files: Mapping[str, str]) -> None:
 def edit_while_pending(site: Site) -> tuple[Job, Job]:
     """Submit a job that waits for another one, edit its script and its settings file, and let it start.
 
-    Returns the job once it has ended, and one that was submitted after the edit.
+    Returns the job after its end, and a job submitted after the edit.
     """
     make_repository(site.project, {"run.sh": "cat $1; echo script one; pwd\n", "a.yaml": "settings one\n"})
     gate = site.submit(*ONE_RANK, "--no-snapshot", "--", "sleep", "600")
@@ -46,3 +46,13 @@ def edit_while_pending(site: Site) -> tuple[Job, Job]:
     site.wait_state(job, "COMPLETED")
     later = site.submit(*ONE_RANK, "--", "bash", "run.sh", "a.yaml")
     return job, later
+
+
+def check_saved_code(site: Site) -> None:
+    """Check that a job runs the code that was submitted, and that `diff` shows a later edit."""
+    job, later = edit_while_pending(site)
+    lines = job.out.read_text().splitlines()
+    for line in ("0: settings one", "0: script one", f"0: {site.project}"):
+        assert line in lines, lines
+    said = site.cli("diff", job.id, later.id).stdout
+    assert "\n-settings one\n+settings two\n" in said and "script two" in said, said

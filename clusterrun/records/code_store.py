@@ -1,8 +1,8 @@
 """The store of saved code: each content once, and a folder of hard links to it for each snapshot.
 
 ``.clusterrun/snapshots/objects/`` has the files by git's id of their content (and ``x`` if executable);
-``trees/<digest>/`` has a ``manifest`` and the folder ``files``. Both are written under another name first, so two
-submits at once, and one that is killed, do no harm. ``files`` also links to what else lies in the project's folders.
+``trees/<digest>/`` has a ``manifest`` and the folder ``files``. Both are written under another name first: two
+submits at the same time are safe, and so is a submit that is killed. ``files`` also links to the project's other files.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _build(folder: Path, digest: str, manifest: bytes, entries: list[Entry]) -> 
     """Make the folder of a snapshot unless it exists; raises FileNotFoundError if an object is gone."""
     tree = folder / TREES / digest
     with suppress(FileNotFoundError):
-        os.utime(tree)  # `clean` keeps a folder that was used lately
+        os.utime(tree)  # `clean` keeps recently used folders
         _repair(folder, tree / FILES, entries)
         return
     new = folder / TREES / f"{NEW}{os.urandom(8).hex()}"

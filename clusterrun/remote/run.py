@@ -1,7 +1,7 @@
 """Run a command line of clusterrun on another host: its streams, its exit code, and lost connections.
 
-The command is the one that was typed. What must not be in a command line there (secrets) and what a second try needs
-(the identity of a submission, places in logs) is sent on standard input: see ``cli/link.py``.
+The host runs the command line as the user typed it. Standard input carries the rest: secrets, which must stay out of
+command lines, and the submission's identity and log offsets, which a second attempt needs. See ``cli/link.py``.
 """
 
 from __future__ import annotations

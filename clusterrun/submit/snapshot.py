@@ -100,7 +100,7 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
     again = f"clusterrun resubmit {run.job_id or run.run_id}"
     files = tree_of(run, snapshot) / code_store.FILES
     try:
-        os.utime(files.parent)  # `clean` keeps a folder that was used lately
+        os.utime(files.parent)  # `clean` keeps recently used folders
     except OSError:
         message = f"the saved code of run {run.run_id} has been deleted"
         raise RequestError(message, hint=f"for a new run: {again}") from None

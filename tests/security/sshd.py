@@ -78,7 +78,7 @@ class LoginNode:
         return self._children(self._children([self._sshd.pid])) + self._children([self._sshd.pid]) if self._sshd else []
 
     def cut(self) -> None:
-        """Cut all connections at once; programs that they started go on."""
+        """Cut all connections at once; the programs they started keep running."""
         for pid in reversed(self.connections()):
             _signal(pid, signal.SIGKILL)
 

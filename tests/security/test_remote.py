@@ -54,7 +54,7 @@ def disconnect(person: Person) -> None:
 
 
 class Follower:
-    """A command of a user that goes on, with what it has printed in files."""
+    """A user's command that is still running; its output is in files."""
 
     def __init__(self, person: Person, folder: Path, *words: str) -> None:
         self.out, self.err = folder / f"{words[0]}.stdout", folder / f"{words[0]}.stderr"

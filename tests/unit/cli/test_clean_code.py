@@ -22,7 +22,7 @@ LONG_AGO = time.time() - 90 * 86400
 
 
 def with_code(desk: Desk, number: int, text: str, *, over: bool = True) -> tuple[RunRecord, Path]:
-    """A run and the folder of its saved code: a file of its own and one that all share."""
+    """A run and the folder of its saved code: its own file, and a file that all runs share."""
     made = run(Store(desk.project, desk.state), number)
     write_files(desk.project, {"train.py": text, "same.py": "same\n"})
     digest = code_store.save(desk.project, desk.project, [("train.py", ""), ("same.py", "")])
