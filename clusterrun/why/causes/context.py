@@ -161,14 +161,15 @@ def _with_nccl_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Se
     if not reason:  # NCCL warns in the other stream
         warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
         reason = next((match["what"] for match in warned if match), "")
-    return replace(best, sentence=f"{best.sentence}: {reason}") if reason else best
+    return replace(best, sentence=f"{best.sentence.rstrip('.')}: {reason}") if reason else best
 
 
 def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
     following = lines[best.index : best.index + _NEAR]  # lines of other ranks may be among them
     after = [split_rank(line)[1].strip() for line in following if line.rank == lines[best.index].rank][:8]
-    last = after[after.index("Last error:") + 1][:200] if "Last error:" in after[:-1] else ""
+    heading = next((n for n, text in enumerate(after[:-1]) if text.endswith("Last error:")), None)
+    last = "" if heading is None else after[heading + 1].removeprefix(after[heading].removesuffix("Last error:"))[:200]
     if last and not _FOLLOWS.search(last):
         return last
     before = (

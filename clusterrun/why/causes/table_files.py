@@ -39,6 +39,8 @@ FILES: tuple[CauseRow, ...] = (
     # the shell continues
     row("permission", ": permission denied", r"(?P<what>/\S+): Permission denied$|: Permission denied$",
         "permission denied[: {what}]", "check the owner and the group permissions of the path", "bash 5.2", "ls -ld[ {folder}]", Strength.HINT, common=True),
+    row("permission", "[errno 13] permission denied: ", r"^ ?\[Errno 13\] Permission denied: (?P<what>.+)",
+        "permission denied: {what}", "check the owner and the group permissions of the path", "https://github.com/MIC-DKFZ/nnUNet/issues/227", "ls -ld[ {folder}]", Strength.HINT),
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
         "write to another file system; some sites mount $HOME read-only on compute nodes, and container images are read-only", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
     row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system error occurred: {what}[: {file}]",
@@ -71,7 +73,7 @@ FILES: tuple[CauseRow, ...] = (
     row("offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",
         "the node cannot reach the internet to download {what} for nltk", "download the data on the login node first (python -m nltk.downloader), into a folder that the compute nodes can read (NLTK_DATA)",
         "https://github.com/NixOS/nixpkgs/pull/215750", "clusterrun submit … --env NLTK_DATA=PATH", Strength.HINT, common=True),
-    row("offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
+    row("offline", "wandb: error|wandb.errors", r"wandb: ERROR (?P<what>Run initialization has timed out|Error communicating with wandb process|.*[Nn]etwork error).*|wandb\.errors\.\S*(?:Comm|Timeout)Error: (?P<what_too>.*)",
         "wandb failed: {what}", "if the node cannot reach wandb, log offline and upload the run from the login node afterwards (wandb sync); if wandb denied access, check the API key, entity and project",
         "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline"),
     row("access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",

@@ -136,7 +136,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
         "MPI could not start: {0}", "the MPI library and the launcher are often incompatible: srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
-        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list"),
+        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list", Strength.HINT),
     TERMINATE,
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",

@@ -54,12 +54,16 @@ PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the installed version of a package may differ from the version that the code expects: compare the output of pip list in the job and on the login node", "Python 3.11",
         "python -m pip list"),
+    row("unused-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
+        "some parameters of the model got no gradient in the last step, which DDP does not expect", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
+        " or use all outputs of the model in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
+        "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: (?!\w+ encountered in).{0,200}(?:nan|inf|overflow|loss)|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
+        r"|FloatingPointError: (?!\w+ encountered in)(?:Loss became infinite or NaN at iteration=(?P<step>\d+)|.{0,200}(?:nan|inf|overflow|loss))|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss or a gradient became NaN or infinite", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
+        "the loss or a gradient became NaN or infinite[ at iteration {step}]", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
         "{what} was found in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",

@@ -36,12 +36,35 @@ def judge(text: str) -> Cause:
         ("store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)"
          "\nRuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=2, worker_count=4, timeout=0:02:00)",
          "ranks-missing", "4 joined, 2 were expected", "delete that file"),
+        ("n5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host) errno 115(Operation now in progress)", "network", "10.0.0.4<56849>", "NCCL_SOCKET_IFNAME"),
+        ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
+        ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
+         " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
+        ("Expected to have finished reduction in the prior iteration before starting a new one.", "unused-parameters", "no gradient", "find_unused_parameters"),
+        ("FloatingPointError: Loss became infinite or NaN at iteration=137!", "nan-loss", "at iteration 137", "learning rate"),
+        ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
+        ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
+        ("PMI2_Init failed to intialize.\nbut OMPI was not built with SLURM's PMI support and therefore cannot", "launch-failed", "SLURM's PMI", "--mpi=pmix"),
         ("n1:7:9 [1] NCCL WARN NET/IB : req 0/1 tag 4 peer 10.0.0.4<4> collective mismatch error, local size 8 remote size 16", "nccl-error", "local size 8", "shapes"),
     ],
 )  # fmt: skip
 def test_line_by_itself_has_its_cause_and_advice(text: str, kind: str, sentence: str, advice: str) -> None:
     cause = judge(text)
     assert (cause.kind, sentence in cause.sentence, advice in cause.advice) == (kind, True, True), cause
+
+
+def test_requeued_job_that_was_cancelled_before_its_restart_says_both() -> None:
+    text = "slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 DUE TO JOB REQUEUE ***"
+    cause = first_cause([[Line("train_1.err", 1, None, text)]], EndFacts(state="CANCELLED"))
+    assert (cause.kind, cause.sentence.partition(" at ")[0]) == ("requeued", "Slurm requeued the job")
+    assert cause.sentence.endswith("; then the job was cancelled")
+
+
+def test_plain_exception_without_a_traceback_header_has_its_place() -> None:
+    assert (
+        judge('  File "/u/build.py", line 60, in check\n    raise Exception(text)\nException: no').place
+        == "/u/build.py:60"
+    )
 
 
 def test_crash_names_the_library_of_open_mpis_and_gdbs_backtraces() -> None:
