@@ -67,6 +67,10 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "returned error code", r"slurmstepd\S*: error: pyxis: .*?(?P<why>URL \S+ returned error code: \d+.*)", "the container could not be started: {why}",
         "for error 401, add your login to enroot's .credentials file or write the image as HOST#PATH:TAG; for error 404, check the image tag; for error 429, import the image once (enroot import) and use the imported file",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
+    # the limit on namespaces gives "No space left on device"
+    row("launch-failed", "create user namespace", r"failed to create user namespace(?:: (?P<why>.*))?", "the container could not be started: the node allows no further user namespace[ ({why})]",
+        "enroot and rootless Apptainer need user namespaces: on this node the limit (sysctl user.max_user_namespaces) is 0 or reached, or the kernel forbids them; try another node, and send your administrators this error",
+        "https://github.com/NVIDIA/pyxis/issues/93", "srun sysctl user.max_user_namespaces"),
     row("launch-failed", "pyxis: ", r"slurmstepd\S*: error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\])\S.*)", "the container could not be started: {why}",
         "enroot or one of its hooks failed on the node: check that the image file and the mounted folders exist on the node; then try another node, or show your administrators this error",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),

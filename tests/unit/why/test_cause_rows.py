@@ -40,6 +40,7 @@ def judge(text: str) -> Cause:
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
          " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
+        ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "no further user namespace", "max_user_namespaces"),
         ("Expected to have finished reduction in the prior iteration before starting a new one.", "unused-parameters", "no gradient", "find_unused_parameters"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=137!", "nan-loss", "at iteration 137", "learning rate"),
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
