@@ -201,6 +201,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         strength = Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE
     else:
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
+        if raised.saves and known.kind in ("disk-full", "quota", "file-system", "read-only", "permission"):
+            finding = replace(finding, sentence=f"{finding.sentence}, while a checkpoint or a model was being saved")
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)
 

@@ -114,10 +114,10 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     """Return what the scheduler did to the job, unless a rank had failed before."""
     findings = list(chain(*by_file))
     mark = next((f for f in findings if f.kind == kind), None)
-    if mark is None and kind == "cancelled":
-        restarted = next((f for f in findings if f.kind in ("preemption", "requeued")), None)
-        if restarted is not None:  # and cancelled before it started again
-            return replace(to_cause(restarted, facts), sentence=f"{restarted.sentence}; then the job was cancelled")
+    if mark is None and kind == "cancelled":  # after a requeue it was cancelled before it started again
+        before = next((f for f in findings if f.kind in ("preemption", "requeued", "interrupted")), None)
+        if before is not None:
+            return replace(to_cause(before, facts), sentence=f"{before.sentence}; then the job was cancelled")
     for found in by_file if kind != "host-memory" else ():
         here = next((f for f in found if f.kind == kind), None)
         before = [f for f in found if here and f.index < here.index and not f.survived]

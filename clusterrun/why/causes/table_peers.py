@@ -66,8 +66,8 @@ PEERS: tuple[CauseRow, ...] = (
         "check what the missing ranks printed, and that WORLD_SIZE and MASTER_ADDR are the same on all nodes",
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "store based barrier",
-        r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)",
-        "the wrong number of ranks joined the process group: {came} joined, {all} were expected",
+        r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)(?:, num_workers_joined=\d+)?(?:, timeout=(?P<waited>[\d:]+))?",
+        "the wrong number of ranks joined the process group: {came} joined[ within {waited}], {all} were expected",
         "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls share one port,"
         " or they share one file (init_method=file://…) that an earlier run left behind: delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),

@@ -54,10 +54,16 @@ PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
         "the installed version of a package may differ from the version that the code expects: compare the output of pip list in the job and on the login node", "Python 3.11",
         "python -m pip list"),
-    row("unused-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
+    row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
         "some parameters of the model got no gradient in the last step, which DDP does not expect", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
         " or use all outputs of the model in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    row("ddp-parameters", "mark a variable ready only once", r"Expected to mark a variable ready only once",
+        "DDP got a second gradient for the same parameter in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); otherwise a parameter is shared or used in two forward passes:"
+        " static_graph=True may help", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
+        "the environment variable {what}, which launchers set for each rank, is not set",
+        "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"

@@ -64,6 +64,8 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
         "Slurm rejected the request: {what}", "choose an account, a partition and a QOS that you may use together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists the valid combinations",
         "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos"),
+    row("launch-failed", "invalid partition specified", r"(?:srun|sbatch|salloc): error: invalid partition specified: +(?P<what>\S+)", "Slurm rejected the request: there is no partition {what}",
+        "sinfo -s lists the partitions that you may use", "Slurm 22.05 src/common/slurm_opt.c", "sinfo -s"),
     row("launch-failed", "returned error code", r"slurmstepd\S*: error: pyxis: .*?(?P<why>URL \S+ returned error code: \d+.*)", "the container could not be started: {why}",
         "for error 401, add your login to enroot's .credentials file or write the image as HOST#PATH:TAG; for error 404, check the image tag; for error 429, import the image once (enroot import) and use the imported file",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),

@@ -35,13 +35,17 @@ def judge(text: str) -> Cause:
         ("srun: error: n1: task 3: Aborted", "crashed", "task 3 on n1", "SIGABRT"),
         ("store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)"
          "\nRuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=2, worker_count=4, timeout=0:02:00)",
-         "ranks-missing", "4 joined, 2 were expected", "delete that file"),
+         "ranks-missing", "4 joined within 0:02:00, 2 were expected", "delete that file"),
         ("n5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host) errno 115(Operation now in progress)", "network", "10.0.0.4<56849>", "NCCL_SOCKET_IFNAME"),
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
          " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
         ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "no further user namespace", "max_user_namespaces"),
-        ("Expected to have finished reduction in the prior iteration before starting a new one.", "unused-parameters", "no gradient", "find_unused_parameters"),
+        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1)", "ddp-parameters", "second gradient", "use_reentrant=False"),
+        ("KeyError: 'LOCAL_RANK'", "exception", "the environment variable LOCAL_RANK", "launcher"),
+        ("sbatch: error: invalid partition specified:  gpu\nsbatch: error: Batch job submission failed: Invalid partition name specified", "launch-failed", "there is no partition gpu", "sinfo"),
+        ("urllib.error.HTTPError: HTTP Error 403: Forbidden", "access", "403: Forbidden", "login node"),
+        ("Expected to have finished reduction in the prior iteration before starting a new one.", "ddp-parameters", "no gradient", "find_unused_parameters"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=137!", "nan-loss", "at iteration 137", "learning rate"),
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
         ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
@@ -59,6 +63,19 @@ def test_requeued_job_that_was_cancelled_before_its_restart_says_both() -> None:
     cause = first_cause([[Line("train_1.err", 1, None, text)]], EndFacts(state="CANCELLED"))
     assert (cause.kind, cause.sentence.partition(" at ")[0]) == ("requeued", "Slurm requeued the job")
     assert cause.sentence.endswith("; then the job was cancelled")
+
+
+def test_cancelled_job_whose_ranks_were_interrupted_says_both() -> None:
+    text = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 7 got signal: 2"
+    cause = first_cause([[Line("train_1.err", 1, None, text)]], EndFacts(state="CANCELLED"))
+    assert (cause.kind, cause.sentence.rpartition("; ")[2]) == ("interrupted", "then the job was cancelled")
+
+
+def test_full_disk_under_a_checkpoint_says_that_it_was_being_saved() -> None:
+    frames = '  File "/v/transformers/trainer.py", line 9, in _save_checkpoint\n    self.save()\n'
+    text = f"Traceback (most recent call last):\n{frames}OSError: [Errno 28] No space left on device"
+    assert judge(text).sentence.endswith("while a checkpoint or a model was being saved")
+    assert "saved" not in judge(text.replace("_save_checkpoint", "train")).sentence
 
 
 def test_plain_exception_without_a_traceback_header_has_its_place() -> None:
