@@ -10,6 +10,9 @@ collectives last changed. watchdog.py judges by it. An old `time` means that the
 node) or has ended, or that the file system takes no writes. A command that runs as a child may be stopped while its
 rank is not. There is no fsync: after a node crash the file may be empty or older.
 
+In a job of many ranks heartbeats are rare. There a rank that stops advancing writes a record with `still` once, and
+another one as soon as it advances again, so that watchdog.py knows within seconds who stands still and who is silent.
+
 A failed write is not reported, and not retried before the next one is due. A write that hangs blocks this thread only;
 but on a dead file system the kernel may keep the process from exiting until that write returns.
 """
@@ -32,6 +35,7 @@ from .distenv import DistEnv
 from .orphans import SupervisorWatch
 from .rank_slots import READS_PER_S, RankSlot
 from .stacks import StackWriter
+from .stall import ANNOUNCE_S, still_after
 from .superseded import end_if_superseded
 
 VERSION = 1
@@ -102,6 +106,10 @@ class Recorder:
         self._collectives: dict[str, int] = {}
         self._mark: object = None
         self._advanced: float | None = None  # monotonic; None until a step or a collective is known
+        self._every = every
+        self._still_after = still_after(every) if self.interval > every else math.inf
+        self._announced = False  # that this rank stands still
+        self._next_request = 0.0
         self._stacks = StackWriter(folder, dist.rank)
         self._supervisor = SupervisorWatch(folder, self.interval, os.environ)
 
@@ -120,8 +128,12 @@ class Recorder:
             self._mark = mark
             self._advanced = now if step is not None or any(self._collectives.values()) else None
         pause, self._polled = now - self._polled, now
-        if self._advanced is not None and pause > STOPPED_INTERVALS * self.interval:
+        if self._advanced is not None and pause > STOPPED_INTERVALS * self._every:
             self._advanced += pause  # this process was suspended, and its main thread with it
+        still = self._advanced is not None and now - self._advanced > self._still_after
+        if still != self._announced:
+            self._announced = still
+            self._due = min(self._due, now + self._random.uniform(0, ANNOUNCE_S))
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
@@ -134,8 +146,9 @@ class Recorder:
 
         The request is a file, which a rank that advances does not open.
         """
-        wrote = self.write_if_due()
-        if self._is_still() or (wrote and self._advanced is None):
+        wrote, now = self.write_if_due(), time.monotonic()
+        if (self._is_still() and now >= self._next_request) or (wrote and self._advanced is None):
+            self._next_request = now + 0.8 * self.interval / POLLS
             self._stacks.write_if_requested()
 
     def look(self) -> None:
@@ -164,6 +177,7 @@ class Recorder:
             "first_step_at": it.first_step_at,
             **it.times(),
             "collectives": self._collectives,
+            "still": self._announced or None,
             "advanced": None if self._advanced is None else time.time() - (time.monotonic() - self._advanced),
             "srun_step": os.environ.get("SLURM_STEP_ID"),
             "tokens_per_second": it.tokens_per_second,
@@ -182,10 +196,10 @@ class Recorder:
                     self.look()
             with contextlib.suppress(Exception):
                 self.poll()
-            time.sleep(self._uneven(self.interval / POLLS))
+            time.sleep(self._uneven(self._every / POLLS))
 
     def _is_still(self) -> bool:
-        return self._advanced is not None and time.monotonic() - self._advanced > self.interval / 2
+        return self._advanced is not None and time.monotonic() - self._advanced > self._every / 2
 
     def _uneven(self, seconds: float) -> float:
         return seconds * self._random.uniform(0.8, 1.2)

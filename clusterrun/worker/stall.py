@@ -3,6 +3,9 @@
 The ranks of one launch advance together, since each waits for the others in a collective. So a launch hangs if no rank
 has advanced for longer than the limit of its phase, and the rank that is behind the others is the cause. A rank whose
 heartbeat is missing while the others stand still is suspected earlier; what its process does decides (probe.py).
+
+In a job of many ranks heartbeats are rare, but a rank that stands still announces it (progress.py). There a rank that
+has not, while most others have, is silent. An announced rank has not advanced since its record.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from typing import Any
 SHORTEST, LONGEST = 60.0, 1800.0  # seconds, of the limit of a step
 SHORTEST_AT_LAST = 600.0  # the same for a launch that no other follows: a file system may hang for some minutes
 STEPS_KEPT = 50
+TIMES_SILENT = 3  # the slowest step, until a silent rank is suspected
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
+ANNOUNCE_S = 3.0  # in which the ranks of a large job that stopped advancing together say so
 DELAYED_S, DELAYED_PACES = 15.0, 2  # between two looks: this process was stopped itself, or waited for the file system
 STARTING = ("starting", "checking", "joining")  # the join barrier has a limit of its own
 #: Seconds without progress in the phases in which no steps are made; a larger --hang-timeout is their limit too.
@@ -34,7 +39,7 @@ class RankMark:
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
     collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
-    process group. `gpu_use` is in percent.
+    process group. `gpu_use` is in percent. `is_announced`: the rank will write as soon as it advances again.
     """
 
     rank: int
@@ -50,6 +55,7 @@ class RankMark:
     gpu_use: float | None = None
     srun_step: str = ""
     first: tuple[int, float] | None = None
+    is_announced: bool = False
 
     @classmethod
     def parse(cls, rank: int, document: Mapping[str, Any]) -> RankMark | None:
@@ -78,6 +84,7 @@ class RankMark:
             gpu_use=number("use", gpu) if isinstance(gpu, dict) else None,
             srun_step=str(document.get("srun_step") or ""),
             first=(first, first_at) if isinstance(first, int) and first_at is not None else None,
+            is_announced=document.get("still") is True and advanced is not None,
         )
 
 
@@ -112,6 +119,7 @@ class Stall:
         self._step_times: deque[float] = deque(maxlen=STEPS_KEPT)
         self._stepped: tuple[int, float] | None = None
         self._longest = 0.0  # without progress, since the last step time
+        self._announced_at = math.inf  # since when most ranks are known to stand still
 
     def look(
         self, now: float, marks: Mapping[int, RankMark], has_ended: Callable[[int], bool] = lambda rank: False
@@ -129,11 +137,18 @@ class Stall:
         self.all_silent = bool(silent) and not fresh
         if not fresh:
             return None
-        known = [mark.still for mark in fresh if mark.still is not None]
+        unannounced = [] if silent else self._find_unannounced(fresh, now, has_ended)
+        if unannounced:
+            late = {mark.rank for mark in unannounced}
+            fresh = [mark for mark in fresh if mark.rank not in late]
+        known = [self._still(mark, now) for mark in fresh if mark.still is not None]
         self._note_steps(min(fresh, key=lambda mark: mark.rank), min(known, default=0.0))
         if silent:
             return self._judge_silent(silent, known, now)
-        return self._judge_still(fresh) if known else None
+        if unannounced and min(known) > TIMES_SILENT * self._slowest_step():
+            limit = max(max(self.limit(mark.phase), self._quiet(mark)) for mark in unannounced)
+            return Suspicion(tuple(sorted(unannounced, key=lambda mark: mark.rank)), True, min(known), limit)
+        return self._judge_still(fresh, now) if known else None
 
     def limit(self, phase: str) -> float:
         """Return the seconds without progress after which a launch with ranks in this phase hangs."""
@@ -159,6 +174,10 @@ class Stall:
     def _silence(self, rank: int, now: float) -> float:
         return now - self._seen[rank][1]
 
+    def _still(self, mark: RankMark, now: float) -> float:
+        """Return for how long a rank that has a step or a collective has not advanced, as far as is known."""
+        return (mark.still or 0.0) + (self._silence(mark.rank, now) if mark.is_announced else 0.0)
+
     def _quiet(self, mark: RankMark) -> float:
         """Return the seconds without a heartbeat after which a rank is silent."""
         usual = max(SILENT_S, SILENT_INTERVALS * mark.interval)
@@ -166,38 +185,51 @@ class Stall:
 
     def _note_steps(self, mark: RankMark, still: float) -> None:
         """Keep the mean step time since the last look, or the longest time without progress if that was longer."""
-        self._longest = max(self._longest, still)
-        if mark.step is None or mark.stepped is None:
-            return
-        before = self._stepped or mark.first  # many steps may be done before the first look
-        if before is not None and mark.step > before[0]:
-            mean = (mark.stepped - before[1]) / (mark.step - before[0])
-            self._step_times.append(max(mean, self._longest))
-            self._longest = 0.0
-        self._stepped = (mark.step, mark.stepped)
+        if mark.step is not None and mark.stepped is not None:
+            before = self._stepped or mark.first  # many steps may be done before the first look
+            if before is not None and mark.step > before[0]:
+                mean = (mark.stepped - before[1]) / (mark.step - before[0])
+                self._step_times.append(max(mean, self._longest))
+                self._longest = 0.0
+            self._stepped = (mark.step, mark.stepped)
+        self._longest = max(self._longest, still)  # since the last of these steps
 
     def _slowest_step(self) -> float:
         """Return the 95th percentile of the last step times, in seconds; 0 if there is none."""
         times = sorted(self._step_times)
         return times[max(0, math.ceil(0.95 * len(times)) - 1)] if times else 0.0
 
+    def _find_unannounced(self, marks: list[RankMark], now: float, has_ended: Callable[[int], bool]) -> list[RankMark]:
+        """Return the ranks that neither stand still nor write, while most have announced that they stand still."""
+        if 2 * sum(mark.is_announced for mark in marks) <= len(marks):
+            self._announced_at = math.inf
+            return []
+        self._announced_at = min(self._announced_at, now)
+        late = (mark for mark in marks if not mark.is_announced and self._seen[mark.rank][1] <= self._announced_at)
+        return [mark for mark in late if not has_ended(mark.rank)]
+
     def _judge_silent(self, silent: list[RankMark], known: list[float], now: float) -> Suspicion | None:
         seconds = min(self._silence(mark.rank, now) for mark in silent)
         # while the others advance, the rank works and only cannot write
-        settled = max(self._quiet(silent[0]) / 2, 0.0 if self._timeout else 3 * self._slowest_step())
+        settled = max(self._quiet(silent[0]) / 2, 0.0 if self._timeout else TIMES_SILENT * self._slowest_step())
         if known and min(known) < settled:
             return None
         limit = max(self.limit(mark.phase) for mark in silent)
         return Suspicion(tuple(sorted(silent, key=lambda mark: mark.rank)), True, seconds, limit)
 
-    def _judge_still(self, fresh: list[RankMark]) -> Suspicion | None:
-        seconds = min(mark.still for mark in fresh if mark.still is not None)
+    def _judge_still(self, fresh: list[RankMark], now: float) -> Suspicion | None:
+        seconds = min(self._still(mark, now) for mark in fresh if mark.still is not None)
         late = behind(fresh)
         limit = max(self.limit(mark.phase) for mark in late or fresh)
         if seconds <= limit:
             return None
         uses = [mark.gpu_use for mark in fresh if mark.gpu_use is not None]
         return Suspicion(tuple(late), False, seconds, limit, bool(uses) and min(uses) >= 99)
+
+
+def still_after(interval: float) -> float:
+    """Return the seconds without progress after which a rank announces it; `interval` is that of a small job."""
+    return SILENT_INTERVALS * interval
 
 
 def behind(marks: Iterable[RankMark]) -> list[RankMark]:

@@ -23,7 +23,7 @@ from . import end_records, hung_step, losses, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
-from .stall import SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion
+from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, still_after
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -37,6 +37,7 @@ EXIT_S = 60.0  # from the end records of all ranks, written after the user's exi
 LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
+SAMPLED = 2  # nodes whose records are read between two rounds
 
 
 def progress_interval(hang_timeout: float | None) -> float:
@@ -64,13 +65,20 @@ class Watchdog:
         self._job, self._process, self._ranks = job, process, ranks
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
-        self._pace = look_pace(progress_interval(job.options.hang_timeout), len(job.nodes))
+        interval = progress_interval(job.options.hang_timeout)
+        self._pace = look_pace(interval, len(job.nodes))
+        self._sample_pace = look_pace(interval, 1)
+        self._announced_after = still_after(interval)
+        self._slack = ANNOUNCE_S + self._sample_pace + 1.0  # the ranks poll about once a second
         shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST
         self._stall = Stall(job.options.hang_timeout, shortest, self._pace)
         self._ended = threading.Event()
         self._marks: dict[int, RankMark] = {}
         self._requests = 0
         self._next_look = 0.0
+        self._next_round = 0.0  # when all records are read again
+        self._sample = [0]  # the first ranks of some nodes
+        self._stall_looks = 0  # of this standstill
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
         self._began = time.monotonic()
@@ -103,22 +111,52 @@ class Watchdog:
         # leave signals to the main thread, which forwards them to the step
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2))
         can_judge = True
-        while not self._ended.wait(self._pace):
-            if self._job.options.spare_nodes:
+        self._next_round = time.monotonic() + self._pace
+        while not self._ended.wait(self._sample_pace):
+            is_round = time.monotonic() >= self._next_round - self._sample_pace / 2
+            if is_round:
+                self._next_round = time.monotonic() + self._pace
+            if is_round and self._job.options.spare_nodes:
                 with suppress(OSError):
                     end_records.write_json(self._folder / ALIVE, {"time": time.time()})
             try:
-                if can_judge:
+                if can_judge and (is_round or self._stands_still()):
                     self._look()
                     self._look_at_losses()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
                 self._say(f"the watchdog stopped checking this launch: {type(error).__name__}: {error}")
                 can_judge = False
 
+    def _stands_still(self) -> bool:
+        """Return whether to read all records between two rounds, since the ranks of the first nodes stand still.
+
+        Twice in a standstill of a large job: when all ranks should have announced it, and when it reaches its limit.
+        """
+        still: dict[float, RankMark] = {}
+        for first_rank in self._sample:
+            with suppress(OSError):
+                records, _ = rank_slots.read_node(self._folder, first_rank)
+                marks = [RankMark.parse(rank, record) for rank, record in records.items()]
+                announced = [mark for mark in marks if mark is not None and mark.is_announced]
+                still |= {time.time() - mark.time + (mark.still or 0.0): mark for mark in announced}
+        if not still:
+            self._stall_looks = 0
+            return False
+        seconds = max(still)
+        due = (self._announced_after, max(self._announced_after, self._stall.limit(still[seconds].phase)))
+        if self._stall_looks == len(due) or seconds < due[self._stall_looks] + self._slack:
+            return False
+        self._stall_looks += 1
+        return True
+
     def _look(self) -> None:
         records, ends = rank_slots.read(self._folder)
         marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
         self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}
+        first_ranks: dict[str, int] = {}
+        for rank in sorted(self._marks, reverse=True):
+            first_ranks[self._marks[rank].node] = rank
+        self._sample = sorted(first_ranks.values())[:SAMPLED]
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:

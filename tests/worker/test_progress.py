@@ -20,6 +20,7 @@ from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker import nvml
 from clusterrun.worker.distenv import DistEnv
 from clusterrun.worker.progress import Progress, Recorder, resident_gib
+from clusterrun.worker.stall import ANNOUNCE_S
 from tests.rank_files import progress_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,6 +114,40 @@ def test_stepped_is_when_the_step_moved_not_when_that_was_written(tmp_path: Path
 def test_many_ranks_write_less_often_as_they_share_a_file_system(tmp_path: Path) -> None:
     assert recorder(Progress(), tmp_path, world_size=7500).interval == 10.0
     assert recorder(Progress(), tmp_path, world_size=75_000).interval == 100.0
+
+
+def test_a_rank_of_a_large_job_announces_that_it_stands_still_and_that_it_advances_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("clusterrun.worker.progress.time.monotonic", lambda: now[0])
+    progress = Progress()
+    one = recorder(progress, tmp_path, world_size=75_000)
+    progress.step = 1
+    one.write_if_due()
+
+    def written_within(seconds: float) -> bool:
+        wrote = False
+        for _ in range(int(seconds)):
+            now[0] += 1.0
+            wrote = one.write_if_due() or wrote
+        return wrote
+
+    assert not written_within(29)
+    assert written_within(2 + ANNOUNCE_S) and progress_of(tmp_path)[0]["still"] is True
+    assert not written_within(30), "once"
+    progress.step = 2
+    assert written_within(1 + ANNOUNCE_S) and "still" not in progress_of(tmp_path)[0]
+
+
+def test_a_rank_of_a_small_job_announces_nothing_since_its_heartbeats_say_it(tmp_path: Path) -> None:
+    progress = Progress()
+    one = recorder(progress, tmp_path)
+    progress.step = 1
+    one.write_if_due()
+    one._advanced = 0.0
+    one.write_if_due()
+    assert one.document()["still"] is None
 
 
 def test_the_times_of_ranks_differ_and_nothing_is_drawn_from_the_users_generator(tmp_path: Path) -> None:

@@ -36,7 +36,12 @@ class Launch:
     """A step (`sleep`), a rank 1 (`sleep`), and the records of both ranks, which this process writes."""
 
     def __init__(
-        self, folder: Path, hang_timeout: float = LIMIT, ends_it: bool = True, silent: Collection[int] = ()
+        self,
+        folder: Path,
+        hang_timeout: float = LIMIT,
+        ends_it: bool = True,
+        silent: Collection[int] = (),
+        nodes: int = 1,
     ) -> None:
         self.folder = folder
         self.step, self.rank = started("sleep", "600"), started("sleep", "600")
@@ -46,9 +51,16 @@ class Launch:
         self.closed = threading.Event()
         options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0, max_restarts=1)
         job: Any = types.SimpleNamespace(
-            attempt_dir=folder, options=options, token=TOKEN, nodes=["n1"], earlier_starts=0, notifier=Notifier()
+            attempt_dir=folder,
+            options=options,
+            token=TOKEN,
+            nodes=["n1"] * nodes,
+            earlier_starts=0,
+            notifier=Notifier(),
         )
-        self.watchdog = Watchdog(job, self.step, 2, self.lines.append, lambda: self.is_ending, ends_it)
+        self.watchdog = Watchdog(
+            job, self.step, 2 if nodes == 1 else 4, self.lines.append, lambda: self.is_ending, ends_it
+        )
         self.began = time.time()
         self.watchdog.start()
         threading.Thread(target=self._write, daemon=True).start()
@@ -95,6 +107,20 @@ def test_a_stopped_rank_is_named_and_the_step_is_killed(tmp_path: Path, launches
     assert "_write_stacks" in (tmp_path / "stacks-rank-0.txt").read_text()
     (line,) = launch.lines
     assert f"rank 1 on n1 (pid {launch.rank.pid}) is stopped (SIGSTOP); stacks: " in line
+
+
+def test_a_stopped_rank_of_ten_thousand_nodes_is_named_without_waiting_for_its_heartbeats(
+    tmp_path: Path, launches: list[Launch]
+) -> None:
+    launches.append(launch := Launch(tmp_path, silent=(0, 1), nodes=10_000))
+    launch.rank.send_signal(signal.SIGSTOP)
+    began = time.time()
+    for rank in range(4):
+        still = {"still": True, "pid": os.getpid()} if rank != 1 else {"pid": launch.rank.pid}
+        record = {"time": began, "advanced": began - 1.3, "interval": 107.0, "phase": "script", "node": f"n{rank}"}
+        put_progress(tmp_path, rank, record | {"collectives": {"0": 7}} | still)
+    assert launch.watchdog._pace > 100 and launch.step.wait(30) == -signal.SIGKILL
+    assert json.loads((tmp_path / "hang.json").read_text())["rank"] == 1
 
 
 def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path, launches: list[Launch]) -> None:
