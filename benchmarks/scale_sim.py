@@ -21,13 +21,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from clusterrun.records.progress import SCREEN, SUMMARY, read_ranks
 from clusterrun.state.show import ranks_line
-from clusterrun.worker import barriers, joining, orphans, rank_slots, rendezvous, step, supervisor
+from clusterrun.worker import (
+    barriers,
+    hung_step,
+    joining,
+    orphans,
+    probe,
+    rank_slots,
+    rendezvous,
+    step,
+    supervisor,
+    watchdog,
+)
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.stall import ANNOUNCE_S, SHORTEST, still_after
 from clusterrun.worker.watchdog import look_pace
 
 NODES, PER_NODE = 10_000, 8
@@ -259,6 +273,65 @@ def simulate_records(folder: Path) -> dict[str, float]:
     }
 
 
+def announce(folder: str, nodes: range, frozen: int, stopped: float) -> None:
+    """Write as the ranks of these nodes do once they have stood still: all but the frozen one announce it."""
+    random = Random(nodes.start)
+    due = {rank: random.uniform(0, ANNOUNCE_S + 1.2) for node in nodes for rank in ranks_of(node) if rank != frozen}
+    for rank in sorted(due, key=due.__getitem__):
+        time.sleep(max(0.0, stopped + still_after(DEFAULT_PROGRESS_INTERVAL) + due[rank] - time.time()))
+        put_record(Path(folder), rank, {"time": time.time(), "advanced": stopped, "still": True})
+
+
+def ranks_of(node: int) -> range:
+    return range(node * PER_NODE, (node + 1) * PER_NODE)
+
+
+def put_record(folder: Path, rank: int, document: dict[str, Any]) -> None:
+    """Write the record of a rank at step 50."""
+    node = facts_of(rank)["node"]
+    known = {"interval": 107.0, "phase": "training", "node": node, "pid": 4711 + rank, "step": 50, "stepped": 0.0}
+    slot = rank_slots.RankSlot(folder, rank, rank % PER_NODE)
+    slot.write_progress(known | {"collectives": {"0": 100}} | document)
+    slot.close()
+
+
+def simulate_frozen_rank(folder: Path) -> float:
+    """Return the seconds from the stop of one of 80,000 ranks until the watchdog has named it.
+
+    The records are real files and so is the watchdog; the look at the rank's process is a stub: no Slurm runs here.
+    """
+    frozen = NODES * PER_NODE // 2 + 3
+    stopped = time.time()
+    first = {"first_step": 1, "first_step_at": -98.0}  # steps of two seconds
+    for rank in range(NODES * PER_NODE):
+        put_record(folder, rank, {"time": stopped, "advanced": stopped - 1.0} | first)
+    names: list[str] = []
+    hung_step.probe = lambda job, marks: {mark.pid: probe.STOPPED for mark in marks if mark.rank == frozen}  # type: ignore[assignment]
+    context = multiprocessing.get_context("spawn")
+    options = SimpleNamespace(local=True, hang_timeout=None, spare_nodes=0, max_restarts=1)
+    job: Any = SimpleNamespace(
+        attempt_dir=folder, options=options, token="", nodes=range(NODES), earlier_starts=1, record=None
+    )
+    with subprocess.Popen(["sleep", "600"]) as launch:
+        guard = watchdog.Watchdog(job, launch, NODES * PER_NODE, names.append, lambda: False, ends_it=True)
+        guard.start()
+        stopped = time.time()
+        half = NODES // 2
+        writers = [
+            context.Process(target=announce, args=(str(folder), nodes, frozen, stopped))
+            for nodes in (range(half), range(half, NODES))
+        ]
+        for writer in writers:
+            writer.start()
+        launch.wait(600)
+        took = time.time() - stopped
+        for writer in writers:
+            writer.join()
+    print(names[0][:160])
+    assert f"rank {frozen} on " in names[0]
+    return took
+
+
 def shortest(action: Callable[[], Any]) -> float:
     """Return the seconds of the fastest of three calls."""
     times = []
@@ -295,6 +368,11 @@ def main() -> None:
         show("status: reading 80,000 heartbeats", records["read"], 1, "s"),
         show("top: reading what a row of each rank shows", records["read_screen"], 1, "s"),
     ]
+    with tempfile.TemporaryDirectory() as folder:
+        named = simulate_frozen_rank(Path(folder))
+    met.append(
+        show("80,000 ranks: from the stop of one until it is named (limit of a step + 10 s)", named, SHORTEST + 10, "s")
+    )
     joined = simulate(CONNECTED)
     met += [
         show(f"{CONNECTED:,} ranks: from the first connection until all have joined", joined["join"], 15, "s"),

@@ -8,6 +8,7 @@ suspected ranks are looked at on their nodes (probe.py). `hang.json` in the atte
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -37,6 +38,7 @@ EXIT_S = 60.0  # from the end records of all ranks, written after the user's exi
 LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
+LONGER = 1.5  # times as long has a large job stood still at the next look
 SAMPLED = 2  # nodes whose records are read between two rounds
 
 
@@ -68,8 +70,8 @@ class Watchdog:
         interval = progress_interval(job.options.hang_timeout)
         self._pace = look_pace(interval, len(job.nodes))
         self._sample_pace = look_pace(interval, 1)
-        self._announced_after = still_after(interval)
         self._slack = ANNOUNCE_S + self._sample_pace + 1.0  # the ranks poll about once a second
+        self._stall_due = self._announced_after = still_after(interval) + self._slack
         shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST
         self._stall = Stall(job.options.hang_timeout, shortest, self._pace)
         self._ended = threading.Event()
@@ -78,7 +80,6 @@ class Watchdog:
         self._next_look = 0.0
         self._next_round = 0.0  # when all records are read again
         self._sample = [0]  # the first ranks of some nodes
-        self._stall_looks = 0  # of this standstill
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
         self._began = time.monotonic()
@@ -130,7 +131,7 @@ class Watchdog:
     def _stands_still(self) -> bool:
         """Return whether to read all records between two rounds, since the ranks of the first nodes stand still.
 
-        Twice in a standstill of a large job: when all ranks should have announced it, and when it reaches its limit.
+        In a large job: when all ranks should have announced it, when it reaches its limit, and ever more rarely.
         """
         still: dict[float, RankMark] = {}
         for first_rank in self._sample:
@@ -140,13 +141,13 @@ class Watchdog:
                 announced = [mark for mark in marks if mark is not None and mark.is_announced]
                 still |= {time.time() - mark.time + (mark.still or 0.0): mark for mark in announced}
         if not still:
-            self._stall_looks = 0
+            self._stall_due = self._announced_after
             return False
         seconds = max(still)
-        due = (self._announced_after, max(self._announced_after, self._stall.limit(still[seconds].phase)))
-        if self._stall_looks == len(due) or seconds < due[self._stall_looks] + self._slack:
+        if seconds < self._stall_due:
             return False
-        self._stall_looks += 1
+        limit = self._stall.limit(still[seconds].phase) + self._slack
+        self._stall_due = min(limit if seconds < limit else math.inf, LONGER * seconds)
         return True
 
     def _look(self) -> None:
@@ -260,15 +261,17 @@ class Watchdog:
 
     def _collect_stacks(self, silent: set[int]) -> list[str]:
         """Let the ranks write their stacks, and return the names of the files after at most EVIDENCE_S."""
-        names = [stacks_name(rank) for rank in self._marks if rank not in silent]
+        names = {stacks_name(rank) for rank in self._marks if rank not in silent}
         with suppress(OSError):
-            for name in names:
+            for name in names.intersection(os.listdir(self._folder)):
                 (self._folder / name).unlink(missing_ok=True)
             self._requests += 1
             end_records.write_json(self._folder / REQUEST, {"request": self._requests})
         until = time.monotonic() + EVIDENCE_S
+        written: list[str] = []
         while True:
-            written = [name for name in names if (self._folder / name).exists()]
+            with suppress(OSError):
+                written = sorted(names.intersection(os.listdir(self._folder)))
             if len(written) == len(names) or time.monotonic() > until or self._ended.wait(0.1):
                 return written
 
