@@ -42,7 +42,7 @@ from clusterrun.worker import (
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.stall import ANNOUNCE_S, SHORTEST, still_after
-from clusterrun.worker.watchdog import look_pace
+from clusterrun.worker.watchdog import SAMPLED, look_pace
 
 NODES, PER_NODE = 10_000, 8
 CONNECTED, LEAVING = 10_000, 16_000  # ranks of the simulated join, and of the simulated last barrier
@@ -262,6 +262,7 @@ def simulate_records(folder: Path) -> dict[str, float]:
     per_s = count.of(beat) * NODES / one.interval
     per_s += count.of(one.look) * NODES * PER_NODE / one.look_interval
     per_s += count.of(lambda: rank_slots.read(folder)) / pace
+    per_s += SAMPLED * count.of(lambda: rank_slots.read_node(folder, 0)) / look_pace(DEFAULT_PROGRESS_INTERVAL, 1)
     return {
         "files": files,
         "metadata": per_s,
