@@ -115,9 +115,9 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     findings = list(chain(*by_file))
     mark = next((f for f in findings if f.kind == kind), None)
     if mark is None and kind == "cancelled":  # after a requeue it was cancelled before it started again
-        before = next((f for f in findings if f.kind in ("preemption", "requeued", "interrupted")), None)
-        if before is not None:
-            return replace(to_cause(before, facts), sentence=f"{before.sentence}; then the job was cancelled")
+        earlier = next((f for f in findings if f.kind in ("preemption", "requeued", "interrupted")), None)
+        if earlier is not None:
+            return replace(to_cause(earlier, facts), sentence=f"{earlier.sentence}; then the job was cancelled")
     for found in by_file if kind != "host-memory" else ():
         here = next((f for f in found if f.kind == kind), None)
         before = [f for f in found if here and f.index < here.index and not f.survived]
