@@ -45,6 +45,7 @@ _REPORTS = frozenset(
     ("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException", "TuneError", "RayActorError")
 )
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
+_URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
@@ -65,6 +66,9 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         named = after[:1] if cut.kind == "setup" and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
+        if cut.kind == "access" and (request := cut.sentence.find(" (Request ID")) > 0:
+            url = next((match[0] for text in after if (match := _URL.search(text))), "")
+            found[index] = replace(cut, sentence=f"{cut.sentence[:request].rstrip('.')} {url}".rstrip())
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):

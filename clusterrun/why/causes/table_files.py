@@ -20,7 +20,7 @@ FILES: tuple[CauseRow, ...] = (
         "https://github.com/KennthShang/HostG/issues/7", "quota -s[; lfs quota -h -u $USER {folder}]"),
     row("disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
         "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]"),
-    row("disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed",
+    row("disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed|inline_container\.cc:\d+\] \. (?P<what_too>unexpected pos \d+ vs \d+)",
         "a checkpoint could not be written ({what}): the disk is full, or a quota was exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
         "df -h .; quota -s"),
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",

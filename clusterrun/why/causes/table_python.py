@@ -64,6 +64,9 @@ PYTHON: tuple[CauseRow, ...] = (
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",
         "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
+    row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+: (?:GLOBAL )?\S+)",
+        "torch.load refused a checkpoint that holds more than tensors: since torch 2.6 weights_only is true by default[ ({what})]", "if you trust the file, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
+        "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"

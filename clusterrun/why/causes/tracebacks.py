@@ -24,7 +24,7 @@ _HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # faulthandler'
 _BOX = "╭╰│"  # around a traceback of rich
 _BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
 _AN_ERROR = re.compile(
-    r"(?:\w+\.)*(?:[A-Z]\w*(?:Error|Failure|Interrupt|Iteration|Timeout|Expired|Warning)|(?:[A-Z]\w*)?Exception)$"
+    r"(?:\w+\.)*(?:[A-Z]\w*(?:Error|Failed|Failure|Interrupt|Iteration|Timeout|Expired|Warning)|(?:[A-Z]\w*)?Exception)$"
     r"|(?:\w+\.)+(?:\w*error|timeout|Error)$"
 )
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
