@@ -170,6 +170,7 @@ def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     after = [split_rank(line)[1].strip() for line in following if line.rank == lines[best.index].rank][:8]
     heading = next((n for n, text in enumerate(after[:-1]) if text.endswith("Last error:")), None)
     last = "" if heading is None else after[heading + 1].removeprefix(after[heading].removesuffix("Last error:"))[:200]
+    last = "" if last.startswith("@ ") else last  # a stack frame
     if last and not _FOLLOWS.search(last):
         return last
     before = (

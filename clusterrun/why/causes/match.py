@@ -44,7 +44,7 @@ _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 _REPORTS = frozenset(
     ("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException", "TuneError", "RayActorError")
 )
-_REPR = re.compile(r"^(\w+(?:Error|Exception))\((['\"])(.*)\2,?\)$")
+_REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
 _URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -66,6 +66,10 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         named = after[:1] if cut.kind == "setup" and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
+        if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
+            texts = (split_rank(line)[1].strip() for line in lines[index + 1 : index + 60])
+            reason = next((_REPR.sub(r"\1: \3", text) for text in texts if _REPR.match(text)), "")
+            found[index] = replace(cut, sentence=f"a Triton kernel could not be compiled: {reason}") if reason else cut
         if cut.kind == "access" and (request := cut.sentence.find(" (Request ID")) > 0:
             url = next((match[0] for text in after if (match := _URL.search(text))), "")
             found[index] = replace(cut, sentence=f"{cut.sentence[:request].rstrip('.')} {url}".rstrip())

@@ -74,6 +74,8 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
         for found in scan(lines):
             if found.row is NAN:
                 return to_cause(replace(found, sentence=f"the job is COMPLETED, but {found.sentence}"), EndFacts())
+            if found.kind == "file-missing" and "can't open file" in found.line.text:
+                return to_cause(replace(found, sentence=f"the job is COMPLETED, but {found.sentence}"), EndFacts())
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
@@ -200,6 +202,7 @@ def _better_finding(
     if best.strength is Strength.HANG:
         return _root_of_hang(by_file) or best
     better = _missing_launcher(by_file) if best.kind == "file-missing" else _later_exception(best, by_file)
+    better = better or _noticed_by(best, findings)
     if better is not None:
         return better
     if best.kind in _BEHIND:
@@ -214,6 +217,25 @@ def _better_finding(
         return hint if hint is not None and hint.row is BARE else turned or best
     of_nan = best.row in (EXCEPTION, BARE) and _OF_NAN.search(best.sentence)
     return turned if turned is not None and of_nan else best
+
+
+def _noticed_by(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:
+    """Return what an abort of NCCL's watchdog or an exception about a dead worker only noticed."""
+    if best.kind == "crashed" and _ABORTED.search(best.sentence):
+        hang = next((f for f in findings if f.strength is Strength.HANG and not f.survived), None)
+        return hang or _with_lost_peer(best, findings)
+    if best.row in (EXCEPTION, BARE) and _WORKER_LOST.search(best.sentence):
+        return next((f for f in findings if f.kind == "host-memory" and f.strength is Strength.CAUSE), None)
+    return None
+
+
+def _with_lost_peer(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+    """Return an abort with the peer whose end NCCL noticed before, unless the abort was on that peer's node."""
+    peer = next((f.values["peer"] for f in findings if f.kind == "peer-lost" and "<" in f.values.get("peer", "")), "")
+    host = peer.partition("<")[0]
+    if not host or (best.node and host.startswith(best.node)):
+        return best
+    return replace(best, sentence=f"a rank lost the connection to {host}; then {best.sentence}")
 
 
 def _later_exception(best: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
@@ -257,6 +279,11 @@ def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | N
 
 
 _LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun|python\d?(?:\.\d+)?)\b")
+_ABORTED = re.compile(r"\bsignal 6\b|SIGABRT|crashed: Aborted")
+#: an exception that only notices the end of a child process
+_WORKER_LOST = re.compile(
+    r"(?i)background worker|worker.{0,60}(?:exited|killed|died|dead)|terminated abruptly|^BrokenProcessPool|^EOFError"
+)
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 

@@ -220,6 +220,11 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
     if match is None:
         return False  # a line of another process
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
+    half = len(raised.name) // 2
+    if raised.name == raised.name[:half] * 2 and raised.message.startswith(": "):  # two processes wrote at once
+        raised.name, raised.message = raised.name[:half], raised.message[2:]
+        middle = len(raised.message) // 2
+        raised.message = raised.message[:middle] if raised.message == raised.message[:middle] * 2 else raised.message
     raised.message_follows = text.rstrip().endswith(":")
     caught_by = raised._frames[0][0]
     raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")

@@ -86,6 +86,51 @@ def test_full_disk_under_a_checkpoint_says_that_it_was_being_saved() -> None:
     assert "saved" not in judge(text.replace("_save_checkpoint", "train")).sentence
 
 
+TIMED_OUT = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=15074, OpType=_ALLGATHER_BASE, NumelIn=1024, NumelOut=8192, Timeout(ms)=1800000) ran for 1800333 milliseconds before timing out."
+
+
+def test_abort_of_nccls_watchdog_is_its_timeout() -> None:
+    cause = judge(f"[rank3]:[E ProcessGroupNCCL.cpp:523] [Rank 3] {TIMED_OUT}\n[INFO] 4984 exits with return code = -6")
+    assert cause.kind == "collective-timeout"
+
+
+def test_abort_after_a_lost_peer_names_the_peer_that_ended_first() -> None:
+    lost = "n2:5:24 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed by remote peer n1.lab.edu<45074>"
+    assert (
+        "lost the connection to n1.lab.edu; then" in judge(f"{lost}\n[INFO] 4984 exits with return code = -6").sentence
+    )
+    own = f"{lost}\nsrun: error: n1: task 0: Aborted (core dumped)"
+    assert "lost" not in judge(own).sentence, "the abort was that peer's end"
+
+
+def test_exception_about_a_dead_worker_gives_way_to_the_kernels_kill() -> None:
+    raised = 'Traceback (most recent call last):\n  File "/u/t.py", line 3, in f\nRuntimeError: Some background worker is dead'
+    killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=3.0. Some of the step tasks have been OOM Killed."
+    assert judge(f"{raised}\n{killed}").kind == "host-memory"
+    assert judge(raised).kind == "exception"
+
+
+def test_triton_kernel_that_does_not_compile_is_named_by_its_reason() -> None:
+    frame = '  File "/u/v.py", line 83, in make_ir\n'
+    code = (
+        "triton.compiler.errors.CompilationError: at 41:17:\n    # comment\n    x = tl.softmax(y, axis=1)\n        ^\n"
+    )
+    assert judge(f"{frame}{code}TypeError(\"no argument 'axis'\")").sentence.endswith(
+        "compiled: TypeError: no argument 'axis'"
+    )
+
+
+def test_completed_job_whose_script_was_not_found_says_so() -> None:
+    text = "python: can't open file '/var/spool/slurmd/job19/a.py': [Errno 2] No such file or directory"
+    cause = first_cause([[Line("train_1.err", 1, None, text)]], EndFacts(state="COMPLETED", exit_status=0))
+    assert cause.kind == "file-missing" and cause.sentence.startswith("the job is COMPLETED, but file not found: /var/")
+
+
+def test_error_that_two_processes_wrote_into_each_other_is_read_once() -> None:
+    frame = 'Traceback (most recent call last):\n  File "/u/t.py", line 3, in f\n'
+    assert judge(f"{frame}KeyErrorKeyError: : 'ab''ab'").sentence == "KeyError: 'ab'"
+
+
 def test_plain_exception_without_a_traceback_header_has_its_place() -> None:
     assert (
         judge('  File "/u/build.py", line 60, in check\n    raise Exception(text)\nException: no').place
