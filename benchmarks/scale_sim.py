@@ -41,7 +41,7 @@ from clusterrun.worker import (
 )
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.stall import ANNOUNCE_S, SHORTEST, still_after
+from clusterrun.worker.stall import ANNOUNCE_S, SHORTEST, SILENT_INTERVALS
 from clusterrun.worker.watchdog import SAMPLED, look_pace
 
 NODES, PER_NODE = 10_000, 8
@@ -279,7 +279,7 @@ def announce(folder: str, nodes: range, frozen: int, stopped: float) -> None:
     random = Random(nodes.start)
     due = {rank: random.uniform(0, ANNOUNCE_S + 1.2) for node in nodes for rank in ranks_of(node) if rank != frozen}
     for rank in sorted(due, key=due.__getitem__):
-        time.sleep(max(0.0, stopped + still_after(DEFAULT_PROGRESS_INTERVAL) + due[rank] - time.time()))
+        time.sleep(max(0.0, stopped + SILENT_INTERVALS * DEFAULT_PROGRESS_INTERVAL + due[rank] - time.time()))
         put_record(Path(folder), rank, {"time": time.time(), "advanced": stopped, "still": True})
 
 

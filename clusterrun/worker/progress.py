@@ -11,7 +11,7 @@ node) or has ended, or that the file system takes no writes. A command that runs
 rank is not. There is no fsync: after a node crash the file may be empty or older.
 
 In a job of many ranks heartbeats are rare. There a rank that stops advancing writes a record with `still` once, and
-another one as soon as it advances again, so that watchdog.py knows within seconds who stands still and who is silent.
+another one as soon as it advances again, so that watchdog.py knows within seconds which ranks have not said so.
 
 A failed write is not reported, and not retried before the next one is due. A write that hangs blocks this thread only;
 but on a dead file system the kernel may keep the process from exiting until that write returns.
@@ -33,14 +33,12 @@ from typing import Any
 from . import collectives
 from .distenv import DistEnv
 from .orphans import SupervisorWatch
-from .rank_slots import READS_PER_S, RankSlot
+from .rank_slots import MOST_WRITES_PER_S, POLLS, READS_PER_S, RankSlot
 from .stacks import StackWriter
-from .stall import ANNOUNCE_S, still_after
+from .stall import ANNOUNCE_S, SILENT_INTERVALS
 from .superseded import end_if_superseded
 
 VERSION = 1
-MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
-POLLS = 10  # between two writes
 STOPPED_INTERVALS = 1.5  # without a poll
 GIB = 2**30
 
@@ -107,8 +105,9 @@ class Recorder:
         self._mark: object = None
         self._advanced: float | None = None  # monotonic; None until a step or a collective is known
         self._every = every
-        self._still_after = still_after(every) if self.interval > every else math.inf
-        self._announced = False  # that this rank stands still
+        self._is_rare = self.interval > every  # its heartbeats
+        self._announced = False  # that it stands still
+        self._longest_gaps = [0.0, 0.0]  # between two advances, before and since the last heartbeat
         self._next_request = 0.0
         self._stacks = StackWriter(folder, dist.rank)
         self._supervisor = SupervisorWatch(folder, self.interval, os.environ)
@@ -125,18 +124,21 @@ class Recorder:
         self._collectives = collectives.count()
         mark = (entered, step, self._collectives)
         if mark != self._mark:
+            self._longest_gaps[1] = max(self._longest_gaps[1], self._still_for(now))
             self._mark = mark
             self._advanced = now if step is not None or any(self._collectives.values()) else None
         pause, self._polled = now - self._polled, now
         if self._advanced is not None and pause > STOPPED_INTERVALS * self._every:
-            self._advanced += pause  # this process was suspended, and its main thread with it
-        still = self._advanced is not None and now - self._advanced > self._still_after
-        if still != self._announced:
-            self._announced = still
+            self._advanced = min(now, self._advanced + pause)  # this process was suspended, and its main thread with it
+        unusual = SILENT_INTERVALS * max(self._every, *self._longest_gaps)
+        if (self._is_rare and self._still_for(now) > unusual) != self._announced:
+            self._announced = not self._announced
             self._due = min(self._due, now + self._random.uniform(0, ANNOUNCE_S))
         if entered == self._written and now < self._due:
             return False
         self._written, self._due = entered, now + self._uneven(self.interval)
+        if not self._announced:
+            self._longest_gaps = [self._longest_gaps[1], 0.0]
         # what is not known is left out: readers of 80,000 records are faster
         self.slot.write_progress({name: value for name, value in self.document().items() if value is not None})
         return True
@@ -147,7 +149,8 @@ class Recorder:
         The request is a file, which a rank that advances does not open.
         """
         wrote, now = self.write_if_due(), time.monotonic()
-        if (self._is_still() and now >= self._next_request) or (wrote and self._advanced is None):
+        is_still = self._announced if self._is_rare else self._still_for(now) > self.interval / 2
+        if (is_still and now >= self._next_request) or (wrote and self._advanced is None):
             self._next_request = now + 0.8 * self.interval / POLLS
             self._stacks.write_if_requested()
 
@@ -198,8 +201,9 @@ class Recorder:
                 self.poll()
             time.sleep(self._uneven(self._every / POLLS))
 
-    def _is_still(self) -> bool:
-        return self._advanced is not None and time.monotonic() - self._advanced > self._every / 2
+    def _still_for(self, now: float) -> float:
+        """Return the seconds without an advance; 0 before the first step and collective."""
+        return 0.0 if self._advanced is None else now - self._advanced
 
     def _uneven(self, seconds: float) -> float:
         return seconds * self._random.uniform(0.8, 1.2)

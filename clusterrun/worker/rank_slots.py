@@ -25,6 +25,8 @@ from .end_records import file_mode
 HALF = 1024
 SLOT = 2 * HALF
 LARGEST = 4096 * SLOT  # bytes of a file
+MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
+POLLS = 10  # between two writes
 READS_PER_S = 60  # of each kind of file by a whole job: a metadata server of a shared file system has other users too
 _NAME = re.compile(r"node-(\d{1,7})\.ranks")
 _CHUNK = 32 * SLOT

@@ -3,23 +3,19 @@
 The ranks of one launch advance together, since each waits for the others in a collective. So a launch hangs if no rank
 has advanced for longer than the limit of its phase, and the rank that is behind the others is the cause. A rank whose
 heartbeat is missing while the others stand still is suspected earlier; what its process does decides (probe.py).
-
-In a job of many ranks heartbeats are rare, but a rank that stands still announces it (progress.py). There a rank that
-has not, while most others have, is silent. An announced rank has not advanced since its record.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 SHORTEST, LONGEST = 60.0, 1800.0  # seconds, of the limit of a step
 SHORTEST_AT_LAST = 600.0  # the same for a launch that no other follows: a file system may hang for some minutes
 STEPS_KEPT = 50
-TIMES_SILENT = 3  # the slowest step, until a silent rank is suspected
 TIMES_SLOWEST = 10  # the limit of a step is so many times the 95th percentile
 SILENT_S, SILENT_INTERVALS = 30.0, 3
 ANNOUNCE_S = 3.0  # in which the ranks of a large job that stopped advancing together say so
@@ -39,7 +35,7 @@ class RankMark:
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
     collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
-    process group. `gpu_use` is in percent. `is_announced`: the rank will write as soon as it advances again.
+    process group. `gpu_use` is in percent. `is_announced`: it stood still when it wrote, and says when it advances.
     """
 
     rank: int
@@ -119,7 +115,6 @@ class Stall:
         self._step_times: deque[float] = deque(maxlen=STEPS_KEPT)
         self._stepped: tuple[int, float] | None = None
         self._longest = 0.0  # without progress, since the last step time
-        self._announced_at = math.inf  # since when most ranks are known to stand still
 
     def look(
         self, now: float, marks: Mapping[int, RankMark], has_ended: Callable[[int], bool] = lambda rank: False
@@ -137,18 +132,11 @@ class Stall:
         self.all_silent = bool(silent) and not fresh
         if not fresh:
             return None
-        unannounced = [] if silent else self._find_unannounced(fresh, now, has_ended)
-        if unannounced:
-            late = {mark.rank for mark in unannounced}
-            fresh = [mark for mark in fresh if mark.rank not in late]
-        known = [self._still(mark, now) for mark in fresh if mark.still is not None]
+        known = [mark.still for mark in fresh if mark.still is not None]
         self._note_steps(min(fresh, key=lambda mark: mark.rank), min(known, default=0.0))
         if silent:
             return self._judge_silent(silent, known, now)
-        if unannounced and min(known) > TIMES_SILENT * self._slowest_step():
-            limit = max(max(self.limit(mark.phase), self._quiet(mark)) for mark in unannounced)
-            return Suspicion(tuple(sorted(unannounced, key=lambda mark: mark.rank)), True, min(known), limit)
-        return self._judge_still(fresh, now) if known else None
+        return self._judge_still(fresh) if known else None
 
     def limit(self, phase: str) -> float:
         """Return the seconds without progress after which a launch with ranks in this phase hangs."""
@@ -174,10 +162,6 @@ class Stall:
     def _silence(self, rank: int, now: float) -> float:
         return now - self._seen[rank][1]
 
-    def _still(self, mark: RankMark, now: float) -> float:
-        """Return for how long a rank that has a step or a collective has not advanced, as far as is known."""
-        return (mark.still or 0.0) + (self._silence(mark.rank, now) if mark.is_announced else 0.0)
-
     def _quiet(self, mark: RankMark) -> float:
         """Return the seconds without a heartbeat after which a rank is silent."""
         usual = max(SILENT_S, SILENT_INTERVALS * mark.interval)
@@ -185,40 +169,32 @@ class Stall:
 
     def _note_steps(self, mark: RankMark, still: float) -> None:
         """Keep the mean step time since the last look, or the longest time without progress if that was longer."""
-        if mark.step is not None and mark.stepped is not None:
-            before = self._stepped or mark.first  # many steps may be done before the first look
-            if before is not None and mark.step > before[0]:
-                mean = (mark.stepped - before[1]) / (mark.step - before[0])
-                self._step_times.append(max(mean, self._longest))
-                self._longest = 0.0
-            self._stepped = (mark.step, mark.stepped)
-        self._longest = max(self._longest, still)  # since the last of these steps
+        self._longest = max(self._longest, still)
+        if mark.step is None or mark.stepped is None:
+            return
+        before = self._stepped or mark.first  # many steps may be done before the first look
+        if before is not None and mark.step > before[0]:
+            mean = (mark.stepped - before[1]) / (mark.step - before[0])
+            self._step_times.append(max(mean, self._longest))
+            self._longest = 0.0
+        self._stepped = (mark.step, mark.stepped)
 
     def _slowest_step(self) -> float:
         """Return the 95th percentile of the last step times, in seconds; 0 if there is none."""
         times = sorted(self._step_times)
         return times[max(0, math.ceil(0.95 * len(times)) - 1)] if times else 0.0
 
-    def _find_unannounced(self, marks: list[RankMark], now: float, has_ended: Callable[[int], bool]) -> list[RankMark]:
-        """Return the ranks that neither stand still nor write, while most have announced that they stand still."""
-        if 2 * sum(mark.is_announced for mark in marks) <= len(marks):
-            self._announced_at = math.inf
-            return []
-        self._announced_at = min(self._announced_at, now)
-        late = (mark for mark in marks if not mark.is_announced and self._seen[mark.rank][1] <= self._announced_at)
-        return [mark for mark in late if not has_ended(mark.rank)]
-
     def _judge_silent(self, silent: list[RankMark], known: list[float], now: float) -> Suspicion | None:
         seconds = min(self._silence(mark.rank, now) for mark in silent)
         # while the others advance, the rank works and only cannot write
-        settled = max(self._quiet(silent[0]) / 2, 0.0 if self._timeout else TIMES_SILENT * self._slowest_step())
+        settled = max(self._quiet(silent[0]) / 2, 0.0 if self._timeout else 3 * self._slowest_step())
         if known and min(known) < settled:
             return None
         limit = max(self.limit(mark.phase) for mark in silent)
         return Suspicion(tuple(sorted(silent, key=lambda mark: mark.rank)), True, seconds, limit)
 
-    def _judge_still(self, fresh: list[RankMark], now: float) -> Suspicion | None:
-        seconds = min(self._still(mark, now) for mark in fresh if mark.still is not None)
+    def _judge_still(self, fresh: list[RankMark]) -> Suspicion | None:
+        seconds = min(mark.still for mark in fresh if mark.still is not None)
         late = behind(fresh)
         limit = max(self.limit(mark.phase) for mark in late or fresh)
         if seconds <= limit:
@@ -227,9 +203,17 @@ class Stall:
         return Suspicion(tuple(late), False, seconds, limit, bool(uses) and min(uses) >= 99)
 
 
-def still_after(interval: float) -> float:
-    """Return the seconds without progress after which a rank announces it; `interval` is that of a small job."""
-    return SILENT_INTERVALS * interval
+def find_unannounced(marks: Collection[RankMark]) -> Suspicion | None:
+    """Return the ranks that have not announced that they stand still, if most have; None if that blames nobody.
+
+    Of a job of many ranks, whose heartbeats are rare (progress.py). An unannounced rank may just be working while the
+    others wait for it: it is at fault only if its process does not run.
+    """
+    announced = [mark.still or 0.0 for mark in marks if mark.is_announced]
+    if 2 * len(announced) <= len(marks) or len(announced) == len(marks):
+        return None
+    late = sorted((mark for mark in marks if not mark.is_announced), key=lambda mark: mark.rank)
+    return Suspicion(tuple(late), True, min(announced), min(announced))
 
 
 def behind(marks: Iterable[RankMark]) -> list[RankMark]:

@@ -8,7 +8,6 @@ suspected ranks are looked at on their nodes (probe.py). `hang.json` in the atte
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from . import end_records, hung_step, losses, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
-from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, still_after
+from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
 if TYPE_CHECKING:
     from .supervisor import Job
@@ -38,7 +37,6 @@ EXIT_S = 60.0  # from the end records of all ranks, written after the user's exi
 LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
-LONGER = 1.5  # times as long has a large job stood still at the next look
 SAMPLED = 2  # nodes whose records are read between two rounds
 
 
@@ -70,8 +68,11 @@ class Watchdog:
         interval = progress_interval(job.options.hang_timeout)
         self._pace = look_pace(interval, len(job.nodes))
         self._sample_pace = look_pace(interval, 1)
-        self._slack = ANNOUNCE_S + self._sample_pace + 1.0  # the ranks poll about once a second
-        self._stall_due = self._announced_after = still_after(interval) + self._slack
+        self._evidence_s = max(
+            EVIDENCE_S, self._ranks / rank_slots.MOST_WRITES_PER_S / rank_slots.POLLS + 2.0
+        )  # they look for the request
+        self._still_since: float | None = None  # most ranks of the sample
+        self._next_search = 0.0
         shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST
         self._stall = Stall(job.options.hang_timeout, shortest, self._pace)
         self._ended = threading.Event()
@@ -121,34 +122,49 @@ class Watchdog:
                 with suppress(OSError):
                     end_records.write_json(self._folder / ALIVE, {"time": time.time()})
             try:
-                if can_judge and (is_round or self._stands_still()):
+                if can_judge and is_round:
                     self._look()
                     self._look_at_losses()
+                elif can_judge and self._may_search():
+                    self._search()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
                 self._say(f"the watchdog stopped checking this launch: {type(error).__name__}: {error}")
                 can_judge = False
 
-    def _stands_still(self) -> bool:
-        """Return whether to read all records between two rounds, since the ranks of the first nodes stand still.
+    def _may_search(self) -> bool:
+        """Return whether to look for stopped ranks between two rounds: most ranks of the first nodes stand still.
 
-        In a large job: when all ranks should have announced it, when it reaches its limit, and ever more rarely.
+        In a large job: once all ranks should have announced it, and then ever more rarely.
         """
-        still: dict[float, RankMark] = {}
+        now, found = time.monotonic(), list[bool]()
         for first_rank in self._sample:
             with suppress(OSError):
-                records, _ = rank_slots.read_node(self._folder, first_rank)
-                marks = [RankMark.parse(rank, record) for rank, record in records.items()]
-                announced = [mark for mark in marks if mark is not None and mark.is_announced]
-                still |= {time.time() - mark.time + (mark.still or 0.0): mark for mark in announced}
-        if not still:
-            self._stall_due = self._announced_after
+                records, ends = rank_slots.read_node(self._folder, first_rank)
+                found += [record.get("still") is True for rank, record in records.items() if rank not in ends]
+        if 2 * sum(found) < max(1, len(found)):
+            self._still_since = None
             return False
-        seconds = max(still)
-        if seconds < self._stall_due:
+        if self._still_since is None:
+            self._still_since = now
+            self._next_search = now + ANNOUNCE_S + 2 * self._sample_pace
+        if now < self._next_search or self._is_ending():
             return False
-        limit = self._stall.limit(still[seconds].phase) + self._slack
-        self._stall_due = min(limit if seconds < limit else math.inf, LONGER * seconds)
+        self._next_search = now + (now - self._still_since)
         return True
+
+    def _search(self) -> None:
+        """End the launch if the process of a rank that did not announce its standstill does not run."""
+        records, ends = rank_slots.read(self._folder)
+        marks = (RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks)
+        known = [mark for mark in marks if mark is not None and mark.rank not in ends]
+        self._marks |= {mark.rank: mark for mark in known}
+        suspicion = find_unannounced(known)
+        has_warned = self._warned is not None and self._newest() < self._warned + 1.0
+        if suspicion is not None and not has_warned:
+            states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
+            stopped = tuple(mark for mark in suspicion.ranks if states.get(mark.pid) in probe.NOT_RUNNING)
+            if stopped:
+                self._conclude(replace(suspicion, ranks=stopped), states)
 
     def _look(self) -> None:
         records, ends = rank_slots.read(self._folder)
@@ -260,14 +276,14 @@ class Watchdog:
         self._process.kill()
 
     def _collect_stacks(self, silent: set[int]) -> list[str]:
-        """Let the ranks write their stacks, and return the names of the files after at most EVIDENCE_S."""
+        """Let the ranks write their stacks, and return the names of the files after some seconds."""
         names = {stacks_name(rank) for rank in self._marks if rank not in silent}
         with suppress(OSError):
             for name in names.intersection(os.listdir(self._folder)):
                 (self._folder / name).unlink(missing_ok=True)
             self._requests += 1
             end_records.write_json(self._folder / REQUEST, {"request": self._requests})
-        until = time.monotonic() + EVIDENCE_S
+        until = time.monotonic() + self._evidence_s
         written: list[str] = []
         while True:
             with suppress(OSError):
