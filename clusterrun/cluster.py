@@ -83,6 +83,17 @@ class Cluster:
 
     # -- submitting ------------------------------------------------------------------------------------------------
 
+    def request(self, args: SubmitArgs) -> Request:
+        """Return the merged options, job file and profiles, with those for the cluster at hand. Raises RequestError."""
+        from clusterrun.submit.request import load_request
+
+        def find_cluster() -> str | None:
+            typed = args.flags.get("scheduler")
+            local = (typed is not None and typed.value == LOCAL) or self.facts() is None
+            return None if local else self.scheduler("slurm").cluster
+
+        return load_request(args, self.cwd, self.environ, find_cluster)
+
     def plan(self, args: SubmitArgs, *, named: bool = True, change: Callable[[Request], Request] | None = None) -> Plan:
         """Decide everything about a run and write nothing.
 
@@ -90,9 +101,8 @@ class Cluster:
         ``change`` may replace values of the merged request.
         """
         from clusterrun.submit import plan as planning
-        from clusterrun.submit import request as requests
 
-        request, scheduler = requests.load_request(args, self.cwd, self.environ), None
+        request, scheduler = self.request(args), None
         if named or request.scheduler == LOCAL or self.facts() is not None:
             scheduler = self.scheduler(request.scheduler)
         partition = request.values.get("partition")
@@ -104,9 +114,8 @@ class Cluster:
     def soonest(self, args: SubmitArgs) -> StartEstimates:
         """Return where a job would start soonest, by partition and shape; nothing is submitted or written."""
         from clusterrun.free.estimate import EstimateContext, soonest
-        from clusterrun.submit import request as requests
 
-        request, scheduler = requests.load_request(args, self.cwd, self.environ), self.scheduler("slurm")
+        request, scheduler = self.request(args), self.scheduler("slurm")
         return soonest(
             EstimateContext(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.free()
         )
@@ -219,22 +228,7 @@ class Cluster:
             if run is None:
                 raise NoSuchJob(f"no record of run {text} found", hint="`clusterrun list --all` shows your jobs")
             return run
-        job = JobId.parse(text)
-        query = self._query()
-        store = query.store
-        known = store.by_job(job)
-        # an id without a cluster's name means the cluster that this shell is configured for
-        here = [run for run in known if job.is_local or job.cluster or query.is_here(run)]
-        if not here and self._factory.may_know(job):
-            folders, exists = external.find_run_folders(job, self.scheduler("slurm"))
-            here = store.by_job(job, hint=folders) if folders else []
-            if exists and not any(run.run_dir in folders for run in here):
-                return None  # Slurm has a job of that id, and it belongs to no run here
-        known = here or known
-        if len(known) > 1:
-            older = ", ".join(run.run_id for run in known[:-1])
-            self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
-        return known[-1] if known else None
+        return self._query().find_run(JobId.parse(text))
 
     def ladder(self, run: RunRecord) -> list[RunRecord]:
         """Return the rungs of a ladder up to this run, smallest first; only this run if it is no rung, or the first."""
@@ -269,14 +263,16 @@ class Cluster:
         found = {text: [by_run[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
         return [state for text in texts for state in found[text]]
 
-    def listing(self, *, everything: bool = False, all_clusters: bool = False) -> Listing:
+    def listing(self, *, everything: bool = False, all_clusters: bool = False, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
 
         With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
-        other clusters are counted in a line, or listed with ``all_clusters``. Raises SchedulerError if Slurm does not
-        answer and there is nothing to show.
+        other clusters are counted in a line, or listed with ``all_clusters``; ``cluster`` selects the jobs of one.
+        Raises SchedulerError if Slurm does not answer and there is nothing to show, RequestError for an unknown one.
         """
-        return self._query().list_jobs(everything=everything, all_clusters=all_clusters, cached=self._polling)
+        return self._query().list_jobs(
+            everything=everything, all_clusters=all_clusters, cached=self._polling, cluster=cluster
+        )
 
     def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch]:
         """Return watches over runs and over external jobs, which are queried now. Raises NoSuchJob."""

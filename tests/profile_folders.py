@@ -34,6 +34,11 @@ def load(root: Path, profile: str | None = None, **environ: str) -> profiles.Pro
     return load_profiles(root, {"HOME": str(root.parent / "home"), **environ}, profile)
 
 
+def load_on(root: Path, cluster: str | None, profile: str | None = None) -> profiles.Profiles:
+    """The profiles where the shell is configured for a cluster; None for no cluster."""
+    return load_profiles(root, {"HOME": str(root.parent / "home")}, profile, lambda: cluster)
+
+
 def merged(root: Path, profile: str | None = None, **environ: str) -> dict[str, Value]:
     return merge(load(root, profile, **environ).levels)
 

@@ -77,12 +77,13 @@ def status(
 @click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
 @click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
 @click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
+@click.option("--cluster", metavar="NAME", help="Only jobs on this cluster; if it is out of reach, by their records.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj
 def list_command(
     session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
-    all_clusters: bool, watch: bool, as_json: bool,
+    all_clusters: bool, cluster: str | None, watch: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """List your active jobs, oldest first: runs from any folder, and queued jobs that you submitted with other tools.
 
@@ -98,12 +99,17 @@ def list_command(
     120 s while they do not.
     """
     ui = Ui("list", as_json=as_json)
+    if cluster is not None and all_clusters:
+        raise RequestError("--cluster and --all-clusters cannot be combined", hint="use one of them")
+    if cluster == "":
+        raise RequestError("--cluster needs a name", hint="--all-clusters lists the jobs on all clusters")
     job_filter = JobFilter(
         states=filters.parse_states(state) if state else frozenset(),
         name=name or "",
         since=filters.parse_since(since, time.time()) if since else None,
         everything=everything,
         all_clusters=all_clusters,
+        cluster=cluster or "",
     )
     if watch:
         _refuse_json(as_json, "list")

@@ -22,7 +22,7 @@ from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import ModelSize, guess_shape
 from clusterrun.sizing.scaling import QUARTERS, scaling_notes, scaling_rows
 from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
-from clusterrun.submit.request import Request, SubmitArgs, load_request
+from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.terminal.ui import Ui
 
 MOST_COUNTS, MOST_GPUS, _MOST = 32, 1_000_000, 10**12
@@ -119,7 +119,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
     args = _job_args(job, options)
-    request = load_request(args, cluster.cwd, cluster.environ)
+    request = cluster.request(args)
     facts = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)
     question = _question(options, counts, device, _ranks_per_node(request), facts)
     if not options["measured"]:

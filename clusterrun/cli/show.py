@@ -51,14 +51,17 @@ def ladder_reports(cluster: Cluster, states: Sequence[RunState]) -> list[Ladder 
 
 def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool, merge_runs: bool = True) -> Listing:
     """Return the jobs that match a filter, in the order of ``list``; see :func:`filters.arrange`."""
-    found = cluster.listing(everything=job_filter.history, all_clusters=job_filter.all_clusters)
+    found = cluster.listing(
+        everything=job_filter.history, all_clusters=job_filter.all_clusters, cluster=job_filter.cluster
+    )
     chosen = filters.choose(found.states, job_filter)
     return found._replace(states=filters.arrange(chosen, expand=expand, merge_runs=merge_runs))
 
 
 def no_jobs_message(job_filter: JobFilter) -> str:
     """Return the message for an empty list."""
-    conditions = [f"in state {', '.join(sorted(job_filter.states))}"] if job_filter.states else []
+    conditions = [f"on cluster {job_filter.cluster}"] if job_filter.cluster else []
+    conditions += [f"in state {', '.join(sorted(job_filter.states))}"] if job_filter.states else []
     conditions += [f"named {job_filter.name}"] if job_filter.name else []
     conditions += ["newer than --since"] if job_filter.since is not None else []
     if conditions:

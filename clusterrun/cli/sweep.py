@@ -244,9 +244,7 @@ def parameter_sets(
 
 def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:
     """Return the plan of the job without parameters, and its merged request."""
-    from clusterrun.submit.request import load_request
-
-    return plan_after(cluster, args, after), load_request(args, cluster.cwd, cluster.environ)
+    return plan_after(cluster, args, after), cluster.request(args)
 
 
 def _arrays(

@@ -11,7 +11,7 @@ selected ``[profile.NAME]`` takes precedence over the top of the same file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -31,6 +31,7 @@ from clusterrun.config.toml_lines import Document, nearest, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
+from clusterrun.records.ownership import covers
 
 DEFAULT_JOB = "lm"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
@@ -38,7 +39,8 @@ WorkKind = Literal["task", "script", "module", "command"]
 WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
 _JOB_KEYS = (*WORK_KEYS, "args", "sweep")
 REMOTE_KEYS = ("remote", "remote-dir")
-_PROFILE_KEYS = ("job", "default-profile", "profile", *REMOTE_KEYS)
+_CLUSTER = "cluster"
+_PROFILE_KEYS = ("job", "default-profile", "profile", _CLUSTER, *REMOTE_KEYS)
 
 #: sbatch's variables that many users set, and the options they mean. An earlier one wins: sbatch reads SBATCH_ACCOUNT;
 #: SLURM_ACCOUNT is the same variable of salloc and srun.
@@ -86,12 +88,17 @@ def no_profiles(cwd: Path | None) -> Profiles:
     return Profiles(find_root_and_notices(cwd)[0], Value("", "default"))
 
 
-def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | None = None) -> Profiles:
+def load_profiles(
+    cwd: Path | None, environ: Mapping[str, str], profile: str | None = None,
+    find_cluster: Callable[[], str | None] | None = None,
+) -> Profiles:  # fmt: skip
     """Load the profiles of the project and the user, and the environment.
 
-    ``profile`` selects ``[profile.NAME]`` in both files; the default is ``default-profile``, the project's first. A
-    file that another user owns or can write is skipped with a notice. Raises ConfigError for an invalid file,
-    RequestError for a profile that is in neither file.
+    ``profile`` selects ``[profile.NAME]`` in both files; the default is the profile for the cluster at hand, then
+    ``default-profile``, the project's first. ``find_cluster`` returns that cluster's name, empty if unknown, None if
+    there is none; without it no profile's cluster counts. A file that another user owns or can write is skipped with a
+    notice. Raises ConfigError for an invalid file, RequestError for a profile that is in neither file or is for
+    another cluster, and for several profiles for the cluster at hand.
     """
     root, notices = find_root_and_notices(cwd)
     home = home_folder(environ)
@@ -113,6 +120,8 @@ def load_profiles(cwd: Path | None, environ: Mapping[str, str], profile: str | N
         if not names:
             hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
         raise RequestError(f"no profile {chosen.value!r} ({chosen.source})", hint=hint)
+    if find_cluster is not None:
+        chosen = _for_cluster(files, chosen, find_cluster, notices)
     levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
     settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
@@ -183,6 +192,38 @@ def _join(upper: Value, lower: Value) -> Value:
     return Value({**upper.value, **new}, ", ".join(sources) or upper.source)
 
 
+def _for_cluster(
+    files: Sequence[_ProfileFile], chosen: Value | None, find_cluster: Callable[[], str | None], notices: list[str]
+) -> Value | None:
+    """Return the profile to use on the cluster at hand: one that was named, else the cluster's own, else the default.
+
+    The cluster is looked up only if a profile has one.
+    """
+    clusters = {name: str(table[_CLUSTER].value).lower() for f in reversed(files) for name, table in f.tables.items()
+                if _CLUSTER in table}  # fmt: skip
+    if not clusters or (here := find_cluster()) is None:
+        return chosen
+    own, elsewhere = clusters.get(chosen.value, "") if chosen else "", ""
+    if chosen and own and here and not covers(here, own):
+        elsewhere = f"profile {chosen.value} is for cluster {own}"
+    if chosen and chosen.source == "--profile":
+        if elsewhere:
+            raise RequestError(f"{elsewhere}; this shell is configured for {here}", hint="choose another --profile")
+        return chosen
+    if not here:
+        notices.append("no profile is chosen by cluster: the name of the cluster is unknown; --profile chooses one")
+    fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
+    if len(fitting) > 1:
+        hint = f"choose one with --profile {fitting[0]}, or remove cluster from all but one"
+        raise RequestError(f"profiles {', '.join(fitting)} are all for cluster {here}", hint=hint)
+    if fitting:
+        notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")
+        return Value(fitting[0], _CLUSTER)
+    if elsewhere:
+        notices.append(f"{elsewhere}; not used on {here}")
+    return None if elsewhere else chosen
+
+
 class _ProfileFile(NamedTuple):
     top: dict[str, Value]
     tables: dict[str, dict[str, Value]]
@@ -205,12 +246,14 @@ def _read_profile(document: Document) -> _ProfileFile:
 
 def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:
     source = f"{document.source} [{'.'.join(path)}]" if path else document.source
-    own = ("job", *REMOTE_KEYS) if path else ("job", "default-profile", *REMOTE_KEYS)
+    own = ("job", "cluster" if path else "default-profile", *REMOTE_KEYS)
     spelled = {key.replace("_", "-"): key for key in table}
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
             if name in _JOB_KEYS:
                 message, hint = f"{name} belongs in a job file", 'move it to jobs/NAME.toml and write job = "NAME"'
+            elif name == _CLUSTER:
+                message, hint = "cluster belongs in a profile's table", "move it below [profile.NAME]"
             else:
                 message, hint = f"{name} belongs at the top of the file", "move it out of the profile's table"
             raise document.error([*path, spelled[name]], message, hint=hint)

@@ -55,7 +55,7 @@ class JobFilter(NamedTuple):
     """The jobs that a list shows.
 
     ``states`` empty means any state, ``name`` is a glob, ``since`` the epoch second of the oldest submission. With
-    ``everything`` ended jobs count too, with ``all_clusters`` those on other clusters.
+    ``everything`` ended jobs count too, with ``all_clusters`` those on other clusters, with ``cluster`` only its jobs.
     """
 
     states: frozenset[str] = frozenset()
@@ -63,6 +63,7 @@ class JobFilter(NamedTuple):
     since: int | None = None
     everything: bool = False
     all_clusters: bool = False
+    cluster: str = ""
 
     @property
     def history(self) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.errors import NoScheduler, SchedulerError
-from clusterrun.job import LOCAL, JobStatus, split_tasks
+from clusterrun.errors import NoScheduler, RequestError, SchedulerError
+from clusterrun.job import LOCAL, JobId, JobStatus, split_tasks
 from clusterrun.records import open_runs, run_record, scripts
-from clusterrun.records.ownership import JobIndex, covers, token_part
+from clusterrun.records.ownership import JobIndex, covers, one_cluster, token_part
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
@@ -30,6 +30,22 @@ class StateQuery(NamedTuple):
     factory: SchedulerFactory
     store: Store
     notify: Callable[[str], None]
+
+    def find_run(self, job: JobId) -> RunRecord | None:
+        """Return the run of a job id, the newest if Slurm reused the id; None for an external job."""
+        known = self.store.by_job(job)
+        # an id without a cluster's name means the cluster that this shell is configured for
+        here = [run for run in known if job.is_local or job.cluster or self.is_here(run)]
+        if not here and self.factory.may_know(job):
+            folders, exists = external.find_run_folders(job, self.factory.scheduler("slurm"))
+            here = self.store.by_job(job, hint=folders) if folders else []
+            if exists and not any(run.run_dir in folders for run in here):
+                return None  # Slurm has a job of that id, and it belongs to no run here
+        known = here or known
+        if len(known) > 1:
+            older = ", ".join(run.run_id for run in known[:-1])
+            self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
+        return known[-1] if known else None
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order. ``answer`` is a Slurm answer to use instead of a new query."""
@@ -59,17 +75,25 @@ class StateQuery(NamedTuple):
         answer, age = self._cached_queue(runs)
         return Listing(self.states(runs, answer), age, None if age else answer)
 
-    def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool) -> Listing:
+    def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
 
         With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
-        other clusters are counted in a line, or listed with ``all_clusters``. With ``cached`` another process's squeue
-        may be used. Raises SchedulerError if Slurm does not answer and there is nothing to show.
+        other clusters are counted in a line, or listed with ``all_clusters``; ``cluster`` selects the jobs of one. With
+        ``cached`` another process's squeue may be used. Raises SchedulerError if Slurm does not answer and there
+        is nothing to show, RequestError for an unknown cluster.
         """
         known = self.store.all() if everything else open_runs.open_runs(self.store)
-        known = known if all_clusters else self.reachable(known, everything=everything)
+        at_hand = self.factory.scheduler("slurm").cluster if self.factory.facts() is not None else ""
+        out_of_reach = bool(cluster) and not covers(at_hand, cluster)
+        if out_of_reach:
+            self._check_cluster(cluster, at_hand)
+        if cluster:
+            known = [run for run in known if run.cluster == cluster]
+        elif not all_clusters:
+            known = self.reachable(known, everything=everything)
         answer, age, others = Answer(), 0.0, list[RunState]()
-        if self.factory.facts() is None:
+        if self.factory.facts() is None or out_of_reach:
             found = self.states(known)
         else:
             slurm = self.factory.scheduler("slurm")
@@ -80,6 +104,8 @@ class StateQuery(NamedTuple):
                 more, others = unmatched_jobs(known, answer)
             found = self.states([*known, *more], answer)
         shown = [s for s in (*found, *others) if everything or s.status.outcome in filters.OPEN]
+        if cluster:
+            shown = [s for s in shown if _cluster_of(s, at_hand) == cluster]
         if not (answer.complete or shown):
             raise SchedulerError(
                 "Slurm did not answer, and clusterrun has no record of any active job", detail=answer.note,
@@ -87,7 +113,17 @@ class StateQuery(NamedTuple):
             )  # fmt: skip
         if not answer.complete:
             self.notify(f"Slurm did not answer: {answer.note}")
-        return Listing(shown, age, answer if self.factory.facts() is not None and not age else None)
+        current = self.factory.facts() is not None and not out_of_reach and not age
+        return Listing(shown, age, answer if current else None)
+
+    def _check_cluster(self, name: str, at_hand: str) -> None:
+        """Report that a cluster is known by records alone; raises RequestError if no run was submitted to it."""
+        names = sorted({run.cluster for run in self.store.all()} | set(at_hand.split(",")) - {""})
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise RequestError(f"no cluster {name[:40]!r} is known", hint=f"known clusters: {known}")
+        if name != LOCAL:
+            self.notify(f"cluster {name} is out of reach of this shell; its jobs are shown by their records")
 
     def is_here(self, run: RunRecord) -> bool:
         """Return whether the run's scheduler can be queried from this shell."""
@@ -167,6 +203,12 @@ def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
             hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
         )
     return scheduler
+
+
+def _cluster_of(state: RunState, at_hand: str) -> str:
+    if state.record is not None:
+        return state.record.cluster
+    return state.status.id.cluster or one_cluster(at_hand)
 
 
 def _is_on(run: RunRecord, scheduler: Scheduler) -> bool:

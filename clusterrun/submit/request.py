@@ -82,9 +82,15 @@ class Request:
         return str(self.values["scheduler"].value) if "scheduler" in self.values else "auto"
 
 
-def load_request(args: SubmitArgs, cwd: Path, environ: Mapping[str, str]) -> Request:
-    """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError."""
-    known = profiles.load_profiles(cwd, environ, args.profile) if not args.exact else profiles.no_profiles(cwd)
+def load_request(
+    args: SubmitArgs, cwd: Path, environ: Mapping[str, str], find_cluster: Callable[[], str | None] | None = None
+) -> Request:
+    """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError.
+
+    ``find_cluster`` returns the cluster at hand, as for :func:`profiles.load_profiles`.
+    """
+    load = profiles.load_profiles
+    known = profiles.no_profiles(cwd) if args.exact else load(cwd, environ, args.profile, find_cluster)
     flags = with_python(args.flags, cwd, environ)
     below_job = [with_python(level, known.root, environ) for level in known.levels]
     notices = list(known.notices)

@@ -126,6 +126,29 @@ def test_list_and_selectors_mean_the_cluster_at_hand(two: tuple[Site, dict[str, 
     assert first == there_cluster(site, other)
 
 
+def test_a_cluster_out_of_reach_is_listed_and_each_cluster_has_its_profile(
+    two: tuple[Site, dict[str, str]], template: Path
+) -> None:
+    site, other = two
+    names = [there_cluster(site, env) for env in ({"SLURM_CONF": site.env["SLURM_CONF"]}, other)]
+    tables = [
+        f'[profile.{key}]\ncluster = "{name}"\ncomment = "{key}"\n' for key, name in zip("ab", names, strict=True)
+    ]
+    (site.project / "clusterrun.toml").write_text("".join(tables))
+    here, there = light(site, template, NEVER), light(site, template, NEVER, env=other)
+    for env, job, key in (({}, here, "a"), (other, there, "b")):
+        record = json.loads((job.run_dir / "record.json").read_text())
+        assert record["sources"]["comment"] == [key, f"clusterrun.toml [profile.{key}]"]
+        refused = site.cli("submit", "--profile", "ba"[key == "b"], "--", "true", env=env, status=2)
+        assert "this shell is configured for" in refused.stderr
+    shown = site.cli("list", "--json", "--cluster", names[1])
+    assert [row["job_id"] for row in ours(site, shown.stdout)] == [there.id]
+    assert shown.stderr.count("\n") == 1 and f"cluster {names[1]} is out of reach" in shown.stderr
+    at_hand = site.cli("list", "--json", "--cluster", names[1], env=other)
+    (row,) = ours(site, at_hand.stdout)
+    assert (row["job_id"], row["state"], at_hand.stderr) == (there.id, "PENDING", "")
+
+
 def ours(site: Site, envelope: str) -> list[dict[str, Any]]:
     """The rows of a list that are runs of the site's project; other tests' jobs are in the same queue."""
     return [row for row in json.loads(envelope)["data"] if (row["run_dir"] or "").startswith(str(site.project))]

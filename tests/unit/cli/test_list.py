@@ -243,3 +243,38 @@ def test_end_marks_that_a_file_system_shows_late_correct_a_failure(desk: Desk) -
     assert json.loads(desk.type("status", "101", "--json").out)["data"][0]["state"] == "FAILED"
     put_end(folder, 1, {"rank": 1, "status": 0})
     assert json.loads(desk.type("status", "101", "--json").out)["data"][0]["state"] == "COMPLETED"
+
+
+# -- one cluster -------------------------------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_one_cluster_at_hand_are_listed_with_those_of_other_tools(desk: Desk, store: Store) -> None:
+    here = run(store)
+    submitted(store, 2, cluster="far")
+    desk.slurm.answer("squeue", rows(run_row(here), {"i": "7", "j": "theirs"}))
+    said = desk.type("list", "--json", "--cluster", "desk")
+    assert (sorted(row["job_id"] for row in said.data), said.err) == (["101", "7"], "")
+
+
+def test_the_jobs_of_a_cluster_out_of_reach_are_listed_by_their_records(desk: Desk, store: Store) -> None:
+    run(store)
+    far, ended = submitted(store, 2, cluster="far"), submitted(store, 3, cluster="far")
+    attempt(ended, end=end())
+    said = desk.type("list", "--json", "--cluster", "far")
+    assert [(row["job_id"], row["outcome"]) for row in said.data] == [(str(far.job_id), "unknown")]
+    assert said.err == "clusterrun: cluster far is out of reach of this shell; its jobs are shown by their records\n"
+    assert desk.slurm.count("squeue") == 0
+    every = desk.type("list", "--all", "--json", "--cluster", "far").data
+    assert [row["outcome"] for row in every] == ["unknown", "done"]
+    desk.without_slurm()
+    assert [row["job_id"] for row in desk.type("list", "--json", "--cluster", "far").data] == [str(far.job_id)]
+
+
+def test_an_unknown_cluster_is_refused_with_the_known_ones(desk: Desk, store: Store) -> None:
+    submitted(store, 2, cluster="far")
+    for words in ([], ["--watch"]):
+        said = desk.type("list", "--cluster", "frr", *words)
+        assert (said.status, said.out) == (2, "")
+        assert said.err == "clusterrun: no cluster 'frr' is known\n  hint: known clusters: desk, far\n"
+    for words in (["far", "--all-clusters"], [""]):
+        assert desk.type("list", "--cluster", *words).status == 2, words

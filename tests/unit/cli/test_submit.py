@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 
 from tests.command_desk import Desk
@@ -62,6 +64,20 @@ def test_render_explains_where_values_come_from(desk: Desk) -> None:
     for name, words in told.items():
         assert lines[f"clusterrun: {name}"] == f"clusterrun: {name} = {words}"
     assert re.search(r"set = .*\(--set, jobs/sft.toml\)", said.err)
+
+
+def test_the_profile_for_the_cluster_at_hand_is_used_and_named(desk: Desk) -> None:
+    desk.write("clusterrun.toml", '[profile.here]\ncluster = "desk"\nnodes = 8\n[profile.far]\ncluster = "far"\n')
+    said = desk.type("render", "--json", "--", "train.py")
+    assert json.loads(said.out)["data"]["sources"]["nodes"] == {"value": 8, "source": "clusterrun.toml [profile.here]"}
+    dry = desk.type("submit", "--dry-run", "--", "train.py")
+    assert "using [profile.here], the profile for cluster desk\n" in dry.err
+    said = desk.type("submit", "--profile", "far", "--", "train.py")
+    assert said.status == 2 and "profile far is for cluster far; this shell is configured for desk" in said.err
+    local = desk.type("submit", "--scheduler", "local", "--dry-run", "--profile", "far", "--", "train.py")
+    assert local.status == 0 and "cluster far" not in local.err
+    desk.without_slurm()
+    assert desk.type("render", "--profile", "far", "--python", sys.executable, "--", "train.py").status == 0
 
 
 def test_what_only_slurm_understands_is_named_once(desk: Desk) -> None:

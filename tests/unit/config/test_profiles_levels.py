@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from clusterrun.config import profiles
 from clusterrun.config.files import find_root
-from clusterrun.config.profiles import merge
+from clusterrun.config.profiles import load_profiles, merge
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value
-from tests.profile_folders import load, make_root, merged, project, user, write
+from tests.profile_folders import load, load_on, make_root, merged, project, user, write
 
 
 @pytest.fixture
@@ -169,3 +169,61 @@ def test_the_highest_level_wins(raw: list[dict[str, object]]) -> None:
                 assert text == next(h.value[key] for h in having if key in h.value)
             assert set(value.value) == {k for h in having for k in h.value}
     assert merge([merge(levels[:2]), *levels[2:]]).keys() == values.keys()
+
+
+TWO = """default-profile = "small"
+nodes = 1
+[profile.small]
+nodes = 2
+[profile.a]
+cluster = "Alpha"
+nodes = 3
+[profile.b]
+cluster = "beta"
+nodes = 4
+"""
+
+
+def test_a_profile_for_the_cluster_at_hand_is_used_without_being_named(root: Path) -> None:
+    project(root, TWO)
+    on_alpha = load_on(root, "alpha")
+    assert merge(on_alpha.levels)["nodes"] == Value(3, "clusterrun.toml [profile.a]")
+    assert on_alpha.notices == ["using [profile.a], the profile for cluster alpha"]
+    for cluster in ("gamma", "alpha,beta", None):
+        elsewhere = load_on(root, cluster)
+        assert (merge(elsewhere.levels)["nodes"].value, elsewhere.notices) == (2, []), cluster
+    unknown = load_on(root, "")
+    assert merge(unknown.levels)["nodes"].value == 2 and "the name of the cluster is unknown" in unknown.notices[0]
+
+
+def test_a_named_profile_wins_unless_it_is_for_another_cluster(root: Path) -> None:
+    project(root, TWO)
+    for cluster, name, nodes in (("alpha", "small", 2), ("alpha", "a", 3), ("alpha,beta", "b", 4), (None, "b", 4)):
+        assert merge(load_on(root, cluster, name).levels)["nodes"].value == nodes, (cluster, name)
+    with pytest.raises(RequestError, match=r"^profile b is for cluster beta; this shell is configured for alpha$"):
+        load_on(root, "alpha", "b")
+
+
+def test_a_default_profile_for_another_cluster_is_not_used(root: Path) -> None:
+    project(root, TWO.replace('"small"', '"b"'))
+    known = load_on(root, "gamma")
+    assert merge(known.levels)["nodes"].value == 1
+    assert known.notices == ["profile b is for cluster beta; not used on gamma"]
+
+
+def test_two_profiles_for_the_cluster_at_hand_need_a_choice(root: Path) -> None:
+    project(root, TWO)
+    user(root, '[profile.mine]\ncluster = "alpha"\n[profile.b]\ncluster = "alpha"\n')  # the project's b comes first
+    with pytest.raises(RequestError, match=r"^profiles a, mine are all for cluster alpha$") as error:
+        load_on(root, "alpha")
+    assert "--profile a" in error.value.hint
+    assert merge(load_on(root, "alpha", "mine").levels)["nodes"].value == 1
+    assert merge(load_on(root, "beta").levels)["nodes"].value == 4
+
+
+def test_the_cluster_is_looked_up_only_for_profiles_that_have_one(root: Path) -> None:
+    def fail() -> str:
+        raise AssertionError
+
+    project(root, "[profile.a]\nnodes = 2\n")
+    load_profiles(root, {"HOME": str(root.parent / "home")}, None, fail)
