@@ -11,7 +11,7 @@ The command line and a user's scripts use the same Python API::
 
 Its names, each imported when it is first used:
 
-    Cluster            plan, submit and recover runs; query, wait for, hold and cancel jobs
+    Cluster            plan, submit, sweep and recover runs; map a function; query, wait for, hold and cancel jobs
     SubmitArgs         what `clusterrun submit` takes: a job or a script, and options
     Plan               a run that is planned but not submitted: its JobSpec, its script and its record
     JobSpec            the resolved specification of a job

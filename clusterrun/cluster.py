@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.arrays import ArrayMethods
 from clusterrun.config.files import find_root
 from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
@@ -33,7 +34,7 @@ if TYPE_CHECKING:  # commands that query jobs need none of them, and start soone
 ACCOUNTING_INTERVAL = 60.0
 
 
-class Cluster:
+class Cluster(ArrayMethods):
     """One user's view from one folder: its project, its records, and the schedulers it can use.
 
     ``notify`` gets lines for the user (what is waited for, what was left out). ``environ`` and ``cwd`` default to this

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
 from clusterrun.cli.after import After, after_options, find_after, plan_after
 from clusterrun.cli.names import find_sweep
 from clusterrun.cli.options import spec_options, submit_args
@@ -26,7 +26,6 @@ from clusterrun.terminal.ui import Ui
 from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
-    from clusterrun.submit.parameters import Set
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import Request, SubmitArgs
     from clusterrun.submit.sweep_plan import PlannedArray
@@ -73,17 +72,19 @@ def sweep(
     cluster = session.cluster(ui.note)
     args = submit_args(*job_and_script(words, session.script), profile, options)
     base, request = _plan(cluster, args, find_after(cluster, after, after_ok))
-    from clusterrun.submit.parameters import show
+    from clusterrun.submit.parameters import parse_axis, show
 
-    sets, at_once = parameter_sets(cluster.cwd, request, grids, zips, csv_file, max_running)
-    arrays, made = _arrays(cluster, base, sets, range(len(sets)), at_once)
+    grid, together = [parse_axis(one, "--grid") for one in grids], [parse_axis(one, "--zip") for one in zips]
+    rows = read_rows(cluster.cwd / csv_file, f"--file {csv_file}") if csv_file else ()
+    sets, at_once = parameter_sets(request, grid, together, rows, max_running)
+    made, arrays = plan_sweep(cluster, base, sets, at_once)
     if dry_run:
         check_sweep(ui, cluster, arrays, skip=no_check)
         ui.say(*(f"{index:>5}  {show(one)}" for index, one in enumerate(sets)))
         ui.note(f"would submit {plural(len(sets), 'task')} in {plural(len(arrays), 'array')}; nothing was written")
         ui.data([dict(one) for one in sets])
         return
-    ctx.exit(submit_arrays(ui, cluster, made, arrays, check=not no_check, wait=wait))
+    ctx.exit(submit_and_announce(ui, cluster, made, arrays, check=not no_check, wait=wait))
 
 
 def submit_array(
@@ -95,12 +96,12 @@ def submit_array(
         raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")
     base, _ = _plan(cluster, args, after)
     from clusterrun.submit.parameters import parse_array
-    from clusterrun.submit.sweep_plan import max_array_size
+    from clusterrun.submit.sweep_plan import max_array_size, new_sweep
 
     if base.record.scheduler == LOCAL:
         raise RequestError("--array needs Slurm", hint="use clusterrun sweep, which also runs on this machine")
     indexes, at_once = parse_array(text, max_array_size(cluster.scheduler(base.record.scheduler).slurm))
-    arrays, made = _arrays(cluster, base, [{} for _ in indexes], indexes, at_once, whole=True)
+    made, arrays = new_sweep(base, [{} for _ in indexes], indexes, len(indexes), at_once)
     if dry_run:
         check_sweep(ui, cluster, arrays, skip=not check)
         ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
@@ -108,7 +109,7 @@ def submit_array(
         hours = data["gpu_hours"]
         ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
         return 0
-    return submit_arrays(ui, cluster, made, arrays, check=check, wait=wait)
+    return submit_and_announce(ui, cluster, made, arrays, check=check, wait=wait)
 
 
 def resubmit_failed(
@@ -153,25 +154,17 @@ def resubmit_failed(
         ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
         ui.data([dict(task.parameters) for task in tasks])
         return 0
-    return submit_arrays(ui, there, made, arrays, check=check, wait=wait, before=before)
+    return submit_and_announce(ui, there, made, arrays, check=check, wait=wait, before=before)
 
 
-def submit_arrays(
+def submit_and_announce(
     ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], *, check: bool, wait: bool,
     before: Sweep | None = None,
 ) -> int:  # fmt: skip
     """Check and submit the arrays of a sweep, print them, and with ``wait`` wait for all; return the exit code."""
-    from clusterrun.submit.snapshot import check_option, save_code
-    from clusterrun.submit.sweep_send import submit_sweep
-
-    first = arrays[0].plans[0]
-    store, scheduler = cluster.store(made.root), cluster.scheduler(first.record.scheduler)
     check_sweep(ui, cluster, arrays, skip=not check)
-    check_option(first.spec, first.submission.workdir)
-    store.prepare(first.spec.shared)
-    code = save_code(first, cluster.environ, ui.note)
-    with interrupt_deferred(ui, f"submit --recover {first.record.run_id}") as interrupted:
-        runs = submit_sweep(store, scheduler, made, arrays, ui.note, before, code=code)
+    with interrupt_deferred(ui, f"submit --recover {arrays[0].plans[0].record.run_id}") as interrupted:
+        runs = submit_arrays(cluster, made, arrays, before)
         _announce(ui, made, runs, data=not wait)
     if interrupted:
         raise KeyboardInterrupt
@@ -186,17 +179,10 @@ def submit_arrays(
 
 def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[PlannedArray], *, skip: bool) -> None:
     """Check the first run as any job, and the settings of the others; print notices. Raises RequestError."""
-    plans = [plan for array in arrays for plan in array.plans]
-    for notice in plans[0].notices:
+    for notice in arrays[0].plans[0].notices:
         ui.note(notice)
-    if skip:
-        return
-    lines = cluster.check(plans[0], preload=True)
-    from clusterrun.preflight.settings import check_others
-
-    lines += check_others([plan.spec for plan in plans[1:]], cluster.environ, plans[0].submission.workdir)
-    for line in lines:
-        ui.note(line.replace("OK: ", f"OK: {plural(len(plans), 'task')}, each ", 1) if line[:4] == "OK: " else line)
+    for line in () if skip else check_arrays(cluster, arrays):
+        ui.note(line)
 
 
 def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, largest: bool) -> None:
@@ -214,55 +200,9 @@ def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, larges
         ui.say(table.best_line())
 
 
-def parameter_sets(
-    cwd: Path, request: Request, grids: Sequence[str], zips: Sequence[str], csv_file: str | None, at_once: int | None
-) -> tuple[list[Set], int | None]:
-    """Return the parameter sets and how many may run at once: as typed, else of the job file's table ``[sweep]``."""
-    from clusterrun.submit.parameters import combine, parse_axis, read_csv
-    from clusterrun.system.plain_files import read_plain
-
-    typed, table = bool(grids or zips or csv_file), request.job.sweep if request.job is not None else None
-    if table is None or typed:
-        grid, together = [parse_axis(one, "--grid") for one in grids], [parse_axis(one, "--zip") for one in zips]
-        path, source = cwd / csv_file if csv_file else None, f"--file {csv_file}"
-    else:
-        grid, together = (
-            [parse_axis(f"{name}={one}", table.source) if isinstance(one, str) else (name, one) for name, one in axes]
-            for axes in (table.grid, table.together)
-        )
-        path, source = Path(table.file) if table.file else None, f"{table.source}: {table.file}"
-    rows: list[Set] = []
-    if path is not None:
-        try:
-            rows = read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-            raise RequestError(f"{source}: {why}", hint="give the path of a CSV file") from error
-    sets = combine(grid, together, rows)
-    return sets, at_once or (table.max_running if table is not None else None)
-
-
 def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:
     """Return the plan of the job without parameters, and its merged request."""
     return plan_after(cluster, args, after), cluster.request(args)
-
-
-def _arrays(
-    cluster: Cluster, base: Plan, sets: Sequence[Set], indexes: Sequence[int], at_once: int | None, *,
-    whole: bool = False,
-) -> tuple[list[PlannedArray], Sweep]:  # fmt: skip
-    """Return the arrays of a new sweep, and the sweep; with ``whole`` it is one array, by these indexes."""
-    from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, tasks_of_sets
-
-    size = len(sets) if whole else max_array_size(cluster.scheduler(base.record.scheduler).slurm)
-    local = base.record.scheduler == LOCAL
-    tasks = tasks_of_sets(base, sets, indexes if whole else [index % size for index in indexes])
-    at_once = at_once or (1 if local else None)
-    arrays = plan_arrays(base, tasks, size, at_once=at_once)
-    plans = [plan for array in arrays for plan in array.plans]
-    each = tuple(SweepTask(one, (plan.record.run_id,)) for one, plan in zip(sets, plans, strict=True))
-    first = plans[0].record
-    return arrays, Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once)
 
 
 def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord], *, data: bool) -> None:

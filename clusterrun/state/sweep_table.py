@@ -15,6 +15,7 @@ from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, state_json, state_row
 from clusterrun.system import safe_files
+from clusterrun.terminal import tables
 
 _LAST_BYTES = 4 * 1024 * 1024
 """Of a run's metrics.jsonl."""
@@ -48,6 +49,9 @@ class SweepTable(NamedTuple):
     def cells(self) -> list[list[str]]:
         """Return the texts of each row; without a metric, the newest loss."""
         return [self._cells(row) for row in self.rows]
+
+    def _repr_html_(self) -> str:
+        return tables.as_html(self.columns(), self.cells())
 
     def _cells(self, row: Row) -> list[str]:
         _, _, word, time, _, _, reason = state_row(row.state)

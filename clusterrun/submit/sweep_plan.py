@@ -14,9 +14,10 @@ from clusterrun.job import LOCAL
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
-from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Script, Task, Work, load_spec
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit import protocol
@@ -65,8 +66,6 @@ def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> li
     a parameter that neither names, nor its variable, use, and for a name in braces that is none.
     """
     spec = base.spec
-    if isinstance(spec.work, Function):
-        raise RequestError("a callable cannot be swept", hint="use a script")
     arguments = spec.work.args if isinstance(spec.work, Script | Module | Command) else ()
     used = names_in([*arguments, *(text for _, text in spec.env)])
     typed = " ".join((*arguments, *spec.setup))
@@ -99,6 +98,19 @@ def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int)
     if isinstance(work, Task):
         work = replace(work, settings=tuple({**dict(work.settings), **new["set"]}.items()))
     return TaskOfSweep(index, parameters, work, {**dict(spec.env), **new["env"]})
+
+
+def new_sweep(
+    base: Plan, sets: Sequence[Set], indexes: Sequence[int], size: int, at_once: int | None
+) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
+    """Return a new sweep of these parameter sets, and its arrays of at most ``size`` tasks."""
+    tasks = tasks_of_sets(base, sets, indexes)
+    at_once = at_once or (1 if base.record.scheduler == LOCAL else None)
+    arrays = plan_arrays(base, tasks, size, at_once=at_once)
+    plans = [plan for array in arrays for plan in array.plans]
+    each = tuple(SweepTask(one, (plan.record.run_id,)) for one, plan in zip(sets, plans, strict=True))
+    first = plans[0].record
+    return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once), arrays
 
 
 def plan_arrays(

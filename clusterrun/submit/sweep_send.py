@@ -36,14 +36,14 @@ class SweepArray(NamedTuple):
 
 def submit_sweep(
     store: Store, scheduler: Scheduler, sweep: Sweep, arrays: Sequence[PlannedArray], notify: Notify,
-    before: Sweep | None = None, *, code: Mapping[str, str],
+    before: Sweep | None = None, *, code: Mapping[str, str], prepare: Callable[[RunRecord], None] | None = None,
 ) -> list[RunRecord]:  # fmt: skip
     """Write the records of all runs, submit the arrays in order and return the records with their job ids.
 
-    ``code`` has the files of :func:`snapshot.save_code` for each run. ``before`` is the sweep's file of an earlier
-    submission, to which the runs are added. If nothing was submitted, the runs are deleted; after a later failure they
-    stay for ``submit --recover``. Raises what :func:`protocol.submit_staged` raises, and RequestError if a record
-    cannot be written.
+    ``code`` has the files of :func:`snapshot.save_code` for each run; ``prepare`` adds others. ``before`` is the
+    sweep's file of an earlier submission, to which the runs are added. If nothing was submitted, the runs are deleted;
+    after a later failure they stay for ``submit --recover``. Raises what :func:`protocol.submit_staged` raises, and
+    RequestError if a record cannot be written.
     """
     first = arrays[0].plans[0].record
 
@@ -64,7 +64,7 @@ def submit_sweep(
             if sweeps.load(sweep.root, sweep.id) != before:
                 raise Ambiguous(f"another command has just changed sweep {sweep.name}", hint="run the command again")
         try:
-            staged = _stage(store, sweep, arrays, code)
+            staged = _stage(store, sweep, arrays, code, prepare)
         except BaseException as error:
             undo()
             if not isinstance(error, OSError):
@@ -79,13 +79,16 @@ def submit_sweep(
 
 
 def _stage(
-    store: Store, sweep: Sweep, arrays: Sequence[PlannedArray], code: Mapping[str, str]
+    store: Store, sweep: Sweep, arrays: Sequence[PlannedArray], code: Mapping[str, str],
+    prepare: Callable[[RunRecord], None] | None,
 ) -> list[SweepArray]:  # fmt: skip
     """Write all records, the scripts of the arrays and, last, the sweep's file."""
     found = []
     for array in arrays:
         for plan in array.plans:
             store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
+            if prepare is not None:
+                prepare(plan.record)
         first = array.plans[0]
         if array.script:
             sweeps.save_script(first.record, array.script)

@@ -10,8 +10,12 @@ import os
 import pickle
 import stat
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
+
+CALL = "call.pkl"
+"""The call of a run of ``Cluster.map``; submitit's files have other names."""
 
 
 def load(path: str | Path) -> Any:
@@ -33,8 +37,40 @@ def dump(value: Any, path: str | Path) -> None:
         cloudpickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
 
 
+def call(folder: Path, rank: int) -> None:
+    """Run a call of ``Cluster.map``: rank 0 writes its result, and any rank its exception with the traceback."""
+    try:
+        result = load(folder / CALL).result()
+        if rank == 0:
+            _replace(result, folder / "result.pkl")
+    except Exception as error:
+        _replace((_pickled(error), traceback.format_exc()), folder / "error.pkl")
+        raise
+
+
+def _replace(value: Any, path: Path) -> None:
+    new = path.with_name(f"{path.name}.{os.urandom(4).hex()}")
+    dump(value, new)
+    new.replace(path)
+
+
+def _pickled(error: Exception) -> bytes:
+    """Return an exception as a pickle; empty if it cannot be loaded again."""
+    import cloudpickle
+
+    try:
+        data: bytes = cloudpickle.dumps(error)
+        pickle.loads(data)  # fails if its __init__ takes other arguments
+    except Exception:
+        return b""
+    return data
+
+
 def main(folder: str) -> None:
     """Run the job's callable and write its result beside it."""
+    if (Path(folder) / CALL).exists():
+        call(Path(folder), int(os.environ["RANK"]))
+        return
     from submitit.core import submission, utils
 
     utils.pickle_load, utils.cloudpickle_dump = load, dump  # type: ignore[assignment]  # other names of parameters

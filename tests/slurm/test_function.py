@@ -69,6 +69,24 @@ def test_a_pickle_of_another_user_is_not_opened_by_the_ranks(submit, tmp_path):
     assert any("PermissionError" in str(error) for error in (job.task(rank).exception() for rank in range(2)))
 
 
+def test_calls_of_a_function_are_one_array_and_results_and_exceptions_come_back_in_order(lab, tmp_path):
+    cluster = Cluster(cwd=tmp_path, environ={**lab.full_env(), "CLUSTERRUN_STATE": str(tmp_path / "state")})
+
+    def divide(number):
+        return os.environ["SLURM_ARRAY_JOB_ID"], 6 / number
+
+    before = os.umask(0o002)
+    try:
+        first, wrong, last = cluster.map(divide, [1, 0, 3], gpus_per_node=0, return_exceptions=True)
+    finally:
+        os.umask(before)
+    assert first[1:] == (6.0,) and last[1:] == (2.0,) and first[0] == last[0]
+    assert isinstance(wrong, ZeroDivisionError) and f"in job {first[0]}_1:" in wrong.__notes__[0]
+    folders = list(tmp_path.glob(".clusterrun/runs/*/submitit"))
+    assert {oct(path.stat().st_mode & 0o777) for path in folders} == {"0o700"} and len(folders) == 3
+    assert {oct(path.stat().st_mode & 0o777) for one in folders for path in one.iterdir()} == {"0o600"}
+
+
 class Planted:
     """Runs a command when it is unpickled."""
 

@@ -21,7 +21,7 @@ os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 from submitit.core import utils
 from submitit.slurm import slurm
 
-from clusterrun.errors import RequestError
+from clusterrun.errors import ClusterrunError, RequestError
 from clusterrun.jobspec.render import PICKLES
 from clusterrun.scheduler import Submission
 
@@ -77,6 +77,36 @@ def load_own(path: Path) -> Any:
                 hint=f"check the file's owner and permissions: ls -l {path}",
             )
         return pickle.load(file)
+
+
+def save_call(run_dir: Path, function: Callable[[Any], Any], value: Any) -> None:
+    """Pickle a call into a run's folder, where ``worker/callable.py`` finds it. Raises RequestError if it cannot."""
+    before = os.umask(0o077)
+    try:
+        (run_dir / PICKLES).mkdir()
+        utils.DelayedSubmission(function, value).dump(run_dir / PICKLES / "call.pkl")
+    except OSError:
+        raise
+    except Exception as error:
+        raise RequestError(f"cannot pickle the call: {error}", hint="pass values that pickle accepts") from error
+    finally:
+        os.umask(before)
+
+
+def load_result(run_dir: Path, job: str, *, done: bool) -> tuple[Any, Exception | None]:
+    """Return what the call of a run returned, or what it raised, with its traceback as a note.
+
+    Raises FileNotFoundError if neither was written.
+    """
+    if done:
+        return load_own(run_dir / PICKLES / "result.pkl"), None
+    data, trace = load_own(run_dir / PICKLES / "error.pkl")
+    try:
+        error: Exception = pickle.loads(data)
+    except Exception:  # this process lacks its class, or it could not be pickled
+        error = ClusterrunError(f"{job}: {trace.splitlines()[-1]}")
+    error.add_note(f"in {job}:\n{trace}")
+    return None, error
 
 
 class TrainExecutor(slurm.SlurmExecutor):

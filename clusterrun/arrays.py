@@ -1,0 +1,196 @@
+"""Many runs at once: the part of Cluster that submits sweeps, and calls of a function, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.job import Outcome
+from clusterrun.records.run_record import RunRecord
+from clusterrun.records.store import Store
+from clusterrun.records.sweeps import Sweep, sweep_of
+from clusterrun.scheduler import Scheduler
+from clusterrun.state.reconcile import RunState
+from clusterrun.terminal.units import plural
+
+if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
+    from clusterrun.state.sweep_table import SweepTable
+    from clusterrun.submit.parameters import Axis, Set
+    from clusterrun.submit.plan import Plan
+    from clusterrun.submit.request import Request, SubmitArgs
+    from clusterrun.submit.sweep_plan import PlannedArray
+
+
+class SubmittedSweep(NamedTuple):
+    """A sweep: its name, which commands take, and the run of each parameter set, in order."""
+
+    name: str
+    runs: Sequence[RunRecord]
+
+
+class Submits(Protocol):
+    """What the methods here need of a Cluster."""
+
+    environ: dict[str, str]
+    notify: Callable[[str], None]
+
+    @property
+    def cwd(self) -> Path: ...
+    def store(self, root: Path | None = None) -> Store: ...
+    def scheduler(self, name: str) -> Scheduler: ...
+    def request(self, args: SubmitArgs) -> Request: ...
+    def plan(self, args: SubmitArgs) -> Plan: ...
+    def check(self, plan: Plan, *, preload: bool = False) -> list[str]: ...
+    def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
+    def wait(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
+
+
+class ArrayMethods:
+    """The methods of Cluster that submit many runs as arrays."""
+
+    def sweep(
+        self: Submits, *words: str, grid: Mapping[str, Iterable[object]] | None = None,
+        rows: Sequence[Mapping[str, object]] = (), max_running: int | None = None, **options: Any,
+    ) -> SubmittedSweep:  # fmt: skip
+        """Submit a script, or a job file (``job="sft"``), once for each set of parameters, as ``clusterrun sweep``.
+
+        ``grid`` has the values of each parameter, ``rows`` sets of them; together they combine. Without both the job
+        file's table ``[sweep]`` counts. ``options`` are those of :meth:`SubmitArgs.of`. Raises what ``submit`` raises.
+        """
+        from clusterrun.submit.request import SubmitArgs
+
+        args = SubmitArgs.of(*words, **options)
+        axes = [(name, tuple(map(str, values))) for name, values in (grid or {}).items()]
+        typed = [{name: str(value) for name, value in row.items()} for row in rows]
+        sets, at_once = parameter_sets(self.request(args), axes, (), typed, max_running)
+        made, arrays = plan_sweep(self, self.plan(args), sets, at_once)
+        for line in check_arrays(self, arrays):
+            self.notify(line)
+        return SubmittedSweep(made.name, submit_arrays(self, made, arrays))
+
+    def table(self: Submits, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
+        """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
+        from clusterrun.state.sweep_table import load_table
+
+        return load_table(sweep_of(runs[0]), self.states(runs), metric, largest=largest)
+
+    def map(
+        self: Submits, function: Callable[[Any], Any], values: Iterable[Any], *, max_running: int | None = None,
+        return_exceptions: bool = False, **options: Any,
+    ) -> list[Any]:  # fmt: skip
+        """Call a function with each value, each call in a run of its own, wait, and return the results in order.
+
+        The runs are one array, or several above MaxArraySize. submitit pickles the function, as in
+        ``submit_function``. Several ranks all call it; the result is that of rank 0. When all have ended, the first
+        exception is raised, or with ``return_exceptions`` each is in its place in the list. ``options`` are those of
+        :meth:`SubmitArgs.of`.
+        """
+        from clusterrun.jobspec.spec import Function
+        from clusterrun.submit.request import SubmitArgs
+
+        calls = list(values)
+        if not calls:
+            return []
+        name = getattr(function, "__name__", "function")
+        base = self.plan(replace(SubmitArgs.of(**options), work=Function(name)))
+        made, arrays = plan_sweep(self, base, [{} for _ in calls], max_running)
+        by_run = dict(zip((task.runs[0] for task in made.tasks), calls, strict=True))
+
+        def save_call(run: RunRecord) -> None:
+            from clusterrun.scheduler.slurm.executor import save_call
+
+            save_call(run.run_dir, function, by_run[run.run_id])
+
+        for line in check_arrays(self, arrays):
+            self.notify(line)
+        ended = self.wait(submit_arrays(self, made, arrays, prepare=save_call))
+        results = [_result(state) for state in ended]
+        failed = next((error for _, error in results if error is not None), None)
+        if failed is not None and not return_exceptions:
+            raise failed
+        return [result if error is None else error for result, error in results]
+
+
+def _result(state: RunState) -> tuple[Any, Exception | None]:
+    """Return what a call returned, or what it raised."""
+    from clusterrun.scheduler.slurm.executor import load_result
+
+    assert state.record is not None
+    try:
+        return load_result(state.record.run_dir, f"job {state.status.id}", done=state.status.outcome is Outcome.DONE)
+    except FileNotFoundError:
+        job = state.status
+        return None, ClusterrunError(f"job {job.id} left no result ({job.state})", hint=f"clusterrun why {job.id}")
+
+
+def parameter_sets(
+    request: Request, grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set],
+    at_once: int | None,
+) -> tuple[list[Set], int | None]:  # fmt: skip
+    """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
+    from clusterrun.submit.parameters import combine, parse_axis
+
+    table = request.job.sweep if request.job is not None else None
+    if table is not None and not (grid or together or rows):
+        grid, together = (
+            [parse_axis(f"{name}={one}", table.source) if isinstance(one, str) else (name, one) for name, one in axes]
+            for axes in (table.grid, table.together)
+        )
+        rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
+    return combine(grid, together, rows), at_once or (table.max_running if table is not None else None)
+
+
+def read_rows(path: Path, source: str) -> list[Set]:
+    """Return the parameter sets of a CSV file. Raises RequestError with its ``source``."""
+    from clusterrun.submit.parameters import read_csv
+    from clusterrun.system.plain_files import read_plain
+
+    try:
+        return read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise RequestError(f"{source}: {why}", hint="give the path of a CSV file") from error
+
+
+def plan_sweep(
+    cluster: Submits, base: Plan, sets: Sequence[Set], at_once: int | None
+) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
+    """Return a new sweep, and its arrays of at most MaxArraySize tasks."""
+    from clusterrun.submit.sweep_plan import max_array_size, new_sweep
+
+    size = max_array_size(cluster.scheduler(base.record.scheduler).slurm)
+    return new_sweep(base, sets, [index % size for index in range(len(sets))], size, at_once)
+
+
+def check_arrays(cluster: Submits, arrays: Sequence[PlannedArray]) -> list[str]:
+    """Check the first run as any job and the settings of the others; return lines. Raises RequestError."""
+    from clusterrun.preflight.settings import check_others
+
+    plans = [plan for array in arrays for plan in array.plans]
+    lines = cluster.check(plans[0], preload=True)
+    lines += check_others([plan.spec for plan in plans[1:]], cluster.environ, plans[0].submission.workdir)
+    count = f"OK: {plural(len(plans), 'task')}, each "
+    return [line.replace("OK: ", count, 1) if line.startswith("OK: ") else line for line in lines]
+
+
+def submit_arrays(
+    cluster: Submits, made: Sweep, arrays: Sequence[PlannedArray], before: Sweep | None = None,
+    prepare: Callable[[RunRecord], None] | None = None,
+) -> list[RunRecord]:  # fmt: skip
+    """Submit the arrays of a sweep with the code they run, and return the runs.
+
+    ``prepare`` adds files to each run's folder, ``before`` is as for :func:`submit_sweep`, which raises.
+    """
+    from clusterrun.submit.snapshot import check_option, save_code
+    from clusterrun.submit.sweep_send import submit_sweep
+
+    first = arrays[0].plans[0]
+    store = cluster.store(made.root)
+    check_option(first.spec, first.submission.workdir)
+    store.prepare(first.spec.shared)
+    code = save_code(first, cluster.environ, cluster.notify)
+    scheduler = cluster.scheduler(first.record.scheduler)
+    return submit_sweep(store, scheduler, made, arrays, cluster.notify, before, code=code, prepare=prepare)
