@@ -10,6 +10,7 @@ from typing import Any
 
 from clusterrun.config.toml_lines import Document, nearest
 from clusterrun.errors import ConfigError
+from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Field, Value
 
 TABLES: Mapping[str, Mapping[str, str]] = {
@@ -28,6 +29,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "notify": {"target": "notify", "on": "notify-on"},
     "environment": {"modules": "modules", "conda": "conda", "venv": "venv", "uv": "venv", "python": "python"},
+    "container": {one: f"container-{one}" for one in ("image", "mounts", "runtime", "python")},
 }
 """Tables of options, and the option of each key; the options may also be at the top."""
 
@@ -65,7 +67,8 @@ def read_values(
 def _read_option(document: Document, path: Sequence[str], name: str, value: Any, source: str) -> Value:
     _check_type(document, path, FIELD[name], value)
     # a bare python3 is looked up on PATH, a conda environment may have a name
-    if name in ("template", "accelerate-config", "venv") or (name in ("python", "conda") and "/" in value):
+    is_path = (name in ("python", "conda") and "/" in value) or (name == "container-image" and is_file_name(value))
+    if is_path or name in ("template", "accelerate-config", "venv"):
         return Value(resolve(value, document.base, document.home), source)
     return Value(value, source)
 

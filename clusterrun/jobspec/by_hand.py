@@ -27,6 +27,9 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
             f"--per-node-commands prints torchrun commands and does not support --launcher {spec.launcher}",
             hint="remove --launcher",
         )
+    if spec.container_image:
+        hint = "remove --container-image, and type the lines in the container"
+        raise RequestError("--per-node-commands does not support --container-image", hint=hint)
     return "".join(f"{line}\n" for line in _lines(spec, workdir, _program(spec, worker)))
 
 

@@ -56,9 +56,7 @@ FIELDS: tuple[Field, ...] = (
         "total-time", "text", "TIME", "Continue past the time limit until the run has used this much time (5d, 36h)."
     ),
     Field("helper-job", "flag", "", "Start a requeued job at once with a small helper job; default on."),
-    Field(
-        "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
-    ),
+    Field("signal", "text", "SIG@SECONDS", "Signal for the ranks before the time limit (TERM@300).", directive=True),
     Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
     Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
     Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all except started and first-step."),
@@ -78,11 +76,13 @@ FIELDS: tuple[Field, ...] = (
     Field("job-name", "text", "NAME", f"Job name, at most {NAME_BYTES} bytes."),
     Field("mail-type", "text", "LIST", "Events to email you about (END,FAIL).", directive=True),
     Field("comment", "text", "TEXT", "Comment stored with the job."),
-    Field(
-        "python", "text", "PATH", "Python for the job; default: the active venv or conda env, else clusterrun's own."
-    ),
+    Field("python", "text", "PATH", "The job's Python; default: the active venv or conda env, else clusterrun's own."),
     Field("venv", "text", "DIR", "Virtual environment to activate in the job, or the uv project that has it."),
     Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
+    Field("container-image", "text", "IMAGE", "Container image for the ranks: a file (.sif, .sqsh), or docker://NAME."),
+    Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
+    Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: the one that this machine has."),
+    Field("container-python", "text", "PATH", "Python in the container; default: python3."),
     Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
     Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),
@@ -121,11 +121,11 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "use --gpus-per-node"),
     "chdir": "cd to that folder before you submit",
     **dict.fromkeys(("export", "export-file"), "use --env KEY=VALUE"),
+    **{f"container-{part}": f"use --container-{part}" for part in ("image", "mounts")},
     "requeue": "use --requeue",
     "no-requeue": "use --no-requeue",
     # these print a text and exit 0 without a job (observed on 22.05)
-    "help": "run man sbatch",
-    "usage": "run man sbatch",
+    **dict.fromkeys(("help", "usage"), "run man sbatch"),
     "version": "run sbatch --version",
     **dict.fromkeys(("clusters", "cluster"), "set the environment variable SLURM_CLUSTERS"),
 }
@@ -332,6 +332,7 @@ _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
     "signal": (_SIGNAL.fullmatch, "a signal and seconds such as TERM@300"),
     "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),
+    "container-runtime": (("pyxis", "apptainer").__contains__, "pyxis or apptainer"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),
 }

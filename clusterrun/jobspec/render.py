@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.errors import RequestError, TemplateError
+from clusterrun.jobspec.containers import supervise_words
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
 
@@ -65,8 +66,9 @@ def directive(value: object) -> Quoted:
 
 
 def sh(value: object) -> Quoted:
-    """Quote a value for the shell."""
-    return Quoted(shlex.quote(_one_line(str(value))))
+    """Quote a value for the shell; also one with a comma, which shellcheck takes for a mistake in an array."""
+    quoted = shlex.quote(_one_line(str(value)))
+    return Quoted(f"'{quoted}'" if "," in quoted and not quoted.startswith("'") else quoted)
 
 
 def code(value: object) -> Quoted:
@@ -147,7 +149,7 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
-        "supervise": supervise_argv(spec, local=local),
+        "supervise": (*supervise_argv(spec, local=local), *supervise_words(spec, places.workdir)),
         "work": (*launch_argv(spec), *work_argv(spec, identity.run_dir, places.worker.parent)),
         "what": describe(spec),
     }
@@ -163,7 +165,8 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
         case Check(name):
             return (name,)
         case Function(_):
-            return ("command", "--", spec.python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
+            python = spec.container_python if spec.container_image else spec.python
+            return ("command", "--", python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
 
 
 def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:

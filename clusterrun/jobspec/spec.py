@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from clusterrun.errors import RequestError
 from clusterrun.job import is_reserved
+from clusterrun.jobspec.containers import read_mounts
 from clusterrun.jobspec.fields import (
     FIELD,
     FIELDS,
@@ -116,6 +117,10 @@ class JobSpec:
     hang_timeout: int | None = None
     hold_time: int = 0
     accelerate_config: str = ""
+    container_image: str = ""
+    container_mounts: tuple[str, ...] = ()  # SOURCE:TARGET[:FLAGS]
+    container_runtime: str = ""
+    container_python: str = "python3"
     sources: Mapping[str, Value] = field(default_factory=dict, compare=False)
 
     @property
@@ -202,6 +207,10 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         hang_timeout=get("hang-timeout"),
         hold_time=parse_hold(get("on-failure")) if "on-failure" in values else 0,
         accelerate_config=get("accelerate-config", ""),
+        container_image=get("container-image", ""),
+        container_mounts=read_mounts(values),
+        container_runtime=get("container-runtime", ""),
+        container_python=get("container-python", "python3"),
         sources=dict(values),
     )
 

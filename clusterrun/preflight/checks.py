@@ -34,7 +34,7 @@ def check(
     job that can never start or would fail at once.
     """
     spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
-    unchecked: list[str] = []
+    unchecked = ["Python and its packages (in the container)"] if spec.container_image else []
 
     def attempt(what: str, ask: Callable[[], T]) -> T | None:
         try:

@@ -20,8 +20,8 @@ _FIRST_S, _EACH_S = 2.0, 0.05
 def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, timeout: float) -> list[Finding]:
     """Return what is wrong with the task's settings, and which files, packages or tokens are missing.
 
-    With ``--setup`` what is missing is only doubtful: its lines may provide it. ``timeout`` is in seconds. Raises
-    CannotCheck if the job's Python cannot run the check.
+    With ``--setup`` or a container what is missing is only doubtful: they may provide it. ``timeout`` is in seconds.
+    Raises CannotCheck if the job's Python cannot run the check.
     """
     return _judge(spec, *_run([spec], environ, workdir, timeout)[0])
 
@@ -70,8 +70,9 @@ def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:
     name = work_argv(spec)[1]
     if wrong:
         return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
-    if spec.setup:
-        return [Finding(f"{name}: {one} (unless --setup provides it)") for one in missing]
+    if spec.setup or spec.container_image:
+        provider = "the container" if spec.container_image else "--setup"
+        return [Finding(f"{name}: {one} (unless {provider} provides it)") for one in missing]
     needs_token = bool(missing) and "HF_TOKEN" in missing[0]
     hint = "export HF_TOKEN=…" if needs_token else "use --no-check if only the compute nodes have it"
     return [Finding(f"{name}: {one}", hint, never=True) for one in missing]

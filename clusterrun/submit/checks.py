@@ -11,6 +11,7 @@ from clusterrun.jobspec.spec import JobSpec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.submit import request
+from clusterrun.submit.containers import check_image
 from clusterrun.submit.notify_target import check_address
 from clusterrun.system import shell
 
@@ -21,12 +22,15 @@ SHORTEST_SECRET = 8
 def check(
     spec: JobSpec, script: str, environ: Mapping[str, str], notify: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """Check that the secrets are set, that the job's Python has torch, and that the script is bash.
+    """Check that the secrets are set, that the job's Python has torch or its image exists, and that the script is bash.
 
     ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
     """
     check_secrets(spec.secrets, shell.scrub(environ)[0], script)
-    request.check_python(spec, environ)
+    if spec.container_image:
+        check_image(spec)
+    else:
+        request.check_python(spec, environ)
     request.check_setup(spec, script, environ)
     if notify is not None:
         check_address(str(notify["target"]), spec.python, environ)

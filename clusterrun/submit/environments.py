@@ -39,7 +39,16 @@ def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str
 
 
 def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
-    """Replace the options of this module by setup lines before the user's own. Raises RequestError for a bad name."""
+    """Replace the options of this module by setup lines before the user's own.
+
+    Raises RequestError for a bad name, and for an environment of ranks that run in a container.
+    """
+    extra = next((name for name in OPTIONS if name in values), "")
+    if extra and "container-image" in values:
+        raise RequestError(
+            f"--{extra} ({values[extra].source}) and --container-image ({values['container-image'].source}) conflict",
+            hint=f"remove --{extra}: the ranks use the image's packages (a module that has apptainer: --setup)",
+        )
     modules, conda, venv = (values.pop(name, None) for name in OPTIONS)
     lines, sources = [], []
     if modules is not None:

@@ -191,7 +191,7 @@ _SLURM = {
     "export": "export=",
     "requeue": "requeue no-requeue",
     "field": "cpus-per-task|c= mem= time|t= partition|p= account|A= qos|q= constraint|C= reservation= exclude|x="
-    " nodelist|w= dependency|d= job-name|J= mail-type= comment=",
+    " nodelist|w= dependency|d= job-name|J= mail-type= comment= container-image= container-mounts=",
     "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="
     " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable"
     " get-user-env=? immediate|I=?"

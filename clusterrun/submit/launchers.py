@@ -248,8 +248,9 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
             parts = value.split(",") if kind == "export" else [value]
             launch.env |= {part.partition("=")[0]: part.partition("=")[2] for part in parts if "=" in part}
         case "field":
-            whole = FIELD[name].kind == "int" and value.isdigit()
-            launch.options[name] = Value(int(value) if whole else value, source)
+            kind = FIELD[name].kind
+            read = int(value) if kind == "int" and value.isdigit() else [value] if kind == "list" else value
+            launch.options[name] = Value(read, source)
         case "gres" if not re.fullmatch(r"gpu:\d+", value, re.ASCII):
             launch.options["gres"] = Value(value, source)
         case "gpus-per-node" if ":" in value:

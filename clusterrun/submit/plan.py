@@ -20,6 +20,7 @@ from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import notify_target, protocol
 from clusterrun.submit.checks import check_secrets
+from clusterrun.submit.containers import with_container
 from clusterrun.submit.identity import find_identity, new_identity
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
@@ -86,6 +87,8 @@ def plan(
     if run_dir.exists():  # an identity is chosen once: this is the same request again
         raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")
     logs = base.folder / "logs"
+    folders = (here.cwd, request.root, run_dir.parents[1], logs, WORKER.parent)
+    spec = with_container(spec, here.environ, folders, local=local)
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
 from clusterrun.config.toml_lines import nearest
 from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
@@ -140,11 +141,17 @@ def load_request(
             raise RequestError(
                 f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
             )
-    for name in ("template", "accelerate-config"):
-        if name in args.flags:
-            values[name] = Value(str(cwd / args.flags[name].value), f"--{name}")
+    values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
     values["python"] = find_python(values.get("python"), environ)
     return Request(known.root, values, work, notices, job)
+
+
+def typed_files(flags: Mapping[str, Value], folder: Path) -> dict[str, str]:
+    """Return the absolute paths of the files that options name, typed in a folder."""
+    files = ["template", "accelerate-config"]
+    image = flags.get("container-image")
+    files += ["container-image"] if image and is_file_name(str(image.value)) else []
+    return {name: str(folder / flags[name].value) for name in files if name in flags}
 
 
 def _with_precision(settings: Value, fp16: Value | None, args: SubmitArgs) -> Value:

@@ -17,10 +17,8 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launchers import Place
-from clusterrun.submit.request import NOTIFY, SubmitArgs
+from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
 from clusterrun.submit.typed_launch import with_local_rank
-
-_FILES = ("template", "accelerate-config")
 
 
 def resubmit_args(
@@ -46,16 +44,16 @@ def resubmit_args(
     if any(value.source == "--ladder" for value in recorded.values()):
         raise RequestError(f"job {job} is a short rung of a ladder", hint="resubmit the last rung of the ladder")
     typed = dict(changes.flags)
-    for name in _FILES:
-        if name in typed:
-            typed[name] = replace(typed[name], value=str(here / typed[name].value))
+    typed |= {name: replace(typed[name], value=path) for name, path in typed_files(typed, here).items()}
     if "fp16" in typed and "set" in recorded:
         others = {key: value for key, value in recorded["set"].value.items() if key != "precision"}
         recorded["set"] = replace(recorded["set"], value=others)
     if "secret" in typed and "secret" in recorded:
         typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
-    if {"python", "venv", "conda"} & typed.keys():
+    if {"python", "venv", "conda", "container-image"} & typed.keys():
         without_environment(recorded)
+    if {"venv", "conda", "modules"} & typed.keys():
+        recorded = {name: value for name, value in recorded.items() if not name.startswith("container-")}
     values = profiles.merge([typed, recorded])
     work = _with_words(work, words)
     if isinstance(work, Script | Module):

@@ -45,8 +45,6 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
     options, environ = job.options, dict(os.environ)
     per_node = options.workers_per_node
     environ |= {
-        # a module must not replace the job's Python
-        "PATH": f"{Path(sys.executable).parent}:{environ.get('PATH', '')}",
         "MASTER_ADDR": address,
         "WORLD_SIZE": str(len(nodes) * per_node),
         "CLUSTERRUN_RUN_DIR": str(job.run_dir),
@@ -63,6 +61,8 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
         **saved_code.variables(job.run_dir, options.shown_late),
     }
+    if options.rank_python == sys.executable:  # a module must not replace the job's Python; an image has its own PATH
+        environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
     if options.max_restarts or options.total_time or options.requeue:
         environ["CLUSTERRUN_CONTINUES"] = "1"
     if options.spare_nodes:
@@ -130,7 +130,7 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     options = job.options
     by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
     label = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
-    rank = [sys.executable, "-u", str(HERE / "__main__.py"), *work]
+    rank = [*options.rank_prefix, options.rank_python, "-u", str(HERE / "__main__.py"), *work]
     if options.local:
         shape = ["--tasks-per-node", str(options.tasks_per_node if by_rank else 1)]
         if not by_rank:
@@ -149,6 +149,7 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
         # the ranks of the other nodes outlive the first node, so that one of them can end the allocation (orphans.py)
         *(["--no-kill"] if options.spare_nodes else []),
         *spares.exclusion(job, nodes),
+        *options.srun_arg,
         "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,
     ]  # fmt: skip

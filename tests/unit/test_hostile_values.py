@@ -21,7 +21,8 @@ from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sba
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",
-    "resume-args", "total-time", "signal", "notify", "on-failure", "venv", "conda")]  # fmt: skip
+    "resume-args", "total-time", "signal", "notify", "on-failure", "venv", "conda")
+         and not field.name.startswith("container-")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
 at_times = settings(often, max_examples=settings().max_examples)
@@ -95,6 +96,15 @@ def test_a_path_of_accelerates_yaml_is_one_word(name: str) -> None:
     spec = make_spec(**{"launcher": "accelerate", "accelerate-config": f"/x/{name}", "gpus-per-node": 0})
     (word,) = bash(line_of(make_script(spec), "CR_WORK=") + "\nprintf '%s\\0' \"${CR_WORK[5]}\"\n")
     assert word == f"/x/{name}"
+
+
+@at_times
+@given(hostile, st.sampled_from(["pyxis", "apptainer"]))
+def test_an_image_is_one_word(name: str, runtime: str) -> None:
+    spec = make_spec(container_image=f"/x/{name}", container_runtime=runtime)
+    line = next(line for line in make_script(spec).split("\n") if line.startswith("CR_OPTIONS=("))
+    options = bash(line + "\nprintf '%s\\0' \"${CR_OPTIONS[@]}\"\n")
+    assert (f"--srun-arg=--container-image=/x/{name}" if runtime == "pyxis" else f"--rank-prefix=/x/{name}") in options
 
 
 @at_times

@@ -44,6 +44,28 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
         {"nodes": 2, "gpus_per_node": 4, "cpus_per_task": 6, "launcher": "torchrun", "max_restarts": 2},
         False,
     ),
+    "pyxis": (
+        {
+            "nodes": 2,
+            "gpus_per_node": 4,
+            "container_image": "nvcr.io#nvidia/pytorch:25.06-py3",
+            "container_mounts": ["/home/ann/project", "/opt/venv/lib/clusterrun/worker,/data:/data:ro"],
+            "container_runtime": "pyxis",
+        },
+        False,
+    ),
+    "apptainer": (
+        {
+            "nodes": 2,
+            "gpus_per_node": 4,
+            "launcher": "torchrun",
+            "container_image": "/home/ann/project/my torch.sif",
+            "container_mounts": ["/home/ann/project", "/opt/venv/lib/clusterrun/worker"],
+            "container_runtime": "apptainer",
+            "container_python": "/opt/conda/bin/python",
+        },
+        False,
+    ),
     "none_local": (
         {"work": Command("/home/ann/run.sh"), "nodes": 2, "tasks_per_node": 4, "launcher": "none"},
         True,

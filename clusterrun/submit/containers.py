@@ -1,0 +1,72 @@
+"""Prepare a job whose ranks run in a container: which runtime starts them, and what they need from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.jobspec.containers import APPTAINER, PYXIS, is_file_name
+from clusterrun.jobspec.spec import JobSpec, Script
+from clusterrun.system import shell
+
+_HELP_S = 10.0
+
+
+def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[Path], *, local: bool) -> JobSpec:
+    """Return a specification with the container's runtime, and with mounts of the folders at their own paths.
+
+    ``local``: on this machine, without srun. Raises RequestError if no runtime is found, or a folder cannot be mounted.
+    """
+    if not spec.container_image:
+        return spec
+    runtime, work, needed = spec.container_runtime or _find_runtime(environ, local=local), spec.work, list(folders)
+    if local and runtime == PYXIS:
+        raise RequestError("pyxis is a plugin of srun, and this job runs without Slurm", hint="use apptainer")
+    if isinstance(work, Script):
+        # its saved copy is found by its real path, and the container does not have the links above the project
+        script = Path(work.path)
+        work = replace(work, path=f"{os.path.realpath(script.parent)}/{script.name}")
+        needed.append(script.parent)
+    if spec.accelerate_config:
+        needed.append(Path(spec.accelerate_config).parent)
+    paths = [path for folder in needed for path in (folder, Path(os.path.realpath(folder)))]
+    tops = [str(one) for one in dict.fromkeys(paths) if not any(other in one.parents for other in paths)]
+    if wrong := next((path for path in tops if set(path) & set(",:\\")), ""):
+        raise RequestError(
+            f"a container cannot mount {wrong}: its path contains a comma, a colon or a backslash",
+            hint="use a folder with another name",
+        )
+    mounts = (*(f"{path}:{path}" for path in tops), *spec.container_mounts)
+    return replace(spec, work=work, container_runtime=runtime, container_mounts=mounts)
+
+
+def check_image(spec: JobSpec) -> None:
+    """Raise RequestError for an image that the runtime cannot find."""
+    image = spec.container_image
+    if is_file_name(image):
+        if not os.path.exists(image):  # noqa: PTH110 - False for a folder that the user may not enter
+            hint = "give an image's path; use --no-check if only the compute nodes have it"
+            raise RequestError(f"--container-image: no such file: {image}", hint=hint)
+    elif spec.container_runtime == APPTAINER and "://" not in image:
+        hint = f"an image of a registry: docker://{image}; a file or folder: ./{image}"
+        raise RequestError(f"--container-image: Apptainer does not find {image}", hint=hint)
+
+
+def _find_runtime(environ: Mapping[str, str], *, local: bool) -> str:
+    """Return pyxis if srun has its options here, else apptainer if it is installed. Raises RequestError."""
+    clean, _ = shell.scrub(environ)
+    try:
+        if not local and "--container-image" in shell.check_output(["srun", "--help"], env=clean, timeout=_HELP_S):
+            return PYXIS
+    except CommandError:  # no Slurm here
+        pass
+    if shutil.which("apptainer", path=environ.get("PATH")):
+        return APPTAINER
+    raise RequestError(
+        "--container-image: found neither pyxis (srun --container-image) nor apptainer here",
+        hint='if the nodes have one: --container-runtime apptainer (or pyxis), or runtime = "apptainer" in [container]',
+    )
