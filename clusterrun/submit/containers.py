@@ -40,7 +40,8 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
             f"a container cannot mount {wrong}: its path contains a comma, a colon or a backslash",
             hint="use a folder with another name",
         )
-    mounts = (*(f"{path}:{path}" for path in tops), *spec.container_mounts)
+    targets = {mount.split(":")[1] for mount in spec.container_mounts}
+    mounts = (*(f"{path}:{path}" for path in tops if path not in targets), *spec.container_mounts)
     return replace(spec, work=work, container_runtime=runtime, container_mounts=mounts)
 
 

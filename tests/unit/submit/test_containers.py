@@ -53,6 +53,13 @@ def test_apptainer_is_used_without_pyxis_and_the_image_is_a_file_of_this_folder(
     assert spec["container_python"] == "python3"
 
 
+def test_a_folder_that_the_user_mounts_is_mounted_once(desk: Desk) -> None:
+    put_apptainer(desk)
+    own = f"{desk.project}:{desk.project}:ro"
+    spec, _ = submit(desk, "submit", "--container-image", "torch.sif", "--container-mounts", own, "--", "train.py")
+    assert [one for one in spec["container_mounts"] if str(desk.project) in one] == [own]
+
+
 def test_links_above_the_project_and_the_script_are_mounted_and_followed(desk: Desk, tmp_path: Path) -> None:
     put_apptainer(desk)
     (tmp_path / "real").mkdir()
