@@ -32,6 +32,12 @@ def submit(site: Site, *words: str, **environ: str) -> Job:
     return site.submit("--gpus-per-node", "0", *words, env=env)
 
 
+def starts(project: Path) -> list[str]:
+    """The commands that were started in the container so far."""
+    path = project / "torch.sif.starts"
+    return path.read_text().splitlines() if path.exists() else []
+
+
 @pytest.fixture(scope="module", autouse=True)
 def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = tmp_path_factory.mktemp("data")
@@ -48,14 +54,14 @@ def project(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_only_the_ranks_run_in_the_container_which_has_the_project_and_the_mounts(site: Site, project: Path) -> None:
+    before = len(starts(project))
     job = submit(site, "inside", "--secret", "HF_TOKEN", HF_TOKEN="a-token-of-mine")
     site.wait_state(job, "COMPLETED")
     lines = job.out.read_text().splitlines()
     image, shown = project / "torch.sif", [True, not HIDES]
     assert lines[0] == "batch []"
     assert {f"{rank}: one of 2 {image} a-token-of-mine {shown} {project}" for rank in range(2)} <= set(lines), lines
-    starts = Path(f"{image}.starts").read_text().splitlines()
-    assert [line.split()[0] for line in starts] == [sys.executable] * 2, starts
+    assert [line.split()[0] for line in starts(project)[before:]] == [sys.executable] * 2
     script = (job.run_dir / "script.sh").read_text()
     assert "a-token-of-mine" not in script and f"{project}:{project}," in script
 
@@ -63,16 +69,17 @@ def test_only_the_ranks_run_in_the_container_which_has_the_project_and_the_mount
 def test_the_ranks_of_a_launcher_run_in_the_container_of_its_node_with_the_saved_code(
     site: Site, project: Path
 ) -> None:
+    before = len(starts(project))
     gate = site.submit("--gpus-per-node", "0", "--no-snapshot", "--", "sleep", "600")
     job = submit(site, "inside", "--launcher", "torchrun", "--tasks-per-node", "2", "--dependency",
                  f"afterany:{gate.id}", HF_TOKEN="-")  # fmt: skip
     write_files(project, {"src/part.py": 'NAME = "two"\n'})
-    before = Path(f"{project}/torch.sif.starts").read_text().count("\n")
     site.cli("cancel", gate.id)
     site.wait_state(job, "COMPLETED")
+    write_files(project, {"src/part.py": 'NAME = "one"\n'})
     lines = [line for line in job.out.read_text().splitlines() if " of 4 " in line]
     assert sorted(line[: len("0: one")] for line in lines) == [f"{rank}: one" for rank in range(4)]
-    assert Path(f"{project}/torch.sif.starts").read_text().count("\n") == before + 2, "one for each node"
+    assert len(starts(project)) == before + 2, "one for each node"
 
 
 def test_an_image_that_fails_to_start_ends_the_job_with_its_message(site: Site, project: Path) -> None:
