@@ -9,16 +9,22 @@ from lab.procs import Daemon
 from lab.spec import LabSpec
 
 PROGRAMS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "slurmstepd")
-_NODE_START = 'hostname "$0"; exec slurmd -D -N "$0" -f "$1"'
+# A node-local disk at the same path on each node, as /tmp is on a real one. Without the right to mount it is shared.
+_NODE_START = """
+hostname "$0"
+mount -t tmpfs -o size=16m,mode=1777 local "$2"
+exec slurmd -D -N "$0" -f "$1"
+"""
 # A login shell in a job resets PATH, so the node's own commands must be this version's: they lie over the machine's
 # in a mount namespace of the node. And slurmd starts the slurmstepd that it was built with unless it is given another.
 _OTHER_SLURM_START = """
 hostname "$0"
-for program in "$2"/*; do
+mount -t tmpfs -o size=16m,mode=1777 local "$2"
+for program in "$3"/*; do
     place=/usr/bin/${program##*/}
     [ ! -e "$place" ] || mount --bind "$program" "$place" || exit
 done
-exec slurmd -D -N "$0" -f "$1" -d "$2/slurmstepd"
+exec slurmd -D -N "$0" -f "$1" -d "$3/slurmstepd"
 """
 
 
@@ -88,15 +94,16 @@ def _slurmd(lab: LabSpec, node: str) -> Daemon:
         return _listens(lab.address(node), 6818) and not query.node_states(lab).get(node, "*").endswith("*")
 
     # Not `ip netns exec`: it gives the process a /sys of its own without /sys/fs/cgroup, and slurmd will not start.
-    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts"]
+    argv = ["nsenter", f"--net={net.NETNS / node}", "unshare", "--uts", "--mount", "--propagation=slave"]
     if lab.slurm:
-        argv += ["--mount", "--propagation=slave", "sh", "-c", _OTHER_SLURM_START, node, str(lab.conf)]
+        argv += ["sh", "-c", _OTHER_SLURM_START, node, str(lab.conf), str(lab.local_disk)]
         argv.append(str(releases.programs(lab.slurm)))
     else:
-        argv += ["sh", "-c", _NODE_START, node, str(lab.conf)]
+        argv += ["sh", "-c", _NODE_START, node, str(lab.conf), str(lab.local_disk)]
 
     def prepare() -> None:
         (lab.folder / "spool" / node).mkdir(mode=0o755, exist_ok=True)
+        lab.local_disk.mkdir(exist_ok=True)
 
     return Daemon(node, argv, lab.folder, ready, _env(lab), lab.folder / "log" / f"{node}.log", before_start=prepare)
 

@@ -57,6 +57,11 @@ class LabSpec:
         return self.folder / "slurm.conf"
 
     @property
+    def local_disk(self) -> Path:
+        """A folder of 16 MB that each node has for itself; processes outside the nodes see it empty."""
+        return self.folder / "local"
+
+    @property
     def node_names(self) -> list[str]:
         """The nodes' names, which resolve on this machine and on the nodes."""
         return [f"{self.node_prefix}{number}" for number in range(1, self.nodes + 1)]
