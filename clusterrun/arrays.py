@@ -185,12 +185,13 @@ def submit_arrays(
     ``prepare`` adds files to each run's folder, ``before`` is as for :func:`submit_sweep`, which raises.
     """
     from clusterrun.submit.snapshot import check_option, save_code
+    from clusterrun.submit.staged_environment import pack
     from clusterrun.submit.sweep_send import submit_sweep
 
     first = arrays[0].plans[0]
     store = cluster.store(made.root)
     check_option(first.spec, first.submission.workdir)
     store.prepare(first.spec.shared)
-    code = save_code(first, cluster.environ, cluster.notify)
+    code = save_code(first, cluster.environ, cluster.notify) | pack(first, cluster.environ, cluster.notify)
     scheduler = cluster.scheduler(first.record.scheduler)
     return submit_sweep(store, scheduler, made, arrays, cluster.notify, before, code=code, prepare=prepare)

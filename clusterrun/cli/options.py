@@ -58,7 +58,7 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     if one.kind == "flag":
         declaration = (
             f"--{one.name}/--no-{one.name}"
-            if one.name in ("requeue", "fp16", "helper-job", "snapshot")
+            if one.name in ("requeue", "fp16", "helper-job", "snapshot", "stage-env")
             else f"--{one.name}"
         )
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)

@@ -28,7 +28,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         )
     },
     "notify": {"target": "notify", "on": "notify-on"},
-    "environment": {"modules": "modules", "conda": "conda", "venv": "venv", "uv": "venv", "python": "python"},
+    "environment": {
+        **{one: one for one in ("modules", "conda", "venv", "python")},
+        "uv": "venv",
+        "stage": "stage-env",
+    },
     "container": {one: f"container-{one}" for one in ("image", "mounts", "runtime", "python")},
 }
 """Tables of options, and the option of each key; the options may also be at the top."""

@@ -83,6 +83,7 @@ FIELDS: tuple[Field, ...] = (
     Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
     Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: the one that this machine has."),
     Field("container-python", "text", "PATH", "Python in the container; default: python3."),
+    Field("stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the start."),
     Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
     Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),

@@ -184,6 +184,8 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
         words += ["--hang-timeout", str(spec.hang_timeout)]
     if spec.spare_nodes:
         words += ["--spare-nodes", str(spec.spare_nodes)]
+    if spec.stage_env:
+        words += ["--stage-env"]
     if spec.resume_args:
         words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
     if not local:

@@ -105,6 +105,7 @@ class JobSpec:
     pg_timeout: int = PG_TIMEOUT
     join_timeout: int = JOIN_TIMEOUT
     process_group: Literal["expected", "required", "independent"] = "expected"
+    stage_env: bool = False
     snapshot: bool | None = None  # None: where the code is in a git work tree
     shared: bool = False
     check: bool = False
@@ -195,6 +196,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         pg_timeout=get("pg-timeout", PG_TIMEOUT),
         join_timeout=get("join-timeout", JOIN_TIMEOUT),
         process_group=_process_group(work, get("require-group", False), get("independent", False)),
+        stage_env=get("stage-env", False),
         snapshot=get("snapshot"),
         shared=get("shared", False),
         check=get("check", False) or isinstance(work, Check),

@@ -12,6 +12,7 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.submit import request
 from clusterrun.submit.containers import check_image
+from clusterrun.submit.environments import find_environment
 from clusterrun.submit.notify_target import check_address
 from clusterrun.system import shell
 
@@ -31,6 +32,8 @@ def check(
         check_image(spec)
     else:
         request.check_python(spec, environ)
+    if spec.stage_env:
+        find_environment(spec.python)
     request.check_setup(spec, script, environ)
     if notify is not None:
         check_address(str(notify["target"]), spec.python, environ)

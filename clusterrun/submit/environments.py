@@ -43,7 +43,7 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
 
     Raises RequestError for a bad name, and for an environment of ranks that run in a container.
     """
-    extra = next((name for name in OPTIONS if name in values), "")
+    extra = next((name for name in (*OPTIONS, "stage-env") if name in values), "")
     if extra and "container-image" in values:
         raise RequestError(
             f"--{extra} ({values[extra].source}) and --container-image ({values['container-image'].source}) conflict",
@@ -105,6 +105,17 @@ def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
             if path.is_file():
                 return Value(str(path), variable)
     return Value(sys.executable, "default: clusterrun's own")
+
+
+def find_environment(python: str) -> Path:
+    """Return the virtual or conda environment of a Python, to be copied; raises RequestError if it is in none."""
+    folder = Path(python).parent.parent
+    if not any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta")):
+        raise RequestError(
+            f"--stage-env: {python} is in no virtual or conda environment",
+            hint="choose one with --venv or --conda, or remove --stage-env",
+        )
+    return folder
 
 
 def _activate_venv(folder: Path, environ: Mapping[str, str]) -> list[str]:

@@ -32,13 +32,14 @@ _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD":
 #: Options that the local scheduler ignores.
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
-               "on-failure")  # fmt: skip
+               "on-failure", "stage-env")  # fmt: skip
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
 NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "total-time", "helper-job", "signal",
                   "hang-timeout", "on-failure", "accelerate-config", "requeue", "require-group", "independent",
-                  "job-name", "dependency", "master-port", "check", "notify", "notify-on", "secret")  # fmt: skip
+                  "job-name", "dependency", "master-port", "check", "notify", "notify-on", "secret",
+                  "stage-env")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from clusterrun.records.code_store import TooLarge
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import DIFF, RECORD, Snapshot, load_snapshot, tree_of
 from clusterrun.records.store import Store
-from clusterrun.submit import work_tree
+from clusterrun.submit import staged_environment, work_tree
 from clusterrun.submit.plan import Plan
 from clusterrun.submit.work_tree import WorkTree
 from clusterrun.terminal.units import format_bytes
@@ -36,6 +36,7 @@ def stage(
     code = save_code(plan, environ, about_code.append)
     for line in (*lines, *about_code):
         notify(line)
+    code |= staged_environment.pack(plan, environ, notify)
     store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from . import barriers, end_records, launched
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
+from .staged_env import SHOWN as SHOWN_STAGED
 from .versions import digest_packages, find_packages, find_versions
 
 #: What start.json has of each rank, besides its device.
@@ -84,6 +85,8 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
         print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
     if len(ranks) > SHOWN:
         print(f"and {len(ranks) - SHOWN} more; start.json lists all ranks")
+    if staged := os.environ.get(SHOWN_STAGED):
+        print(staged)
     sys.stdout.flush()
     if run.attempt_dir is not None:
         try:

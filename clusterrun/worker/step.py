@@ -62,7 +62,8 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         **saved_code.variables(job.run_dir, options.shown_late),
     }
     if options.rank_python == sys.executable:  # a module must not replace the job's Python; an image has its own PATH
-        environ["PATH"] = f"{Path(sys.executable).parent}:{environ.get('PATH', '')}"
+        environ["PATH"] = f"{Path(job.staged.python).parent}:{environ.get('PATH', '')}"
+        environ |= job.staged.variables()
     if options.max_restarts or options.total_time or options.requeue:
         environ["CLUSTERRUN_CONTINUES"] = "1"
     if options.spare_nodes:
@@ -130,7 +131,9 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     options = job.options
     by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
     label = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
-    rank = [*options.rank_prefix, options.rank_python, "-u", str(HERE / "__main__.py"), *work]
+    python = job.staged.python if options.rank_python == sys.executable else options.rank_python
+    work = [python if word == sys.executable else word for word in work]
+    rank = [*options.rank_prefix, python, "-u", str(HERE / "__main__.py"), *work]
     if options.local:
         shape = ["--tasks-per-node", str(options.tasks_per_node if by_rank else 1)]
         if not by_rank:

@@ -25,6 +25,7 @@ from .launch_record import LaunchRecord
 from .notify import Notifier
 from .rank_slots import Records
 from .restart import LaunchEnd
+from .staged_env import StagedEnvironment
 from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
@@ -50,6 +51,7 @@ class Job:
         self.due = ""  # why Slurm ends this start, if this program requested it
         self.requeue = requeue.Requeue(self)
         self.notifier = Notifier()
+        self.staged = StagedEnvironment()
         self.nodes: list[str] = []  # of the launch
         self.lost_nodes: set[str] = set()
 
@@ -165,6 +167,8 @@ class Job:
 def run(job: Job, work: Sequence[str], termination: Termination) -> int:
     """Start the ranks, again after a failure that a new start may mend, and return the job's exit status."""
     launches: list[LaunchEnd] = []
+    termination.allow()
+    job.staged.stage(job)
     while True:
         termination.allow()
         status = run_step(job, work, termination)
@@ -291,6 +295,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--master-port", type=int)
     parser.add_argument("--check-gpus", help="first check nodes and links, and that each node has this many GPUs")
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--stage-env", action="store_true", help="copy the environment to the nodes' local disks")
     parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
     parser.add_argument("--resume-args", default="", help="arguments to add from the second start on")
@@ -338,6 +343,7 @@ def main(argv: Sequence[str]) -> int:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
+        job.staged.remove()
         with suppress(OSError):
             end = restart.read_launch(job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers)
             if job.record is not None:

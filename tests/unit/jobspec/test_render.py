@@ -95,6 +95,7 @@ SPECS: dict[str, tuple[dict[str, Any], bool]] = {
             "sbatch_arg": ["--switches=1"],
             "requeue": True,
             "master_port": 12345,
+            "stage_env": True,
             "pg_timeout": 1800,
             "join_timeout": 120,
             "shared": True,

@@ -1,0 +1,66 @@
+"""Pack the job's Python environment at submission, once for all runs; worker/staged_env.py copies it to the nodes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from clusterrun.errors import CommandError, RequestError
+from clusterrun.records.cleaning import CACHE
+from clusterrun.submit.environments import find_environment
+from clusterrun.submit.plan import Plan
+from clusterrun.system import safe_files, shell
+from clusterrun.system.safe_files import RECORDS
+from clusterrun.terminal.units import format_bytes
+
+RECORD, ARCHIVE = "environment.json", "environment.tar.gz"
+_TIMEOUT = 3600.0
+_KEY_FILES = ("pyvenv.cfg", "conda-meta/*.json", "lib/python*/site-packages/*.pth",
+              "lib/python*/site-packages/*.dist-info/RECORD")  # fmt: skip
+
+
+def pack(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
+    """Pack the environment of --stage-env unless its packages are packed, and return the file for the run's folder.
+
+    ``notify`` gets a line about it. Raises RequestError.
+    """
+    if not plan.spec.stage_env:
+        return {}
+    folder = find_environment(plan.spec.python)
+    cache = plan.record.root / RECORDS / CACHE
+    place = cache / f"environment-{_key(folder)}"
+    archive, new = place / ARCHIVE, place / f".new-{os.urandom(8).hex()}"
+    clean, _ = shell.scrub(environ)
+    try:
+        for one in (cache, place):
+            safe_files.make_folder(one, 0o700)
+        with suppress(FileNotFoundError):
+            os.utime(archive)  # `clean` keeps recently used caches
+            notify(f"environment: {folder}, packed before ({format_bytes(archive.stat().st_size)})")
+            return {RECORD: json.dumps({"archive": str(archive)})}
+        notify(f"environment: packing {folder}; later submits use the same archive")
+        # gzip is on all nodes; its fastest level, as most of the bytes are libraries. A base environment has others
+        command = ["tar", "-C", str(folder), "--exclude=./pkgs", "--exclude=./envs", "-I", "gzip -1", "-cf", str(new)]
+        try:
+            shell.check_output([*command, "."], env=clean, timeout=_TIMEOUT, umask=0o077)
+            new.rename(archive)
+        finally:
+            new.unlink(missing_ok=True)
+    except (CommandError, OSError) as error:
+        why = error.detail if isinstance(error, CommandError) else f"{error.filename}: {error.strerror}"
+        raise RequestError(
+            f"--stage-env: cannot pack {folder}", detail=why, hint="free some space, or remove --stage-env"
+        ) from error
+    return {RECORD: json.dumps({"archive": str(archive)})}
+
+
+def _key(folder: Path) -> str:
+    """Return a text that differs if the environment or its packages do."""
+    files = sorted(path for pattern in _KEY_FILES for path in folder.glob(pattern))
+    names = sorted(str(path) for path in folder.glob("lib/python*/site-packages/*") if path.name != "__pycache__")
+    stats = [(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files]
+    return hashlib.sha256(json.dumps([str(folder), names, stats]).encode()).hexdigest()[:20]
