@@ -76,3 +76,11 @@ def test_the_table_of_a_job_file_has_the_key_stage(desk: Desk, venv: Path) -> No
     job.write_text('script = "train.py"\n[environment]\nvenv = "my env"\nstage = true\n')
     request = load_request(SubmitArgs(job=str(job)), desk.project, {"PATH": os.environ["PATH"]})
     assert request.values["stage-env"].value is True
+
+
+def test_the_runs_of_a_sweep_share_an_archive(desk: Desk, venv: Path) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    options = "--no-check", "--stage-env", "--venv", str(venv), "--grid", "lr=1,2"
+    said = desk.type("sweep", *options, "--", "train.py", "{lr}")
+    assert said.status == 0, said.err
+    assert len([*desk.project.glob(".clusterrun/runs/*/environment.json")]) == 2 and len(archives(desk)) == 1
