@@ -16,6 +16,8 @@ from .errors import WorkerError
 from .watchdog import progress_interval
 
 if TYPE_CHECKING:
+    import argparse
+
     from .supervisor import Job
 
 RENDEZVOUS_S = 60.0
@@ -35,6 +37,14 @@ def describe(ranks: int, nodes: Sequence[str]) -> str:
     """Return a start in words: `4 ranks on n1 n2`; of many nodes, their number, the first and the last."""
     where = " ".join(nodes) if len(nodes) <= NAMED else f"{len(nodes)} nodes, {nodes[0]} to {nodes[-1]}"
     return f"{ranks} rank{'s' * (ranks != 1)} on {where}"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the supervisor's options for where and how the ranks' Python runs."""
+    parser.add_argument("--stage-env", action="store_true", help="copy the environment to the nodes' local disks")
+    parser.add_argument("--rank-python", default=sys.executable, help="the image's, if the ranks run in a container")
+    parser.add_argument("--rank-prefix", action="append", default=[], help="a word before each rank's command")
+    parser.add_argument("--srun-arg", action="append", default=[], help="an option of srun for the ranks")
 
 
 def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict[str, str]:
