@@ -53,7 +53,7 @@ class ArrayMethods:
 
     def sweep(
         self: Submits, *words: str, grid: Mapping[str, Iterable[object]] | None = None,
-        rows: Sequence[Mapping[str, object]] = (), max_running: int | None = None, **options: Any,
+        rows: Sequence[Mapping[str, object]] | None = None, max_running: int | None = None, **options: Any,
     ) -> SubmittedSweep:  # fmt: skip
         """Submit a script, or a job file (``job="sft"``), once for each set of parameters, as ``clusterrun sweep``.
 
@@ -63,8 +63,7 @@ class ArrayMethods:
         from clusterrun.submit.request import SubmitArgs
 
         args = SubmitArgs.of(*words, **options)
-        axes = [(name, tuple(map(str, values))) for name, values in (grid or {}).items()]
-        typed = [{name: str(value) for name, value in row.items()} for row in rows]
+        axes, typed = _read_axes(grid or {}), _read_sets(rows)
         sets, at_once = parameter_sets(self.request(args), axes, (), typed, max_running)
         made, arrays = plan_sweep(self, self.plan(args), sets, at_once)
         for line in check_arrays(self, arrays):
@@ -83,17 +82,20 @@ class ArrayMethods:
     ) -> list[Any]:  # fmt: skip
         """Call a function with each value, each call in a run of its own, wait, and return the results in order.
 
-        The runs are one array, or several above MaxArraySize. submitit pickles the function, as in
+        The runs are one array, or several above MaxArraySize. submitit pickles the function for each call, as in
         ``submit_function``. Several ranks all call it; the result is that of rank 0. When all have ended, the first
         exception is raised, or with ``return_exceptions`` each is in its place in the list. ``options`` are those of
         :meth:`SubmitArgs.of`.
         """
         from clusterrun.jobspec.spec import Function
+        from clusterrun.submit.parameters import MOST
         from clusterrun.submit.request import SubmitArgs
 
         calls = list(values)
         if not calls:
             return []
+        if len(calls) > MOST:
+            raise RequestError(f"{len(calls)} calls; the limit is {MOST}", hint="pass several values to each call")
         name = getattr(function, "__name__", "function")
         base = self.plan(replace(SubmitArgs.of(**options), work=Function(name)))
         made, arrays = plan_sweep(self, base, [{} for _ in calls], max_running)
@@ -106,12 +108,41 @@ class ArrayMethods:
 
         for line in check_arrays(self, arrays):
             self.notify(line)
-        ended = self.wait(submit_arrays(self, made, arrays, prepare=save_call))
+        runs = submit_arrays(self, made, arrays, prepare=save_call)
+        self.notify(f"submitted {plural(len(runs), 'call')}; to cancel them: clusterrun cancel {made.name}")
+        ended = self.wait(runs)
         results = [_result(state) for state in ended]
         failed = next((error for _, error in results if error is not None), None)
         if failed is not None and not return_exceptions:
             raise failed
         return [result if error is None else error for result, error in results]
+
+
+def _read_axes(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
+    """Return the values of each parameter as texts; a text is the job file's spelling. Raises RequestError."""
+    from clusterrun.submit.parameters import parse_axis
+
+    axes: list[Axis] = []
+    for name, values in grid.items():
+        if isinstance(values, str):
+            axes.append(parse_axis(f"{name}={values}", "grid"))
+        elif not isinstance(values, Iterable) or not (texts := tuple(map(str, values))):
+            raise RequestError(f"grid: {name} has no values", hint=f'give a list: grid={{"{name}": [1, 2]}}')
+        else:
+            axes.append((str(name), texts))
+    return axes
+
+
+def _read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
+    """Return parameter sets as texts, each in the first one's order. Raises RequestError."""
+    hint = 'give each the same names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
+    if rows is None:
+        return []
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise RequestError("rows: expected parameter sets", hint=hint)
+    if any(row.keys() != rows[0].keys() for row in rows):
+        raise RequestError("rows: the sets have different names", hint=hint)
+    return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
 
 
 def _result(state: RunState) -> tuple[Any, Exception | None]:
@@ -124,6 +155,9 @@ def _result(state: RunState) -> tuple[Any, Exception | None]:
     except FileNotFoundError:
         job = state.status
         return None, ClusterrunError(f"job {job.id} left no result ({job.state})", hint=f"clusterrun why {job.id}")
+    except Exception as error:  # unpickling runs the classes' own code; the other results are not lost for it
+        hint = f"clusterrun why {state.status.id}"
+        return None, ClusterrunError(f"cannot load the result of job {state.status.id}: {error}", hint=hint)
 
 
 def parameter_sets(
@@ -140,7 +174,7 @@ def parameter_sets(
             for axes in (table.grid, table.together)
         )
         rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
-    return combine(grid, together, rows), at_once or (table.max_running if table is not None else None)
+    return combine(grid, together, rows), table.max_running if at_once is None and table is not None else at_once
 
 
 def read_rows(path: Path, source: str) -> list[Set]:

@@ -109,7 +109,7 @@ def list_command(
         since=filters.parse_since(since, time.time()) if since else None,
         everything=everything,
         all_clusters=all_clusters,
-        cluster=cluster or "",
+        cluster=(cluster or "").lower(),
     )
     if watch:
         _refuse_json(as_json, "list")

@@ -199,10 +199,11 @@ def _for_cluster(
 
     The cluster is looked up only if a profile has one.
     """
-    clusters = {name: str(table[_CLUSTER].value).lower() for f in reversed(files) for name, table in f.tables.items()
-                if _CLUSTER in table}  # fmt: skip
+    tables = [item for f in reversed(files) for item in f.tables.items()]
+    clusters = {name: str(table[_CLUSTER].value).strip().lower() for name, table in tables if _CLUSTER in table}
     if not clusters or (here := find_cluster()) is None:
         return chosen
+    here = ",".join(part.strip().lower() for part in here.split(","))  # as typed in SLURM_CLUSTERS
     own, elsewhere = clusters.get(chosen.value, "") if chosen else "", ""
     if chosen and own and here and not covers(here, own):
         elsewhere = f"profile {chosen.value} is for cluster {own}"

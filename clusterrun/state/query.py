@@ -118,7 +118,7 @@ class StateQuery(NamedTuple):
 
     def _check_cluster(self, name: str, at_hand: str) -> None:
         """Report that a cluster is known by records alone; raises RequestError if no run was submitted to it."""
-        names = sorted({run.cluster for run in self.store.all()} | set(at_hand.split(",")) - {""})
+        names = sorted(({run.cluster for run in self.store.all()} | {LOCAL, *at_hand.split(",")}) - {""})
         if name not in names:
             known = ", ".join(names) or "none"
             raise RequestError(f"no cluster {name[:40]!r} is known", hint=f"known clusters: {known}")

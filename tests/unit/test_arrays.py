@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,48 @@ def test_a_sweep_of_a_job_file_uses_its_table(desk: Desk) -> None:
     assert len(Cluster(scheduler=FakeScheduler()).sweep(job="a", grid={"x": range(2)}).runs) == 2
     with pytest.raises(RequestError, match="no parameters were given"):
         Cluster(scheduler=FakeScheduler()).sweep("train.py")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grid": {"x": []}}, "grid: x has no values"),
+        ({"grid": {"x": 0.1}}, "grid: x has no values"),
+        ({"rows": []}, "rows: expected parameter sets"),
+        ({"rows": "abc"}, "rows: expected parameter sets"),
+        ({"rows": [{"x": 1}, {"x": 2, "z": 2}]}, "different names"),
+        ({"grid": {"x": [1, 2]}, "max_running": 0}, "max_running: expected a whole number"),
+        ({"grid": {"x": [1, 2]}, "max_running": "3"}, "max_running: expected a whole number"),
+    ],
+)
+def test_a_sweep_of_wrong_values_is_refused(desk: Desk, arguments: dict[str, Any], message: str) -> None:
+    fake = FakeScheduler()
+    with pytest.raises(RequestError, match=message):
+        Cluster(scheduler=fake).sweep("train.py", "{x}", gpus_per_node=0, **arguments)
+    assert not fake.submissions
+
+
+def test_a_grid_takes_the_job_files_spelling_and_rows_any_order(desk: Desk) -> None:
+    cluster = Cluster(scheduler=FakeScheduler())
+    rows = [{"x": 1, "y": 2}, {"y": 1, "x": 2}]
+    sweep = cluster.sweep("train.py", "{x}", "{y}", "{seed}", grid={"seed": "0..2"}, rows=rows, gpus_per_node=0)
+    found = [dict(row.parameters) for row in cluster.table(sweep.runs).rows]
+    assert found[0] == {"x": "1", "y": "2", "seed": "0"} and found[-1] == {"x": "2", "y": "1", "seed": "2"}
+
+
+class LoadsAsText:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (str, ("no exception",))
+
+
+def test_an_error_that_loads_as_something_else_is_named_by_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "submitit").mkdir()
+    trace = "Traceback (most recent call last):\n  here\nTwoWordsError: below\n\n"
+    worker_callable.dump((pickle.dumps(LoadsAsText()), trace), tmp_path / "submitit" / "error.pkl")
+    _, error = load_result(tmp_path, "job 1_0", done=False)
+    assert isinstance(error, ClusterrunError) and str(error) == "job 1_0: TwoWordsError: below"
+
+
+def test_too_many_calls_are_refused() -> None:
+    with pytest.raises(RequestError, match="10001 calls"):
+        Cluster(scheduler=FakeScheduler()).map(invert, range(10_001))

@@ -102,9 +102,14 @@ def load_result(run_dir: Path, job: str, *, done: bool) -> tuple[Any, Exception 
         return load_own(run_dir / PICKLES / "result.pkl"), None
     data, trace = load_own(run_dir / PICKLES / "error.pkl")
     try:
-        error: Exception = pickle.loads(data)
+        error = pickle.loads(data)
     except Exception:  # this process lacks its class, or it could not be pickled
-        error = ClusterrunError(f"{job}: {trace.splitlines()[-1]}")
+        error = None
+    if not isinstance(error, Exception):
+        raised = [line for line in trace.splitlines() if line and not line.startswith(" ")]
+        error = ClusterrunError(
+            f"{job}: {raised[-1] if raised else 'failed'}", hint=f"clusterrun why {job.rsplit(maxsplit=1)[-1]}"
+        )
     error.add_note(f"in {job}:\n{trace}")
     return None, error
 

@@ -219,6 +219,7 @@ def test_two_profiles_for_the_cluster_at_hand_need_a_choice(root: Path) -> None:
     assert "--profile a" in error.value.hint
     assert merge(load_on(root, "alpha", "mine").levels)["nodes"].value == 1
     assert merge(load_on(root, "beta").levels)["nodes"].value == 4
+    assert merge(load_on(root, "Beta").levels)["nodes"].value == 4, "as typed in SLURM_CLUSTERS"
 
 
 def test_the_cluster_is_looked_up_only_for_profiles_that_have_one(root: Path) -> None:
