@@ -41,7 +41,11 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
             hint="use a folder with another name",
         )
     targets = {mount.split(":")[1] for mount in spec.container_mounts}
-    mounts = (*(f"{path}:{path}" for path in tops if path not in targets), *spec.container_mounts)
+    own = [path for path in tops if path not in targets]
+    above = {target for target in targets if any(Path(target) in Path(path).parents for path in own)}
+    outer = [mount for mount in spec.container_mounts if mount.split(":")[1] in above]  # first: they would hide ours
+    inner = [mount for mount in spec.container_mounts if mount not in outer]
+    mounts = (*outer, *(f"{path}:{path}" for path in own), *inner)
     return replace(spec, work=work, container_runtime=runtime, container_mounts=mounts)
 
 

@@ -19,6 +19,7 @@ from clusterrun.terminal.units import format_bytes
 
 RECORD, ARCHIVE = "environment.json", "environment.tar.gz"
 _TIMEOUT = 3600.0
+_CHANGED = 1  # tar's status if a file changed while it was read
 _KEY_FILES = ("pyvenv.cfg", "conda-meta/*.json", "lib/python*/site-packages/*.pth",
               "lib/python*/site-packages/*.dist-info/RECORD")  # fmt: skip
 
@@ -31,6 +32,12 @@ def pack(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) 
     if not plan.spec.stage_env:
         return {}
     folder = find_environment(plan.spec.python)
+    root = plan.record.root.resolve()
+    if folder.resolve() in (root, *root.parents):
+        raise RequestError(
+            f"--stage-env: {folder} is an environment and also holds the project, which would be packed too",
+            hint="create the environment in a folder of its own, and choose it with --venv",
+        )
     cache = plan.record.root / RECORDS / CACHE
     place = cache / f"environment-{_key(folder)}"
     archive, new = place / ARCHIVE, place / f".new-{os.urandom(8).hex()}"
@@ -45,8 +52,12 @@ def pack(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) 
         notify(f"environment: packing {folder}; later submits use the same archive")
         # gzip is on all nodes; its fastest level, as most of the bytes are libraries. A base environment has others
         command = ["tar", "-C", str(folder), "--exclude=./pkgs", "--exclude=./envs", "-I", "gzip -1", "-cf", str(new)]
+        # another process may write byte code meanwhile, which is no error
+        command += ["--exclude=*.pyc.[0-9]*", "--warning=no-file-changed", "--warning=no-file-removed", "."]
         try:
-            shell.check_output([*command, "."], env=clean, timeout=_TIMEOUT, umask=0o077)
+            done = shell.run(command, env=clean, timeout=_TIMEOUT, umask=0o077)
+            if done.status not in (0, _CHANGED):
+                raise CommandError(command, status=done.status, stderr=done.stderr)
             new.rename(archive)
         finally:
             new.unlink(missing_ok=True)

@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 
 RECORD = "environment.json"
 SHOWN = "CLUSTERRUN_STAGED"  # the line for the table of ranks
+UNKNOWN = "unknown"
 STAGE_S, IMPORT_S = 900.0, 300.0
 REMOVE_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
-# SIGTERM of a cancelled job reaches it too, while ranks still save. mkdir fails if there is such a folder or link.
+# SIGTERM of a cancelled job and the warning of --signal reach it too, while ranks still save; of them only SIGTERM
+# stops the unpacking. mkdir fails if there is such a folder or link.
 KEEPER = r"""
-trap '' TERM
+trap '' TERM HUP INT QUIT USR1 USR2 ALRM
 umask 077
 why=$(mkdir "$1" 2>&1) || { echo "failed: $why"; exit 1; }
 echo made
 read -r word
 if [ "$word" = unpack ]; then
-    if why=$(tar -xzf "$1/$2" -C "$1" --no-same-owner --no-overwrite-dir 2>&1); then rm "$1/$2"; echo unpacked
+    if why=$( (trap - TERM; exec tar -xzf "$1/$2" -C "$1" --no-same-owner --no-overwrite-dir) 2>&1)
+    then rm "$1/$2"; echo unpacked
     else echo "failed: $why" | head -n 1; fi
     read -r word
 fi
@@ -74,10 +77,14 @@ class StagedEnvironment:
             nodes = batch_host.node_names()
             folder = _choose_folder(job)
             self._copy(archive, folder, len(nodes), bool(job.options.spare_nodes))
-            took, self.prefix = time.monotonic() - began, folder
+            took = time.monotonic() - began
+            after = _import_time(folder + sys.executable.removeprefix(sys.prefix))
+            if after == UNKNOWN != before:
+                raise WorkerError(f"the copy in {folder} cannot import torch (is that disk mounted noexec?)")
+            self.prefix = folder
             os.environ[SHOWN] = (
                 f"Environment: copied to {folder} on {len(nodes)} node{'s' * (len(nodes) != 1)} in {took:.1f} s;"
-                f" import torch: {before} from {sys.prefix}, {_import_time(self.python)} from the copy"
+                f" import torch: {before} from {sys.prefix}, {after} from the copy"
             )
         except (WorkerError, OSError) as error:
             self.remove()
@@ -169,7 +176,7 @@ def _import_time(python: str) -> str:
     except subprocess.TimeoutExpired:
         return f"over {IMPORT_S:.0f} s"
     except (OSError, ValueError, subprocess.CalledProcessError):
-        return "unknown"
+        return UNKNOWN
 
 
 def _last_line(text: bytes) -> str:

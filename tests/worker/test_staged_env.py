@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.staged_env import RECORD, StagedEnvironment, _find_archive
+from clusterrun.worker.staged_env import KEEPER, RECORD, StagedEnvironment, _find_archive
+from tests.installed_command import until
 
 
 def record(run_dir: Path, archive: Path) -> None:
@@ -56,3 +60,38 @@ def test_the_ranks_use_the_copy_and_its_variables(monkeypatch: pytest.MonkeyPatc
     assert staged.python == "/shared/venv/bin/python" and staged.variables() == {"VIRTUAL_ENV": "/shared/venv"}
     staged.prefix = "/tmp/copy"
     assert staged.python == "/tmp/copy/bin/python" and staged.variables() == {"VIRTUAL_ENV": "/tmp/copy"}
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The task of one node, which has made its folder, `copy`."""
+    with subprocess.Popen(
+        ["sh", "-c", KEEPER, "sh", str(tmp_path / "copy"), "e.tar.gz"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, bufsize=0, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None and process.stdout.readline() == b"made\n"
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("warning", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGHUP])
+def test_a_warning_to_the_job_does_not_keep_the_copy_from_being_removed(
+    keeper: subprocess.Popen[bytes], tmp_path: Path, warning: signal.Signals
+) -> None:
+    os.killpg(keeper.pid, warning)
+    assert keeper.stdin is not None
+    keeper.stdin.close()
+    assert keeper.wait(10) == 0 and not (tmp_path / "copy").exists()
+
+
+def test_a_cancel_stops_the_unpacking_and_the_copy_is_removed(keeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    slow = tmp_path / "tar"
+    slow.write_text('#!/bin/sh\ntouch "$4/half"\necho unpacking >&2\nexec sleep 600\n')
+    slow.chmod(0o755)
+    assert keeper.stdin is not None and keeper.stdout is not None
+    keeper.stdin.write(b"unpack\n")
+    until((tmp_path / "copy" / "half").exists, 10)
+    os.killpg(keeper.pid, signal.SIGTERM)
+    assert keeper.stdout.readline().startswith(b"failed: ")
+    keeper.stdin.close()
+    assert keeper.wait(10) == 0 and not (tmp_path / "copy").exists()

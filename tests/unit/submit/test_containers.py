@@ -60,6 +60,15 @@ def test_a_folder_that_the_user_mounts_is_mounted_once(desk: Desk) -> None:
     assert [one for one in spec["container_mounts"] if str(desk.project) in one] == [own]
 
 
+def test_a_parent_that_the_user_mounts_comes_before_the_folders_in_it(desk: Desk) -> None:
+    put_apptainer(desk)
+    parent = str(desk.project.parent)
+    words = ("--container-image", "torch.sif", "--container-mounts", f"{parent}:{parent}:ro")
+    spec, _ = submit(desk, "submit", *words, "--", "train.py")
+    found = list(spec["container_mounts"])
+    assert found.index(f"{parent}:{parent}:ro") < found.index(f"{desk.project}:{desk.project}")
+
+
 def test_links_above_the_project_and_the_script_are_mounted_and_followed(desk: Desk, tmp_path: Path) -> None:
     put_apptainer(desk)
     (tmp_path / "real").mkdir()

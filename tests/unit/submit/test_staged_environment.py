@@ -54,6 +54,21 @@ def test_an_environment_is_packed_once_and_again_after_its_packages_have_changed
     assert "packing" in submit(desk, *options) and len(archives(desk)) == 2
 
 
+def test_an_environment_that_holds_the_project_is_refused(desk: Desk, venv: Path) -> None:
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (venv / name).rename(desk.project / name)
+    said = submit(desk, "--stage-env", "--venv", str(desk.project), status=2)
+    assert "also holds the project" in said and "hint: create the environment in a folder of its own" in said
+    assert not archives(desk)
+
+
+def test_byte_code_that_another_process_is_writing_is_left_out(desk: Desk, venv: Path) -> None:
+    (venv / "lib/python3.12/site-packages/thing.pyc.140234").write_text("half")
+    submit(desk, "--stage-env", "--venv", str(venv))
+    with tarfile.open(archives(desk)[0]) as packed:
+        assert not [name for name in packed.getnames() if ".pyc." in name]
+
+
 def test_the_run_names_its_package_and_the_script_has_the_option(desk: Desk, venv: Path) -> None:
     submit(desk, "--stage-env", "--venv", str(venv))
     (record,) = desk.project.glob(".clusterrun/runs/*/environment.json")
