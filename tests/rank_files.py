@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterrun.worker.distenv import DistEnv
+from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.rank_slots import HALF, RankSlot, path_of, read
 
 
@@ -41,3 +43,13 @@ def progress_of(folder: Path) -> dict[int, dict[str, Any]]:
 def ends_of(folder: Path) -> dict[int, dict[str, Any]]:
     """The end records in an attempt's folder, by rank."""
     return read(folder)[1]
+
+
+def place(rank: int = 0, world_size: int = 4) -> DistEnv:
+    """Return the place of a rank, two of which share a node."""
+    return DistEnv(rank, rank % 2, world_size, 2, rank // 2, "node1", "host1", rank, "slurm", ("node1", 1))
+
+
+def recorder(progress: Progress, folder: Path, **settings: Any) -> Recorder:
+    """Return what writes the record of a rank, which has the place that the settings give."""
+    return Recorder(progress, place(**settings), folder, every=10.0)

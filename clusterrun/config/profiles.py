@@ -195,7 +195,7 @@ def _join(upper: Value, lower: Value) -> Value:
 def _for_cluster(
     files: Sequence[_ProfileFile], chosen: Value | None, find_cluster: Callable[[], str | None], notices: list[str]
 ) -> Value | None:
-    """Return the profile to use on the cluster at hand: one that was named, else the cluster's own, else the default.
+    """Return the profile to use: the one with --profile, else the one for the cluster at hand, else the default.
 
     The cluster is looked up only if a profile has one.
     """

@@ -81,7 +81,7 @@ FIELDS: tuple[Field, ...] = (
     Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
     Field("container-image", "text", "IMAGE", "Container image for the ranks: a file (.sif, .sqsh), or docker://NAME."),
     Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
-    Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: the one that this machine has."),
+    Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: what is installed here."),
     Field("container-python", "text", "PATH", "Python in the container; default: python3."),
     Field("stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the start."),
     Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),

@@ -10,8 +10,8 @@ collectives last changed. watchdog.py judges by it. An old `time` means that the
 node) or has ended, or that the file system takes no writes. A command that runs as a child may be stopped while its
 rank is not. There is no fsync: after a node crash the file may be empty or older.
 
-In a job of many ranks heartbeats are rare. There a rank that stops advancing writes a record with `still` once, and
-another one as soon as it advances again, so that watchdog.py knows within seconds which ranks have not said so.
+In a job of many ranks heartbeats are rare. So a rank that stops advancing writes one record with `still`, and one more
+when it advances again. watchdog.py then suspects a rank that wrote no such record.
 
 A failed write is not reported, and not retried before the next one is due. A write that hangs blocks this thread only;
 but on a dead file system the kernel may keep the process from exiting until that write returns.

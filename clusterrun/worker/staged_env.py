@@ -161,7 +161,7 @@ def _find_archive(run_dir: Path) -> Path:
 
 def _choose_folder(job: Job) -> str:
     """Return a new name in the nodes' folder for temporary files."""
-    base = os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - mkdir makes it anew
+    base = os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only the parent of a new folder
     return f"{os.path.abspath(base)}/clusterrun-env-{job.identity.job_id}-{os.urandom(8).hex()}"
 
 
