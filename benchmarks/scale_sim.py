@@ -30,6 +30,7 @@ from clusterrun.worker import (
     barriers,
     joining,
     rendezvous,
+    staged_env,
     step,
     supervisor,
 )
@@ -210,6 +211,7 @@ def longest_variable() -> int:
     job = argparse.Namespace(
         options=options, run_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef"), name="123456",
         attempt_dir=Path("/project/.clusterrun/runs/20261123-120000-abcdef/attempts/a.0.0"), earlier_starts=0,
+        staged=staged_env.StagedEnvironment(),
     )  # fmt: skip
     nodes = [facts_of(node * PER_NODE)["node"] for node in range(NODES)]
     before = dict(os.environ)
