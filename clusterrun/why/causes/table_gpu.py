@@ -44,9 +44,9 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
         "clusterrun submit … --set auto_micro_batch=true"),
-    row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating",
+    row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating|cuda runtime error (2)",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
-        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError",
+        r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out: no memory was left for NCCL's buffers[ ({bytes} bytes)]",
@@ -123,6 +123,9 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
+    row("library-mismatch", "is not defined for option 'gpu-name'", r"ptxas fatal +: Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'",
+        "the installed Triton or CUDA compiler (ptxas) does not know this GPU's architecture {arch}", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
+        "https://github.com/mlcommons/training/pull/826", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded {found}",
         "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add `unset LD_LIBRARY_PATH` as a setup line);"

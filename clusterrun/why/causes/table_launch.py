@@ -76,7 +76,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         NOT_PYTHON, "https://github.com/FlagOpen/FlagEmbedding/issues/1549", "clusterrun logs JOB -n 50"),
     row("killed", "exits with return code = -9|exited with code -9", r"exits with return code = -9\b|Global rank (?P<rank>\d+) \(PID \d+\) exited with code -9\b", "a rank was killed (SIGKILL), according to its launcher",
         SENT_KILL, "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE"),
-    row("crashed", "exits with return code = -|exited with code -", r"exits with return code = -(?P<signal>4|6|7|8|11)\b|Global rank (?P<rank>\d+) \(PID \d+\) exited with code -(?P<signal_too>4|6|7|8|11)\b", "a rank was killed by signal {signal}, according to its launcher",
+    row("crashed", "exits with return code = -|exited with code -", r"(?:'--local_rank=(?P<local>\d+)'.{0,2000})?exits with return code = -(?P<signal>4|6|7|8|11)\b|Global rank (?P<rank>\d+) \(PID \d+\) exited with code -(?P<signal_too>4|6|7|8|11)\b", "a rank[ (local rank {local})] was killed by signal {signal}, according to its launcher",
         NOT_PYTHON, "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50"),
     row("killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
         "rank {rank} on {node} was killed (SIGKILL), according to mpirun", SENT_KILL,

@@ -70,9 +70,9 @@ PYTHON: tuple[CauseRow, ...] = (
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
-        r"|FloatingPointError: (?!\w+ encountered in)(?:Loss became infinite or NaN at iteration=(?P<step>\d+)|.{0,200}(?:nan|inf|overflow|loss))|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|returned nan values in its \d"
+        r"|FloatingPointError: (?!\w+ encountered in)(?:Loss became infinite or NaN at iteration=(?P<step>\d+)|.{0,200}(?:nan|inf|overflow|loss))|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|(?:Function '(?P<what>\w+)' )?returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss or a gradient became NaN or infinite[ at iteration {step}]", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
+        "the loss or a gradient became NaN or infinite[ at iteration {step}][: {what} returned NaN]", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
         "{what} was found in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
@@ -83,8 +83,8 @@ PYTHON: tuple[CauseRow, ...] = (
         "the network card could not register memory: the limit on locked memory is too low on the node",
         "`ulimit -l` must be unlimited on the node: ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
-    row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory",
-        r"(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory",
+    row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory|defaultcpuallocator: not enough memory",
+        r"DefaultCPUAllocator: not enough memory: (?P<what_too>you tried to allocate \d+ bytes)|(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory",
         "host memory ran out in this rank[: {what}]", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
     # Ray restarts them a few times
     row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",

@@ -13,7 +13,8 @@ _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
 _HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
 SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
-    r"^(?:(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
+    r"^(?:(?:[^\[\]]{1,64}?\[default\d+\]:)?"
+    r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
     r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
 )  # the second follows a time or a host name, the third is mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
@@ -38,6 +39,7 @@ _HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|(?
 _HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
 _LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
 _MESSAGE_LINES = 8  # lines of a message
+_LISTED = 3  # lines of a list in a message that are repeated
 #: a line that is not part of the message before it
 _ANOTHER = re.compile(
     r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
@@ -166,6 +168,8 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
         return
     last.continues = last.continues and _ANOTHER.match(text) is None
     last.end = index if last.continues else last.end
+    if last.continues and text.startswith("- ") and index - last.index <= _LISTED:
+        last.message, last.message_follows = f"{last.message} {text.strip()}", False
     if last.message_follows and last.continues and text.strip("*-= \t"):
         last.message, last.message_follows = f"{last.message} {text.strip()}".strip(), False
 
@@ -239,9 +243,18 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
 
 
 def _last_of_chains(done: list[Raised]) -> list[Raised]:
-    """Return the last traceback of each chain, which is what ended the program; its range covers the others."""
+    """Return the last traceback of each chain, which is what ended the program; its range covers the others.
+
+    A thread's traceback after that of the main thread is marked as harmless: it follows from the end of the program.
+    """
     by_start = {(raised.rank, raised.first): raised for raised in done}
-    return sorted(by_start.values(), key=lambda raised: raised.index)
+    ordered = sorted(by_start.values(), key=lambda raised: raised.index)
+    ended: set[int | None] = set()  # ranks whose main thread has ended
+    for raised in ordered:
+        raised.harmless = raised.harmless or (raised.threaded and raised.rank in ended)
+        if not raised.threaded and not raised.harmless:
+            ended.add(raised.rank)
+    return ordered
 
 
 def find_crash_place(lines: Sequence[Line], index: int) -> str:
