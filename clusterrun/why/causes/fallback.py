@@ -11,6 +11,7 @@ from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause, with_task
 from clusterrun.why.causes.match import BY_STEPD
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -56,7 +57,7 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
     if best is not None and best.strength is Strength.CONSEQUENCE:
         peer = best.values.get("peer") or "another rank"
         bare = f"a rank lost the connection to {peer}; the log does not say why the other rank ended"
-        return replace(to_cause(best, facts), sentence=bare if best.kind == "peer-lost" else best.sentence)
+        return replace(to_cause(best, facts), sentence=bare if best.row is PEER_LOST else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
     return _unknown(findings, logs, facts)

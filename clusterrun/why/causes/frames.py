@@ -8,6 +8,25 @@ from collections.abc import Sequence
 #: packages that only start other code
 _STARTERS = frozenset(("torch", "accelerate", "hydra", "click", "typer", "fire", "absl", "submitit", "ray"))
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
+_LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/(?P<file>(?!torch/)\w.*)")
+#: what a frame shows to be done -> how the sentence of a cause says it
+_ACTIVITIES = (
+    (
+        re.compile(
+            r", in (?:_?save_checkpoint\w*|save_pretrained|_?save_model|save_state_dict|_?save_zero_checkpoint)$"
+        ),
+        "a checkpoint or a model was being saved",
+    ),
+    (
+        re.compile(r", in (?:_?load_(?:sharded_)?(?:optimizer_|model_)?state_dict|_?load_checkpoint\w*)$"),
+        "a checkpoint was being loaded",
+    ),
+    (
+        re.compile(r'/torch/nn/parallel/distributed\.py", line \d+, in __init__$'),
+        "DistributedDataParallel was being set up",
+    ),
+    (re.compile(r'/datasets/(?:builder|arrow_writer)\.py", line'), "the datasets cache was being written"),
+)
 _WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
 
 
@@ -36,3 +55,21 @@ def find_place(frames: Sequence[tuple[str, str]]) -> str:
     its = [frame for frame, name in zip(frames, packages, strict=True) if started and name == started]
     file, number = (own or its or frames)[-1]
     return f"{file}:{number}"
+
+
+def find_activity(frame: str) -> str:
+    """Return what the program was doing according to a frame's line, empty if unknown."""
+    return next((words for pattern, words in _ACTIVITIES if pattern.search(frame)), "")
+
+
+def format_origin(frame: tuple[str, str], source: str, place: str) -> str:
+    """Return where a library raised an exception, with the source line; empty for the user's code, torch and Python."""
+    library = _LIBRARY_FILE.search(frame[0])
+    if library is None:
+        return ""
+    where = f"raised in {library['file']}:{frame[1]}"
+    shown = "" if source.startswith(("raise", "File ")) or not source.strip("^~ ") else source[:120]
+    shown += "…)" if shown.endswith("(") else ""
+    if place == f"{frame[0]}:{frame[1]}":
+        return f"raised by {shown}" if shown else ""
+    return f"{where}: {shown}" if shown else where

@@ -44,6 +44,20 @@ _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 _REPORTS = frozenset(
     ("ChildFailedError", "SystemExit", "CalledProcessError", "ProcessExitedException", "TuneError", "RayActorError")
 )
+#: kinds whose sentence says what the program was doing
+_AMID = frozenset(
+    (
+        "disk-full",
+        "quota",
+        "file-system",
+        "read-only",
+        "permission",
+        "nccl-error",
+        "no-gpu",
+        "cuda-memory",
+        "host-memory",
+    )
+)
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
 _URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
@@ -204,13 +218,14 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
         text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
+        text += f" ({raised.origin})" if raised.origin else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
         strength = Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE
     else:
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
-        if raised.saves and known.kind in ("disk-full", "quota", "file-system", "read-only", "permission"):
-            finding = replace(finding, sentence=f"{finding.sentence}, while a checkpoint or a model was being saved")
+        if raised.activity and known.kind in _AMID:
+            finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)
 

@@ -34,6 +34,16 @@ LINK = row(
     "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "an RDMA link between nodes failed: transport retry count exceeded on {what}",
     _IB, "https://github.com/horovod/horovod/issues/1390", "clusterrun submit … --exclude NODE", Strength.HINT,
 )  # fmt: skip
+#: the end of another process, noticed by a rank
+PEER_LOST = row(
+    "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
+    "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|horovod has been shut down|application crash on rank",
+    r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
+    r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
+    r"|(?<!\. )(?<!connect to server: )Connection refused|RendezvousConnectionError|Horovod has been shut down|possible application crash on rank \d+",
+    "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
+    Strength.CONSEQUENCE,
+)  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "watchdog caught collective operation timeout",
         r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
@@ -140,11 +150,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
         "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
-    row("peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
-        "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|rendezvousclosederror|horovod has been shut down|application crash on rank",
-        r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
-        r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
-        r"|(?<!\. )(?<!connect to server: )Connection refused|Rendezvous(?:Connection|Closed)Error|Horovod has been shut down|possible application crash on rank \d+",
-        "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
-        Strength.CONSEQUENCE),
+    row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError): torchrun had ended on another node",
+        _PEER, "https://github.com/pytorch/pytorch/issues/91943", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
+    PEER_LOST,
 )  # fmt: skip

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.why.causes.frames import find_place, is_own, is_web_library
+from clusterrun.why.causes.frames import find_activity, find_place, format_origin, is_own, is_web_library
 from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
@@ -18,9 +18,6 @@ _PREFIX = re.compile(
     r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
 )  # the second follows a time or a host name, the third is mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
-_SAVES = re.compile(
-    r", in (?:_?save_checkpoint\w*|save_pretrained|_?save_model|save_state_dict|_?save_zero_checkpoint)$"
-)
 _HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # faulthandler's has no comma
 _BOX = "╭╰│"  # around a traceback of rich
 _BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
@@ -66,7 +63,7 @@ class Raised:
     harmless: bool = False
     cause: str = ""
     threaded: bool = False  # raised in a thread: the program continued
-    saves: bool = False  # a checkpoint or a model was being saved
+    activity: str = ""  # what the program was doing
     in_semaphore: bool = False  # multiprocessing was creating a semaphore
     online: bool = False  # a frame is in a library for requests to the internet
     continues: bool = True  # the next line may still belong to the message
@@ -82,6 +79,11 @@ class Raised:
         if not self.message and self._source.startswith("assert "):
             return f"{self.name}: {self._source}"
         return f"{self.name}: {self.message}" if self.message else self.name
+
+    @property
+    def origin(self) -> str:
+        """Where a library raised it, if that is not the place."""
+        return format_origin(self._frames[-1], self._source, self.place) if self._frames else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,7 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
             raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
         raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
         raised._source = ""
-        raised.saves = raised.saves or _SAVES.search(text) is not None
+        raised.activity = find_activity(text) or raised.activity
         raised.online = raised.online or is_web_library(raised._frames[-1][0])
         return False
     if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
