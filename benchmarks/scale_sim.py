@@ -1,7 +1,7 @@
 """How a run of 80,000 ranks loads its store, its environment, its log and its file system: `make scale-sim`.
 
-Synthetic ranks join a real store, a thread each, and leave it, cheap clients in one loop (store_clients.py): through
-real connections, without Slurm and without torch's process groups. Prints each figure beside its target. In a network
+Synthetic ranks, cheap clients in one loop (store_clients.py), join a real store and leave it: through real
+connections, without Slurm and without torch's process groups. Prints each figure beside its target. In a network
 namespace of its own, so that torch's reverse look-up of every connection fails at once where there is no name server.
 """
 
@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +37,6 @@ from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.stall import SHORTEST
 
 CONNECTED, LEAVING = 10_000, 16_000  # ranks of the simulated join, and of the simulated last barrier
-PROCESSES = 8
-STACK = 256 * 1024
 RUN = RunEnv(secret="of the simulation", join_timeout=120.0)  # noqa: S106  (it guards nothing)
 PLAN = json.dumps({"device_type": "cuda", "notice": ""})
 
@@ -69,34 +66,6 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def act_as_ranks(numbers: range, world: int, port: int, start: Barrier, results: Any) -> None:
-    """Join as these ranks, a thread each, and put their times and requests into the queue."""
-    threading.stack_size(STACK)
-    # it looks at all descriptors of its process: a few of a rank, but 1,250 times 1,250 here
-    barriers.keep_alive = lambda port: None
-    rendezvous.load_stores()  # once: a rank's process imports them in one thread, and they bear no two at a time
-    lock = threading.Lock()
-    costs: list[tuple[int, int, int, float]] = []
-
-    def act(number: int) -> None:
-        dist = rank_of(number, world, port)
-        board = barriers.connect(dist, RUN, RUN.join_timeout)
-        counting = CountingStore(board.store)
-        board.store = counting
-        barriers.join(board, dist, RUN, facts_of(number))
-        with lock:
-            costs.append((number, counting.requests, counting.bytes, time.monotonic()))
-
-    threads = [threading.Thread(target=act, args=(number,)) for number in numbers]
-    start.wait()
-    began = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results.put((began, costs))
-
-
 @contextlib.contextmanager
 def store_process() -> Iterator[tuple[int, int]]:
     """Yield the port and the process of a store that the job's own helper holds."""
@@ -112,27 +81,62 @@ def store_process() -> Iterator[tuple[int, int]]:
 
 
 def simulate_join(world: int) -> dict[str, float]:
-    """Return the seconds and the requests of one join of `world` ranks."""
-    context = multiprocessing.get_context("spawn")
+    """Return the seconds of one join of `world` ranks, from the first connection of a cheap client, and its requests.
+
+    Rank 0, which makes the plan, rank 1, which comes first and therefore polls, and rank 2, whose requests are counted,
+    are real: torch's client in a thread. All others are clients in one loop, as in the last barrier.
+    """
+    check_joining()
+    barriers.keep_alive = lambda port: None  # it looks at all descriptors of its process
+    joined: list[float] = []
+    counted: list[CountingStore] = []
+
+    def act(number: int) -> None:
+        dist = rank_of(number, world, port)
+        board = barriers.connect(dist, RUN, RUN.join_timeout)
+        if number == 2:
+            board.store = CountingStore(board.store)
+            counted.append(board.store)
+        barriers.join(board, dist, RUN, facts_of(number))
+        joined.append(time.monotonic())
+
+    real = [threading.Thread(target=act, args=(number,), daemon=True) for number in (1, 0, 2)]
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+    with store_process() as (port, _), pool:
+        probe = barriers.connect(rank_of(0, world, port), RUN, RUN.join_timeout)
+        real[0].start()
+        while probe.store.add("join/count", 0) == 0:
+            time.sleep(0.01)
+        for one in real[1:]:
+            one.start()
+        others = [joining_client(number) for number in range(3, world)]
+        began, _, last = pool.submit(store_clients.join, port, RUN.secret, PLAN, others).result()
+        for one in real:
+            one.join()
+    assert len(joined) == len(real)
+    return {"join": max(last, *joined) - began, "requests": counted[0].requests, "bytes": counted[0].bytes}
+
+
+def joining_client(number: int) -> tuple[int, str, str]:
+    """Return a rank's number, the place that it claims, and its facts, as `barriers.join` posts them."""
+    facts = facts_of(number)
+    return number, f"{facts['host']} {os.getpid()}", json.dumps(facts)
+
+
+def check_joining() -> None:
+    """Exit if a rank sends other requests to join than our cheap clients do."""
+    rank = CONNECTED - 1
+
+    def join(proxy: int) -> None:
+        dist = rank_of(rank, CONNECTED, proxy)
+        board = barriers.connect(dist, RUN, RUN.join_timeout)
+        barriers.join(board, dist, RUN, facts_of(rank))
+        del board.store  # closes its connection
+
     with store_process() as (port, _):
-        start, results = context.Barrier(PROCESSES), context.SimpleQueue()
-        share = world // PROCESSES
-        workers = [
-            context.Process(target=act_as_ranks, args=(range(i * share, (i + 1) * share), world, port, start, results))
-            for i in range(PROCESSES)
-        ]
-        for worker in workers:
-            worker.start()
-        found = [results.get() for _ in workers]
-        for worker in workers:
-            worker.join()
-    costs = [one for _, some in found for one in some if one[0]]  # rank 0 reads what all posted
-    costs.remove(max(costs, key=lambda one: one[1]))  # the rank that came first looks for absent ones
-    return {
-        "join": max(one[3] for one in costs) - min(began for began, _ in found),
-        "requests": max(one[1] for one in costs),
-        "bytes": max(one[2] for one in costs),
-    }
+        post_plan(port).is_first("join")
+        sent = store_clients.record(port, join)
+    require_same(sent, store_clients.Encoder(RUN.secret, PLAN).join(*joining_client(rank)))
 
 
 def simulate_leave(world: int) -> dict[str, float]:
@@ -144,7 +148,7 @@ def simulate_leave(world: int) -> dict[str, float]:
     release begins when rank 0 has read all reports, and ends when the last rank has read its last reply; rank 0 polls
     for the reports and checks them before that ("seen").
     """
-    check_clients()
+    check_leaving()
     released: list[float] = []
     complete: list[tuple[float, float]] = []  # when rank 0 saw all reports, and the store's processor time
 
@@ -165,7 +169,7 @@ def simulate_leave(world: int) -> dict[str, float]:
             time.sleep(0.01)
         began = time.monotonic()
         real[1].start()
-        reported, waiting = pool.submit(store_clients.leave, port, RUN.secret, PLAN, range(2, world)).result()
+        _, reported, waiting = pool.submit(store_clients.leave, port, RUN.secret, PLAN, range(2, world)).result()
         for one in real:
             one.join()
         used = processor_seconds(server)
@@ -181,7 +185,7 @@ def simulate_leave(world: int) -> dict[str, float]:
     }
 
 
-def check_clients() -> None:
+def check_leaving() -> None:
     """Exit if a rank sends other requests at the last barrier than our cheap clients do."""
     rank = LEAVING - 1
     with store_process() as (port, _):
@@ -189,11 +193,16 @@ def check_clients() -> None:
         board.is_first("done")
         board.post("done", "")
         sent = store_clients.record(port, lambda proxy: barriers.leave(rank_of(rank, LEAVING, proxy), RUN))
-    ours = b"".join(one.requests for one in store_clients.Encoder(RUN.secret, PLAN).exchanges(rank))
+    require_same(sent, store_clients.Encoder(RUN.secret, PLAN).leave(rank))
+
+
+def require_same(sent: bytes, exchanges: Sequence[store_clients.Exchange]) -> None:
+    """Exit if a real rank sent other requests than a cheap client does; the nonce of the ping may differ."""
+    ours = b"".join(one.requests for one in exchanges)
     nonce = store_clients.NONCE
     if sent[: nonce.start] + sent[nonce.stop :] != ours[: nonce.start] + ours[nonce.stop :]:
         sys.exit(
-            "the clients of benchmarks/store_clients.py no longer send what a rank does at the last barrier:\n"
+            "the clients of benchmarks/store_clients.py no longer send what a rank does:\n"
             f"a rank: {sent!r}\nthey:   {ours!r}"
         )
 

@@ -1,9 +1,10 @@
-"""Many ranks at the last barrier in one process, for `benchmarks.scale_sim`: what each sends, without torch or threads.
+"""Many ranks at a barrier in one process, for `benchmarks.scale_sim`: what each sends, without torch or threads.
 
 In a real run each rank has a machine's core to itself, and all together have one store. Thousands of ranks with torch's
 client would share the few cores here with the store, and the figure would be theirs. So these clients are cheap on
-purpose: real connections to the real store, and byte for byte the requests of `barriers.leave`, sent from one loop.
-The store's share of the time is real, theirs is not. `record` is for the proof that a rank still sends the same.
+purpose: real connections to the real store, and byte for byte the requests of `barriers.join` and `barriers.leave`,
+sent from one loop. The store's share of the time is real, theirs is not. `record` is for the proof that a rank still
+sends the same.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ MAGIC = 0x3C85F7CE
 READY = b"\0"  # the reply to CHECK if the key is there, and to WAIT as soon as it is
 COUNT = bytes(8)  # stands for the reply to the count, which nobody knows before
 NONCE = slice(6, 10)  # the bytes of the ping that differ in each connection
-WAITS = 4  # the number of the exchange in which a rank waits for the others
+AFTER_REPORT = 2  # exchanges: a rank waits for the others, and reads the result
 CONNECTING = 1000  # at most, with two connections each: the store's backlog holds 4096
 ANSWER_S = 120.0  # the longest time without any reply
 
@@ -40,21 +41,37 @@ class Exchange(NamedTuple):
 
 
 class Encoder:
-    """Encodes the requests of a rank in `barriers.leave` that is not the first, with an empty report and result."""
+    """Encodes the requests of a rank that is neither rank 0 nor the first one."""
 
     def __init__(self, secret: str, plan: str) -> None:
         self._seal = Seal(secret)
-        self._before = (Exchange(_one_key(CHECK, self._key("plan")), READY), self._read("plan", plan))
-        self._count = struct.pack("<B", ADD) + self._key("done/count") + struct.pack("<q", 1)
-        self._after = (Exchange(_one_key(WAIT, self._key("done")), READY), self._read("done", ""))
+        self._plan = plan
 
-    def exchanges(self, rank: int) -> tuple[Exchange, ...]:
-        """Return all exchanges of a rank; the nonce of its ping is its number."""
-        nonce = struct.pack("<I", rank)
-        hello = struct.pack("<BIB", VALIDATE, MAGIC, PING) + nonce
-        name = f"done/{rank}"
-        report = struct.pack("<B", SET) + self._key(name) + _sized(self._seal.close(name, ""))
-        return Exchange(hello, nonce), *self._before, Exchange(report + self._count, COUNT), *self._after
+    def join(self, rank: int, place: str, facts: str) -> tuple[Exchange, ...]:
+        """Return all exchanges of a rank in `barriers.connect` and `barriers.join`."""
+        name = f"place/{rank}"
+        mine = _sized(self._seal.close(name, place))
+        claim = struct.pack("<B", COMPARE_SET) + self._key(name) + _sized("") + mine
+        return (
+            _hello(rank), Exchange(claim, mine), self._report("join", rank, facts), self._wait("plan"),
+            self._read("plan", self._plan),
+        )  # fmt: skip
+
+    def leave(self, rank: int) -> tuple[Exchange, ...]:
+        """Return all exchanges of a rank in `barriers.leave`, with an empty report and result."""
+        check = Exchange(_one_key(CHECK, self._key("plan")), READY)
+        return (
+            _hello(rank), check, self._read("plan", self._plan), self._report("done", rank, ""), self._wait("done"),
+            self._read("done", ""),
+        )  # fmt: skip
+
+    def _report(self, what: str, rank: int, text: str) -> Exchange:
+        name = f"{what}/{rank}"
+        report = struct.pack("<B", SET) + self._key(name) + _sized(self._seal.close(name, text))
+        return Exchange(report + struct.pack("<B", ADD) + self._key(f"{what}/count") + struct.pack("<q", 1), COUNT)
+
+    def _wait(self, name: str) -> Exchange:
+        return Exchange(_one_key(WAIT, self._key(name)), READY)
 
     def _key(self, name: str) -> bytes:
         return _sized(f"/{self._seal.prefix}/{name}")
@@ -63,6 +80,12 @@ class Encoder:
         """Return how a rank reads a key that has this text: SealedStore._read."""
         request = struct.pack("<B", COMPARE_SET) + self._key(name) + 2 * _sized(UNLIKELY)
         return Exchange(request, _sized(self._seal.close(name, text)))
+
+
+def _hello(rank: int) -> Exchange:
+    """Return the first exchange of a connection; the nonce of its ping is the rank's number."""
+    nonce = struct.pack("<I", rank)
+    return Exchange(struct.pack("<BIB", VALIDATE, MAGIC, PING) + nonce, nonce)
 
 
 def _sized(text: str) -> bytes:
@@ -85,15 +108,27 @@ class Client:
         self.got = b""
 
 
-def leave(port: int, secret: str, plan: str, ranks: Sequence[int]) -> tuple[float, float]:
-    """Leave as these ranks; return the times (monotonic) of the last one's report and of the last reply to any.
+def join(port: int, secret: str, plan: str, ranks: Sequence[tuple[int, str, str]]) -> tuple[float, float, float]:
+    """Join as these ranks, each with its place and facts; return as `_act` does. The store gets `plan` meanwhile."""
+    encoder = Encoder(secret, plan)
+    return _act(port, [encoder.join(*one) for one in ranks])
 
-    `plan` is what the store has under that name. Another rank must have been the first. Raises ConnectionError for an
-    unexpected reply, TimeoutError if there is none.
+
+def leave(port: int, secret: str, plan: str, ranks: Sequence[int]) -> tuple[float, float, float]:
+    """Leave as these ranks; return as `_act` does. `plan` is what the store has under that name."""
+    encoder = Encoder(secret, plan)
+    return _act(port, [encoder.leave(rank) for rank in ranks])
+
+
+def _act(port: int, ranks: Sequence[tuple[Exchange, ...]]) -> tuple[float, float, float]:
+    """Do the exchanges of all ranks; return the times (monotonic) of the start, of the last report and the last reply.
+
+    Another rank must have been the first. Raises ConnectionError for an unexpected reply, TimeoutError if there is
+    none.
     """
     raise_descriptor_limit(0)
-    encoder = Encoder(secret, plan)
-    waiting = [encoder.exchanges(rank) for rank in reversed(ranks)]
+    waiting = list(reversed(ranks))
+    began = time.monotonic()
     clients: dict[int, Client] = {}
     connecting, reported, last = 0, 0.0, 0.0
     with select.epoll() as poll:
@@ -113,7 +148,7 @@ def leave(port: int, secret: str, plan: str, ranks: Sequence[int]) -> tuple[floa
                 if not _has_reply(descriptor, client):
                     continue
                 client.number += 1
-                if client.number == WAITS:
+                if client.number == len(client.exchanges) - AFTER_REPORT:
                     connecting -= 1
                     reported = time.monotonic()
                 if client.number < len(client.exchanges):
@@ -122,7 +157,7 @@ def leave(port: int, secret: str, plan: str, ranks: Sequence[int]) -> tuple[floa
                 del clients[descriptor]
                 last = time.monotonic()
                 os.close(descriptor)  # as the rank's process does now
-    return reported, last
+    return began, reported, last
 
 
 def _connect(port: int) -> int:
