@@ -61,13 +61,14 @@ def train(
     finite_check = FiniteCheck(
         device.type != "cpu" if check_late is None else check_late, config.on_nan, consensus, dist
     )
+    done = True
     try:
         done = _train(work, config, dist, run, device, consensus, stop, checkpointer, finite_check)
     finally:
         try:
             checkpointer.close()  # also after an error: the checkpoint being written is the last good state
         finally:
-            stop.release()
+            stop.release(stopped=not done)
     consensus.close()
     return done
 

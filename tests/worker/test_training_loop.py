@@ -113,6 +113,15 @@ def test_second_sigterm_does_not_end_a_rank_that_has_saved(tmp_path: Path) -> No
     assert ended == []
 
 
+def test_a_late_sigterm_does_not_end_a_rank_that_stopped_with_the_others(tmp_path: Path) -> None:
+    ended = []
+    signal.signal(signal.SIGTERM, lambda *_: ended.append("the rank"))
+    (tmp_path / "STOP").touch()  # as the flag of another rank, whose SIGTERM came earlier
+    go(tmp_path, env=run_env(tmp_path))
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert ended == []
+
+
 def test_a_stop_file_stops_the_run_once(tmp_path: Path) -> None:
     env = run_env(tmp_path)
     (tmp_path / "STOP").touch()

@@ -47,12 +47,13 @@ class StopRequest:
         expect()
         self._before = signal.signal(signal.SIGTERM, _note)
 
-    def release(self) -> None:
-        """Restore the SIGTERM handler: nothing after training is saved.
+    def release(self, stopped: bool) -> None:
+        """Restore the SIGTERM handler: nothing after training is saved. Keep it after a SIGTERM or a stop of all ranks.
 
-        It stays after a SIGTERM, which may come twice: from Slurm, and forwarded by the launcher of the node's ranks.
+        SIGTERM may come twice, from Slurm and forwarded by the launcher of the node's ranks, or later than on the rank
+        whose SIGTERM stopped them all.
         """
-        if "SIGTERM" not in _received:
+        if not stopped and "SIGTERM" not in _received:
             signal.signal(signal.SIGTERM, self._before)
 
     def flags(self, saving_s: float) -> list[float]:
