@@ -13,6 +13,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 _ENQUEUED = re.compile(
     r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
+_SHOWN = 4  # ranks in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,17 @@ def find_absent_ranks(
     if ended and silent and len(silent) <= max(1, world // 2):
         return AbsentRanks(silent, "only the other ranks left an end record")
     return None
+
+
+def waiting_calls(findings: Sequence[LogFinding]) -> str:
+    """Return in which collective each of a few ranks waited, if not all waited in the same; empty if they did."""
+    calls = {f.rank: f for f in reversed(findings) if f.kind == "collective-timeout" and f.rank is not None}
+    ops = {rank: found.values.get("op", "") for rank, found in sorted(calls.items())}
+    if len(ops) > _SHOWN or len(set(ops.values())) < 2 or "" in ops.values():
+        return ""
+    numbers = {rank: f" (number {calls[rank].values['seq']})" for rank in ops if "seq" in calls[rank].values}
+    shown = [f"rank {rank} in {op}{numbers.get(rank, '')}" for rank, op in ops.items()]
+    return f"the ranks were waiting in different collectives: {', '.join(shown)}"
 
 
 def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:

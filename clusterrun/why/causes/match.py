@@ -15,7 +15,7 @@ from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
-from clusterrun.why.causes.table_gpu import GPU
+from clusterrun.why.causes.table_gpu import BUILD, GPU
 from clusterrun.why.causes.table_launch import LAUNCH
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
@@ -77,7 +77,8 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         _add_traceback(found, one, lines)
     for index, cut in found.items():
         after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
-        named = after[:1] if cut.kind == "setup" and cut.sentence.endswith(":") else []
+        continues = cut.kind == "setup" or cut.row is BARE
+        named = after[:1] if continues and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
         if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
@@ -210,6 +211,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
     ]
     known = min((f for f in inside if f.row is not BARE), key=lambda f: (f.strength, f.index), default=None)
+    if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
+        known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:
         del found[one.index]
     if known is not None and known.kind == "name-resolution" and raised.online:

@@ -269,7 +269,9 @@ _BEHIND: dict[str, Callable[[LogFinding], bool]] = {
     "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
 }
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
-_ROOTS = frozenset({"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full"})
+_ROOTS = frozenset(
+    {"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full", "library-mismatch"}
+)
 
 
 def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:

@@ -31,7 +31,7 @@ BUILD = row(
     r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
     "an extension cannot be loaded or built on the node: {what}",
     "provide a compiler and a CUDA toolkit that matches torch on the node (module load, CUDA_HOME), or build the extension once before the job;"
-    " the log lines before this error say what is missing",
+    " the compiler's own error, if it is in the log, names what is missing",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
@@ -144,7 +144,7 @@ GPU: tuple[CauseRow, ...] = (
         "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can also cause this error", "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
-        r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found \(required by \S+\))", "the loaded C++ library is too old for an extension: {what}",
+        r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found(?: \(required by \S+\))?)", "the loaded C++ library is too old for an extension: {what}",
         "load a newer libstdc++ first, from the module of a newer gcc or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
         "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
     row("library-mismatch", "not found (required by",
@@ -161,6 +161,8 @@ GPU: tuple[CauseRow, ...] = (
         "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver and is missing on nodes without GPUs", "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
+    row("library-mismatch", "can't find nvml", r"Can't find (?P<what>nvml\w+: \S*libnvidia-ml\.so\S* undefined symbol)", "the node's GPU driver is too old for torch: {what}",
+        _DRIVER, "https://github.com/pytorch/pytorch/blob/main/c10/cuda/driver_api.cpp", "srun --gpus 1 nvidia-smi"),
     # the program often continues without the extension
     row("library-mismatch", "fatal error: |cannot find -l|ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ld: cannot find -l\S+|ninja: build stopped: .*|nvrtc: error: .*)",

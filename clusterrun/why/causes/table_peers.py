@@ -46,9 +46,9 @@ PEER_LOST = row(
 )  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "watchdog caught collective operation timeout",
-        r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
-        r".*?Timeout\(ms\)=(?P<ms>\d+)",
-        "a collective ({op}) timed out[ after {limit}]", _HANG, "https://github.com/pytorch/pytorch/issues/118369", _HANG_COMMAND, Strength.HANG),
+        r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout:(?: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+        r".*?Timeout\(ms\)=(?P<ms>\d+))?",
+        "a collective[ ({op})] timed out[ after {limit}]", _HANG, "https://github.com/pytorch/pytorch/issues/118369", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "ms for recv operation to complete|ms for send operation to complete",
         r"Timed out waiting (?P<ms>\d+)ms for (?:send|recv) operation to complete",
         "a collective (gloo) timed out[ after {limit}]", _HANG, "https://github.com/facebookresearch/detectron2/issues/3243", _HANG_COMMAND,
@@ -90,11 +90,14 @@ PEERS: tuple[CauseRow, ...] = (
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
         "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
+    row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
+        "the nodes number their ranks alike, or an old process still uses the same address: start all ranks with one launcher (srun or torchrun, not both), and give each a rank of its own (RANK, or SLURM_PROCID)",
+        "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
         "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
-        r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+?):|Error: host not found: (?P<what_too>.*)",
+        r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+): |Error: host not found: (?P<what_too>.*)",
         "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
         "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),

@@ -140,7 +140,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
         r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help"),
-    row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create).{0,80}Resource temporarily unavailable",
+    row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create|\bthread:).{0,80}Resource temporarily unavailable",
         "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
         "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'"),
     row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT, for example with scancel --signal=INT or Ctrl-C in an interactive step",
@@ -157,7 +157,7 @@ BARE = row(
     "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
     r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",  # a log may hold them: these are names to search for
-    "{0}", "the traceback of this exception is not in the log; the lines above may show where it was raised",
+    "{0}", "the traceback of this exception is not in the log; the lines around it may show where it was raised",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.

@@ -14,7 +14,8 @@ _HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
 SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
     r"^(?:(?:[^\[\]]{1,64}?\[default\d+\]:)?"
-    r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+|[^\[\]]{1,64}?\[rank(?P<late>\d+)\]:\s?"
+    r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+"
+    r"|[^\[\]]{1,64}?(?:\[std(?:err|out)\] )?\[rank(?P<late>\d+)\]:\s?"
     r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
 )  # the second follows a time or a host name, the third is mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
