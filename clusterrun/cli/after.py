@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 _OPTIONS = (
     ("--after", "Start after this job (id, name or last) has ended, whatever its result; repeatable."),
-    ("--after-ok", "Start after this job has succeeded, or be cancelled if it fails; repeatable."),
+    ("--after-ok", "Start after this job has succeeded; if it fails, the new job is cancelled; repeatable."),
 )
 
 
@@ -92,6 +92,6 @@ def _is_met(states: Sequence[RunState], job: str, *, is_run: bool, must_succeed:
             again = "resume" if status.outcome is Outcome.STOPPED else "resubmit"
             raise RequestError(
                 f"job {status.id} is {status.state}, so a job with --after-ok {job} would never start",
-                hint=f"use --after, or first `clusterrun {again} {job}`" if is_run else "use --after",
+                hint=f"use --after, or run `clusterrun {again} {job}` first" if is_run else "use --after",
             )
     return bool(states) and all(state.status.is_final for state in states)

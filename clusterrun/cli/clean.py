@@ -50,7 +50,7 @@ class Target(NamedTuple):
 @click.command()
 @click.option(
     "--older-than", metavar="AGE", default="30d", show_default=True,
-    help="Only of runs that ended longer ago than this (12h, 2d, 1w).",
+    help="Only files of runs that ended longer ago than this (12h, 2d, 1w).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and its size; delete nothing.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")
@@ -64,8 +64,9 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
       clusterrun clean --older-than 1w
 
     Without its checkpoints or its saved code a run cannot be resumed. Its records, logs, metrics and model are kept.
-    Also kept are the checkpoints of your own scripts that succeeded (they may be the result), those that another of
-    your runs names in its settings or arguments, and all files of runs that are active or whose state is unknown.
+    clean also keeps the checkpoints of your own scripts that succeeded (they may be the result), checkpoints that
+    another run of yours names in its settings or arguments, and all files of runs that are active or whose state is
+    unknown.
     """
     ui = Ui("clean", as_json=as_json)
     session: Session = ctx.obj
@@ -109,7 +110,7 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
     store = cluster.store()
     runs = store.all()
     if unreadable := cleaning.find_unreadable(store.folders(), runs):
-        note(f"nothing is deleted while a record cannot be read, as its run may be active: {unreadable[0]}")
+        note(f"deleting nothing: cannot read {unreadable[0]}/record.json, and its run may be active")
         return []
     states = cluster.states(store.here())
     over = [state for state in states if _is_over(state) and _ended(state) < before]

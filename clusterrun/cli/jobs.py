@@ -21,7 +21,7 @@ from clusterrun.terminal.ui import Ui
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
 @click.option("--explain", is_flag=True, help="Show where each requested value came from.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
-@click.option("--best", metavar="METRIC", help="Of a sweep, show the task with the smallest value of a metric.")
+@click.option("--best", metavar="METRIC", help="In a sweep, show the task with the smallest value of this metric.")
 @click.option("--max", "largest", is_flag=True, help="With --best, the largest value.")
 @json_option
 @click.pass_context
@@ -77,7 +77,7 @@ def status(
 @click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
 @click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
 @click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
-@click.option("--cluster", metavar="NAME", help="Only jobs on this cluster; if it is out of reach, by their records.")
+@click.option("--cluster", metavar="NAME", help="Only jobs on this cluster; if it cannot be reached, as last recorded.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj
@@ -94,9 +94,9 @@ def list_command(
       clusterrun list --watch
 
     A job that you submitted with another tool is not a run: with --json, run_id is null. An array has one row for each
-    state of its tasks. --all also lists ended runs, and ended jobs that are still in the queue; so does --state with a
-    state of ended jobs, such as FAILED. --watch queries Slurm every 10 s while jobs change, and slows down to every
-    120 s while they do not.
+    state of its tasks. --all also lists ended runs, and ended jobs that are still in the queue; so does --state with an
+    end state, such as FAILED. --watch queries Slurm every 10 s while jobs change, and slows down to every 120 s while
+    they do not.
     """
     ui = Ui("list", as_json=as_json)
     if cluster is not None and all_clusters:

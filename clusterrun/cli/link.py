@@ -37,7 +37,7 @@ def accept_link(environ: MutableMapping[str, str]) -> Link:
         if version != VERSION:
             raise RequestError(
                 f"your machine and the login node have different clusterrun versions (protocols {version}, {VERSION})",
-                hint="install the same version there: clusterrun remote setup HOST",
+                hint="install your version on the login node: clusterrun remote setup HOST",
             )
         environ.update({str(name): str(value) for name, value in sent["environ"].items()})
         if sent["submission"]:

@@ -50,7 +50,7 @@ class Denied(Exception):
 @click.command()
 @click.option("--allow-submit", is_flag=True, help="Let the agent submit jobs, and cancel those it submitted.")
 @click.option(
-    "--gpu-hours", type=click.FloatRange(min=0), metavar="N", help="The most GPU-hours of all its jobs together."
+    "--gpu-hours", type=click.FloatRange(min=0), metavar="N", help="Limit on the total GPU-hours of the agent's jobs."
 )
 @click.pass_obj
 def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
@@ -60,8 +60,8 @@ def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
       clusterrun mcp                                    the agent can only read
       clusterrun mcp --allow-submit --gpu-hours 16
 
-    The server works in the current folder. It counts the GPU-hours of a job by its time limit, from the start of the
-    server on.
+    The server works in the current folder. Each job counts with the GPU-hours of its full time limit; the count begins
+    when the server starts.
     """
     if allow_submit is (gpu_hours is None) or not math.isfinite(gpu_hours or 0):
         raise RequestError(
@@ -91,7 +91,7 @@ class Budget:
             if hours is None:
                 raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and no --nodelist")
             if hours > self._left:
-                raise Denied(f"this job may use {hours:g} GPU-hours, but only {self._left:g} are left of the budget")
+                raise Denied(f"this job could use {hours:g} GPU-hours, but only {self._left:g} are left in the budget")
             try:
                 found = run_verb("submit", *arguments)
             except Denied as error:
@@ -115,9 +115,9 @@ def run_verb(verb: str, *words: str) -> Any:
     try:
         done = shell.run(command, env=os.environ, timeout=ANSWER_S)
     except CommandError as error:
-        raise Denied(f"`clusterrun {verb}` did not end: {error.message}") from None
+        raise Denied(f"`clusterrun {verb}` did not complete: {error.message}") from None
     except ValueError:  # a NUL, or half of a surrogate pair
-        raise Denied("an argument has a character that no command line can have", exit_code=2) from None
+        raise Denied("an argument contains a character that is not allowed on a command line", exit_code=2) from None
     try:
         envelope = json.loads(done.stdout)
     except ValueError:
@@ -176,7 +176,9 @@ def _answer(verb: str, *options: str, job: str = "") -> str:
     if job.startswith("-"):
         raise Denied(f"not a job id or name: {job[:40]!r}")
     text = json.dumps(run_verb(verb, *options, *([job] if job else [])))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} … (cut: {len(text):,} characters; ask for fewer lines)"
+    if len(text) <= LONGEST:
+        return text
+    return f"{text[:LONGEST]} … (truncated, {len(text):,} characters in total; ask for fewer lines)"
 
 
 def _refuse(arguments: list[str], names: Sequence[str]) -> None:

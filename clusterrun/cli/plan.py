@@ -94,7 +94,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
 
     \b
       clusterrun plan --samples 29500 --micro-batch 4 --lr 1.25e-6
-      clusterrun plan sft --device H100                    count the data and model of jobs/sft.toml
+      clusterrun plan sft --device H100                    with the data and model of jobs/sft.toml
       clusterrun plan --samples 1000000 --micro-batch 1 --parameters 8B --seq-len 2048 --device A100-80GB
       clusterrun plan lm --measure --gpus 1,2,4
 

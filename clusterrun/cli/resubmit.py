@@ -24,7 +24,7 @@ from clusterrun.terminal.ui import Ui
 @functools.partial(spec_options, with_profile=False)
 @after_options
 @how_options
-@click.option("--failed", is_flag=True, help="Of a sweep, submit the failed, cancelled and lost tasks again.")
+@click.option("--failed", is_flag=True, help="Submit the failed, cancelled and lost tasks of a sweep again.")
 @json_option
 @click.pass_context
 def resubmit(
@@ -40,8 +40,8 @@ def resubmit(
       clusterrun resubmit SWEEP --failed --time 4:00:00
 
     Options keep the values of JOBID (a job id, a run id, a name or last) unless they are given; profiles and job files
-    are not read again. A list such as --setup is replaced, --secret, --env and --set are added to, --dependency is
-    dropped. `resume` continues the same run instead.
+    are not read again. A list such as --setup is replaced; --secret, --env and --set are added to the old values;
+    --dependency is dropped. `resume` continues the same run instead.
     """
     ui = Ui("resubmit", as_json=as_json)
     refuse_pairs(as_json, follow, as_script, dry_run)
@@ -62,7 +62,7 @@ def resubmit(
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
     args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
     if code := code_line(run):
-        ui.note(f"job {run.job_id} ran the code {code}; the new run takes the current code")
+        ui.note(f"job {run.job_id} ran the code {code}; the new run uses the current code")
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(

@@ -238,7 +238,8 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
 def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str, ...]:
     """Return the jobs of ``--chain``; raises RequestError if there are not several, or a script."""
     if after is not None:
-        raise RequestError("--chain takes job files, not a script after --", hint="use --after-ok last for the second")
+        hint = "submit the script on its own, with --after-ok last"
+        raise RequestError("--chain takes job files, not a script after --", hint=hint)
     if len(before) < 2:
         raise RequestError("--chain needs several job files", hint="clusterrun submit first.toml second.toml --chain")
     return before

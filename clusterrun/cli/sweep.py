@@ -40,8 +40,9 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 )
 @click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Combine values by position; repeatable.")
 @click.option(
-    "--file", "csv_file", metavar="FILE", help="CSV file: names in the first line, a set of values in each other line."
-)
+    "--file", "csv_file", metavar="FILE",
+    help="CSV file: names in the first line, a set of values in each line after it.",
+)  # fmt: skip
 @click.option("--max-running", metavar="N", type=click.IntRange(1), help="How many tasks may run at the same time.")
 @spec_options
 @after_options
@@ -121,7 +122,7 @@ def resubmit_failed(
     store = cluster.store(before.root)
     runs = [run for run_id in run_ids if run_id and (run := store.by_run_id(run_id)) is not None]
     if gone := run_ids.count(""):
-        ui.note(f"{plural(gone, 'task')} without a run: deleted before submission or by clean; not submitted again")
+        ui.note(f"{plural(gone, 'task')} not submitted again: no run left (deleted before submission or by clean)")
     states = cluster.states(runs)
     again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
     unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)

@@ -212,10 +212,11 @@ def _for_cluster(
             raise RequestError(f"{elsewhere}; this shell is configured for {here}", hint="choose another --profile")
         return chosen
     if not here:
-        notices.append("no profile is chosen by cluster: the name of the cluster is unknown; --profile chooses one")
+        unknown = "cannot choose a profile by cluster: the name of the cluster is unknown"
+        notices.append(f"{unknown}; choose one with --profile")
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
-        hint = f"choose one with --profile {fitting[0]}, or remove cluster from all but one"
+        hint = f"choose one with --profile {fitting[0]}, or remove the key cluster from all but one"
         raise RequestError(f"profiles {', '.join(fitting)} are all for cluster {here}", hint=hint)
     if fitting:
         notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")

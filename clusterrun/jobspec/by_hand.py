@@ -28,7 +28,7 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
             hint="remove --launcher",
         )
     if spec.container_image:
-        hint = "remove --container-image, and type the lines in the container"
+        hint = "remove --container-image, and run the commands inside the container"
         raise RequestError("--per-node-commands does not support --container-image", hint=hint)
     return "".join(f"{line}\n" for line in _lines(spec, workdir, _program(spec, worker)))
 

@@ -55,7 +55,7 @@ FIELDS: tuple[Field, ...] = (
     Field(
         "total-time", "text", "TIME", "Continue past the time limit until the run has used this much time (5d, 36h)."
     ),
-    Field("helper-job", "flag", "", "Start a requeued job at once with a small helper job; default on."),
+    Field("helper-job", "flag", "", "Submit a small helper job so that a requeued job starts at once; default on."),
     Field("signal", "text", "SIG@SECONDS", "Signal for the ranks before the time limit (TERM@300).", directive=True),
     Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
     Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
@@ -313,7 +313,8 @@ def _check_secrets(names: Iterable[str], source: str) -> None:
 
 def _check_name(name: str, source: str) -> None:
     if is_reserved(name):
-        raise RequestError(f"--job-name: {name!r} is reserved: `clusterrun status {name}` shows another job ({source})")
+        message = f"--job-name: {name!r} is reserved: `clusterrun status {name}` would show another job ({source})"
+        raise RequestError(message)
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
         raise RequestError(message, hint="use a shorter name")
@@ -322,9 +323,8 @@ def _check_name(name: str, source: str) -> None:
 def _check_events(events: Any, source: str) -> None:
     for event in events:
         if event not in EVENTS:
-            raise RequestError(
-                f"--notify-on: no such event: {event[:40]!r} ({source})", hint=f"choose from {', '.join(EVENTS)}"
-            )
+            message = f"--notify-on: no such event: {event[:40]!r} ({source})"
+            raise RequestError(message, hint=f"choose from {', '.join(EVENTS)}")
 
 
 _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)

@@ -77,7 +77,7 @@ _NODE_MORE = "The job requests more {} on one node than {who} allows."
 _JOB_MINUTES = "Within its time limit, the job could use more TRES minutes of {} than {who} allows per job."
 _WAIT = "wait for those jobs to end, or ELSE; SEE"
 _SPENT = "ask an administrator to raise the limit, or ELSE; SEE"
-_SHORTER = "request less or a shorter time limit, or ELSE; SEE"
+_SHORTER = "request fewer resources or a shorter time limit, or ELSE; SEE"
 _LESS = f"{_SMALLER}, or ELSE; SEE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
 

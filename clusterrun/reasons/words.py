@@ -125,7 +125,7 @@ ROWS: tuple[Reason, ...] = (
     _row("JobHeldAdmin", ADMIN, "The job is held by an administrator or a site rule; its user cannot release it.",
          f"ask the administrators; {_SHOW}"),
     _row("JobHoldMaxRequeue", ADMIN,
-         "The job has failed to start as many times as the cluster allows, so the job is held.",
+         "The job's failed starts have reached the cluster's limit, so the job is held.",
          f"{_AGAIN}, or ask the administrators: slurmd's log shows the cause"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
          "wait for the administrators, or move the job: `scontrol update JobId={job} Partition=NAME`"),

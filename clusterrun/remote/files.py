@@ -72,9 +72,10 @@ def check_size(root: Path, names: list[str]) -> None:
     if len(names) > MOST or total > LIMIT:
         largest = max(sizes, key=lambda name: sizes[name])
         raise RequestError(
-            f"{root} has {plural(len(names), 'file')} of {total / 1e6:,.0f} MB in all, more than --remote sends"
+            f"{root} has {plural(len(names), 'file')} with {total / 1e6:,.0f} MB in all, more than --remote sends"
             f" ({MOST:,} files, {LIMIT / 1e6:,.0f} MB); the largest is {largest} ({sizes[largest] / 1e6:,.0f} MB)",
-            hint="list data and outputs in .gitignore (outside git: `git init` first), and copy data to the cluster",
+            hint="list data and outputs in .gitignore (without a git repository, run `git init` first), and copy the"
+            " data to the cluster",
         )
 
 

@@ -16,7 +16,10 @@ from clusterrun.remote.wheel import make_wheel
 _PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
 _USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 _TIMEOUT = 900.0
-_NO_NETWORK = "if pip there has no network: `pip wheel -w wheels .` in a checkout here, then --wheels wheels"
+_NO_NETWORK = (
+    "if pip on the login node has no network: run `pip wheel -w wheels .` in a checkout on this machine, then add"
+    " --wheels wheels"
+)
 
 
 def install(host: Host, python: str | None, wheels: Path | None, note: Callable[[str], None]) -> Iterator[str]:

@@ -109,7 +109,7 @@ def find_host(name: str, state: Path) -> Host:
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*", name, re.ASCII):
         raise RequestError(
-            f"--remote: {name[:60]!r} is not a host name", hint="use USER@HOST or a name of your ~/.ssh/config"
+            f"--remote: {name[:60]!r} is not a host name", hint="use USER@HOST or a host from your ~/.ssh/config"
         )
     folder = state / "ssh"
     socket = folder / hashlib.sha256(name.encode()).hexdigest()[:12]

@@ -133,8 +133,8 @@ def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
     if small and training.lr is not None:
         where = "" if len(small) == len(plans) else f" on up to {plural(small[-1].gpus, 'GPU')}"
         notes.append(
-            f"the global batch is below {SMALL_BATCH}{where}, too small for reliable learning rate scaling rules;"
-            " try the original learning rate first, and scale it only if training is stable"
+            f"the global batch is below {SMALL_BATCH}{where}, too small for the learning rate scaling rules to be"
+            " reliable; try the original learning rate first, and scale it only if training is stable"
         )
     if empty := [plan for plan in plans if not plan.steps_drop_last]:
         notes.append(

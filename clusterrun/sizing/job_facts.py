@@ -53,7 +53,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
     except CommandError as error:
         if not error.timed_out:
             raise RequestError(f"--python: cannot run {argv[0]}", detail=error.detail) from error
-        raise RequestError(f"counting the data of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
+        raise RequestError(f"counting the samples of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
     if not done.status:
         return parse_facts(done.stdout)
     lines = [line for line in done.stderr.splitlines() if line.strip()]
@@ -61,7 +61,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
     if done.status == 2:  # an invalid setting, or data that is not there
         raise RequestError(f"{name}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
     hint = f"use --python PATH if the job uses another Python; {_SKIP}"
-    raise RequestError(f"cannot count the data and parameters of {name}: {reason}", hint=hint)
+    raise RequestError(f"cannot count the samples and parameters of {name}: {reason}", hint=hint)
 
 
 def parse_facts(document: str) -> JobFacts:

@@ -90,7 +90,7 @@ def memory_line(found: Answer) -> str:
     guessed = "" if found.question.model and found.question.model.vocabulary else "; layers and width are guessed"
     return (
         f"Estimated memory per GPU in GiB ({found.question.precision}, {found.question.seq_len:,} tokens per row): fp32"
-        f" weights, gradients and Adam; fused attention; no activation checkpointing{guessed}."
+        f" weights, gradients and Adam states; fused attention; no activation checkpointing{guessed}."
     )
 
 

@@ -123,7 +123,7 @@ class StateQuery(NamedTuple):
             known = ", ".join(names) or "none"
             raise RequestError(f"no cluster {name[:40]!r} is known", hint=f"known clusters: {known}")
         if name != LOCAL:
-            self.notify(f"cluster {name} is out of reach of this shell; its jobs are shown by their records")
+            self.notify(f"cluster {name} cannot be reached from this shell; its jobs are shown from their records")
 
     def is_here(self, run: RunRecord) -> bool:
         """Return whether the run's scheduler can be queried from this shell."""

@@ -333,8 +333,8 @@ def _separate_ranks(state: RunState) -> str:
     folder = _last_attempt(state)
     if state.status.outcome is not Outcome.DONE or folder is None or state.record is None:
         return ""
-    separate = rank_records.were_separate(state.record, folder)
-    return f"no rank used a process group: {state.record.world_size} separate programs" if separate else ""
+    ranks = state.record.world_size if rank_records.were_separate(state.record, folder) else 0
+    return f"no rank used a process group: the {ranks} ranks ran as separate programs" if ranks else ""
 
 
 def _last_attempt(state: RunState) -> Path | None:

@@ -57,7 +57,7 @@ def check_image(spec: JobSpec) -> None:
             hint = "give an image's path; use --no-check if only the compute nodes have it"
             raise RequestError(f"--container-image: no such file: {image}", hint=hint)
     elif spec.container_runtime == APPTAINER and "://" not in image:
-        hint = f"an image of a registry: docker://{image}; a file or folder: ./{image}"
+        hint = f"for an image in a registry, use docker://{image}; for a file or folder, use ./{image}"
         raise RequestError(f"--container-image: Apptainer does not find {image}", hint=hint)
 
 

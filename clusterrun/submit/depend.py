@@ -25,7 +25,7 @@ def depend(request: Request, conditions: Sequence[str], *, instead: bool = False
     old = "" if instead or "dependency" not in values else str(values["dependency"].value)
     if "?" in old:
         raise RequestError(
-            f"--dependency {old} starts the job after any one of its conditions, so it cannot be combined with"
+            f"--dependency {old} starts the job as soon as one condition is met, so it cannot be combined with"
             " --after, --after-ok or --chain",
             hint="put all conditions into --dependency",
         )

@@ -47,7 +47,7 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
     if extra and "container-image" in values:
         raise RequestError(
             f"--{extra} ({values[extra].source}) and --container-image ({values['container-image'].source}) conflict",
-            hint=f"remove --{extra}: the ranks use the image's packages (a module that has apptainer: --setup)",
+            hint=f"remove --{extra}: the ranks use the image's packages (to load a module for apptainer, use --setup)",
         )
     modules, conda, venv = (values.pop(name, None) for name in OPTIONS)
     lines, sources = [], []

@@ -115,7 +115,10 @@ def find_launch(words: Sequence[str], place: Place) -> Launch | None:
         if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
             hint = f"run this command without clusterrun: {shlex.join(words)}"
             if [*words[1:2]] == ["config"]:
-                hint = "to write the file without prompts, run: clusterrun render --gpus-per-node 4 --accelerate-config"
+                hint = (
+                    "to write the accelerate configuration without prompts, run: clusterrun render --gpus-per-node 4"
+                    " --accelerate-config"
+                )
             raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
         return None
     launch = parse_launch(*named, place)
@@ -285,9 +288,9 @@ def _count(launch: Launch, text: str, source: str) -> Value | None:
 def _apply_env(launch: Launch, name: str, value: str, source: str) -> None:
     """Set a variable that the launcher would set, unless its value needs the launcher itself."""
     if (name, value) == ("ACCELERATE_MIXED_PRECISION", "fp8"):
-        launch.refuse(f"{source} fp8 is not supported", launcher="accelerate")
+        launch.refuse(f"{source}: fp8 is not supported", launcher="accelerate")
     elif (name, value) == ("LT_STRATEGY", "dp"):
-        launch.refuse(f"{source} dp is not supported: dp runs one process on all GPUs", launcher="none")
+        launch.refuse(f"{source}: dp is not supported, because it runs one process on all GPUs", launcher="none")
     elif (name, value) == ("LT_ACCELERATOR", "cpu"):
         launch.gpus["gpus-per-node"] = Value(0, source)
     launch.env[name] = value.upper() if name == "ACCELERATE_DYNAMO_BACKEND" else value

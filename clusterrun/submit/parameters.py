@@ -54,7 +54,8 @@ def read_csv(text: str, source: str) -> list[Set]:
     except csv.Error as error:
         raise RequestError(f"{source}:{rows.line_num}: {error}", hint="use commas, and double quotes") from None
     if not found:
-        raise RequestError(f"{source} has no rows", hint="the first line has the names, each further line a set")
+        hint = "the first line has the names, each further line one parameter set"
+        raise RequestError(f"{source} has no rows", hint=hint)
     wrong = next((line for line, row in found if len(row) != len(names[1])), None)
     if wrong is not None:
         raise RequestError(f"{source}:{wrong}: expected {len(names[1])} values", hint="write one value for each column")
@@ -71,7 +72,8 @@ def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set])
     lengths = {name: len(values) for name, values in together}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
-        raise RequestError(f"--zip needs equally many values: {shown}", hint="use --grid for all combinations")
+        message = f"--zip needs the same number of values for each parameter: {shown}"
+        raise RequestError(message, hint="use --grid for all combinations")
     zipped = [dict(zip(lengths, each, strict=True)) for each in zip(*(values for _, values in together), strict=True)]
     blocks: list[Sequence[Set]] = [*([rows] if rows else []), *([zipped] if zipped else [])]
     blocks += [[{name: value} for value in values] for name, values in grid]
@@ -98,7 +100,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name) or name == INDEX:
             raise RequestError(
-                f"not a parameter's name: {name[:40]!r}", hint="use letters, digits and _, and not array_index"
+                f"not a parameter's name: {name[:40]!r}", hint="use letters, digits and _; array_index is reserved"
             )
         if [one.upper() for one in names].count(name.upper()) > 1:
             raise RequestError(f"the parameter {name} is given twice", hint="use names that differ in more than case")
@@ -115,7 +117,7 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
         raise RequestError(f"--array: not a list of indexes: {text[:60]!r}", hint="for example 0-99, 1,3,7 or 0-99%8")
     if indexes[-1] >= size:
         raise RequestError(
-            f"--array: the largest index of this cluster is {size - 1} (MaxArraySize), not {indexes[-1]}",
+            f"--array: the largest index on this cluster is {size - 1} (MaxArraySize), not {indexes[-1]}",
             hint="`clusterrun sweep` splits a larger array",
         )
     if len(indexes) > MOST:

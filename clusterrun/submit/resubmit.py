@@ -42,7 +42,7 @@ def resubmit_args(
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
     recorded = _recorded(run, f"job {job}")
     if any(value.source == "--ladder" for value in recorded.values()):
-        raise RequestError(f"job {job} is a short rung of a ladder", hint="resubmit the last rung of the ladder")
+        raise RequestError(f"job {job} is not the last rung of its ladder", hint="resubmit the last rung of the ladder")
     typed = dict(changes.flags)
     typed |= {name: replace(typed[name], value=path) for name, path in typed_files(typed, here).items()}
     if "fp16" in typed and "set" in recorded:

@@ -82,7 +82,8 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         return {}
     notify(f"code: {saved.line}, saved")
     if isinstance(spec.work, Script) and not saved_path(spec.work.path, saved.root):
-        notify(f"not saved: {spec.work.path} is outside {saved.root}; the job uses it as it is when it starts")
+        how = "the job will run the file as it is when the job starts"
+        notify(f"not saved: {spec.work.path} is outside {saved.root}; {how}")
     if tree.submodules:
         more = ", …" if len(tree.submodules) > _SHOWN else ""
         notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")

@@ -49,7 +49,7 @@ def pack(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) 
             os.utime(archive)  # `clean` keeps recently used caches
             notify(f"environment: {folder}, packed before ({format_bytes(archive.stat().st_size)})")
             return {RECORD: json.dumps({"archive": str(archive)})}
-        notify(f"environment: packing {folder}; later submits use the same archive")
+        notify(f"environment: packing {folder}; later submissions use the same archive")
         # gzip is on all nodes; its fastest level, as most of the bytes are libraries. A base environment has others
         command = ["tar", "-C", str(folder), "--exclude=./pkgs", "--exclude=./envs", "-I", "gzip -1", "-cf", str(new)]
         # another process may write byte code meanwhile, which is no error

@@ -105,7 +105,8 @@ def new_sweep(
 ) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
     """Return a new sweep of these parameter sets, and its arrays of at most ``size`` tasks."""
     if at_once is not None and (type(at_once) is not int or at_once < 1):
-        raise RequestError(f"max_running: expected a whole number from 1, not {at_once!r}", hint="for example 8")
+        message = f"max_running: expected a whole number of at least 1, not {at_once!r}"
+        raise RequestError(message, hint="for example 8")
     tasks = tasks_of_sets(base, sets, indexes)
     at_once = at_once or (1 if base.record.scheduler == LOCAL else None)
     arrays = plan_arrays(base, tasks, size, at_once=at_once)

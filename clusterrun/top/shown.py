@@ -98,7 +98,7 @@ def top_line(jobs: Jobs, user: str, now: float) -> str:
         old = f"last answer {age(now - jobs.at)} ago" if jobs.at is not None else "no answer yet"
         parts.append(f"NO ANSWER: {safe_line(jobs.problem)}; {old}")
     elif jobs.querying_since is not None and now - jobs.querying_since > 2:
-        parts.append(f"waiting for an answer ({age(now - jobs.querying_since)}) …")
+        parts.append(f"waiting for the scheduler ({age(now - jobs.querying_since)}) …")
     elif jobs.at is None:
         parts.append("loading …")
     else:

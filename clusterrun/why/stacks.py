@@ -19,6 +19,7 @@ from clusterrun.records.progress import RankProgress
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.scheduler.slurm.srun import inside_argv
 from clusterrun.system import shell
+from clusterrun.terminal.units import plural
 
 MOST_NODES = 32  # with one srun each; the ranks of other nodes are left out
 _MOST_FRAMES = 20
@@ -132,4 +133,7 @@ def describe(stacks: Sequence[RankStack], left_out: int) -> list[list[str]]:
         more = len(frames) - _MOST_FRAMES
         outer = [f"  ... and {more} outer frames"] if more > 0 else []
         found.append([f"{who}:", *(f"  {frame}" for frame in frames[:_MOST_FRAMES]), *outer])
-    return [*found, [f"not read: {left_out} ranks (only the first {MOST_NODES} nodes are read)"]] if left_out else found
+    if left_out:
+        unread = plural(left_out, "rank")
+        found.append([f"stacks not read: {unread} (py-spy runs only on the first {MOST_NODES} nodes)"])
+    return found

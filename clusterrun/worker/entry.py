@@ -190,7 +190,7 @@ def _need_torch(stores_only: bool) -> None:
             import torch.distributed  # noqa: F401
         except ImportError as error:
             raise WorkerError(
-                f"{sys.executable} cannot import torch ({error}); type: {sys.executable} -m pip install torch"
+                f"{sys.executable} cannot import torch ({error}); run: {sys.executable} -m pip install torch"
             ) from None
         return
     try:

@@ -159,7 +159,7 @@ class Requeue:
                 refused = CANCELLED
             if refused:
                 self._say(
-                    f"{why}, but the job cannot run again: {refused}; continue with: clusterrun resume {self.job.name}"
+                    f"{why}: the job cannot run again ({refused}); continue with: clusterrun resume {self.job.name}"
                 )
                 return False
             self.runs_again = True
@@ -215,7 +215,8 @@ class Requeue:
             self._say("the total time (--total-time) is used up")
             return False
         if len(lasted) >= SHORT_STARTS and max(lasted[-SHORT_STARTS:]) < SHORT_S:
-            self._say(f"the last {SHORT_STARTS} starts took less than {SHORT_S:.0f} s each, so the job is not requeued")
+            ran = f"the job ran for less than {SHORT_S:.0f} s after each of its last {SHORT_STARTS} starts"
+            self._say(f"{ran}, so it is not requeued")
             return False
         return True
 

@@ -155,7 +155,7 @@ def _find_archive(run_dir: Path) -> Path:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WorkerError(f"cannot read {run_dir / RECORD}: {error}") from None
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise WorkerError(f"not a file of yours: {archive}")
+        raise WorkerError(f"{archive} is not a regular file that you own")
     return archive
 
 

@@ -32,7 +32,7 @@ def test_ranks_that_never_meet_are_reported_at_the_end(site: Site) -> None:
     last = job.err.read_text().splitlines()[-1]
     assert last.startswith(f"0: {LINE}") and "--independent" in last
     status, why = site.cli("status", job.id).stdout, site.cli("why", job.id).stdout
-    assert "group  no rank used a process group: 2 separate programs" in status
+    assert "group  no rank used a process group: the 2 ranks ran as separate programs" in status
     assert "the job is COMPLETED, but no rank used a process group: the job ran as 2 separate programs" in why
     assert kind(site, job) == "no-process-group" and site.state(job)["joined_group"] is False
 

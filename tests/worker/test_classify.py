@@ -151,7 +151,7 @@ def test_a_class_that_training_never_saw_counts_as_wrong_and_is_said(
 ) -> None:
     files = {"train_data": table(tmp_path / "a.csv", 40), "val_data": table(tmp_path / "b.csv", 1, ["x", "king", ""])}
     run_dir = start(tmp_path, model=model, **files, target_cols="trade", **SMALL, steps=1)
-    assert "classes without training rows, counted as wrong in evaluation: trade=king" in capsys.readouterr().out
+    assert "classes without training rows (their held-out rows count as wrong): trade=king" in capsys.readouterr().out
     row = last_row(run_dir)
     assert row["accuracy_trade"] in (0.0, 0.5) and row["val_loss"] > 0
 

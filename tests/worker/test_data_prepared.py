@@ -125,7 +125,7 @@ def test_a_build_that_fails_leaves_nothing_and_its_error_as_it_was(tmp_path: Pat
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(WorkerError, match=f"^cannot write the cache folder {tmp_path}/file: (File|Not)"):
+    with pytest.raises(WorkerError, match=f"^cannot write to the cache folder {tmp_path}/file: (File|Not)"):
         prepare(tmp_path / "file", KEY, Builder(), place())
 
 
@@ -137,7 +137,7 @@ def test_a_disk_that_fills_is_named(tmp_path: Path) -> None:
         return prepare(tmp_path, KEY, Builder(), place())
 
     (said,) = together(1, work)
-    assert said.startswith(f"cannot write the cache folder {tmp_path}: ") and "File too large" in said
+    assert said.startswith(f"cannot write to the cache folder {tmp_path}: ") and "File too large" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -221,7 +221,7 @@ def test_a_refused_successor_leaves_no_submission(
     (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Invalid account\n")
     assert job.requeue.after(85, came=False) == 85
     assert sorted(job.run_dir.rglob("*")) == before
-    assert "Invalid account; continue with: clusterrun resume 5" in capfd.readouterr().err
+    assert "Invalid account); continue with: clusterrun resume 5" in capfd.readouterr().err
 
 
 def test_a_lost_node_is_excluded_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:

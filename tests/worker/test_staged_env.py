@@ -40,11 +40,11 @@ def test_an_archive_that_is_gone_a_link_or_of_another_user_is_not_taken(
     archive.touch()
     link.symlink_to(archive)
     record(tmp_path, link)
-    with pytest.raises(WorkerError, match="not a file of yours"):
+    with pytest.raises(WorkerError, match="is not a regular file that you own"):
         _find_archive(tmp_path)
     record(tmp_path, archive)
     monkeypatch.setattr(os, "geteuid", lambda: archive.stat().st_uid + 1)
-    with pytest.raises(WorkerError, match="not a file of yours"):
+    with pytest.raises(WorkerError, match="is not a regular file that you own"):
         _find_archive(tmp_path)
     (tmp_path / RECORD).write_text("[")
     with pytest.raises(WorkerError, match="cannot read"):

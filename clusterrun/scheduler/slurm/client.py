@@ -163,7 +163,7 @@ class SlurmScheduler:
         now = self._now()
         if self._accounted is not None and now - self._accounted[0] < self._accounting_interval:
             _, known, past = self._accounted
-            note = f"accounting is queried once every {self._accounting_interval:.0f} s"
+            note = f"accounting is queried at most once every {self._accounting_interval:.0f} s"
             return past if known.issuperset(ids) else Answer(past.jobs, complete=False, note=note)
         past = self._query_jobs(sacct.sacct_argv(ids, since, self._where), sacct.parse_sacct)
         self._accounted = now, frozenset(ids), past

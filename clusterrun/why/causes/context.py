@@ -19,7 +19,7 @@ _NEAR = 25  # lines before an exception, or at the end of another stream, that m
 _READ = 500  # characters of a line that are searched
 _REPORTED = row(
     "file-missing", "exist", "exist", "{report}; then {error}",
-    "the script printed this error but kept running; check that the path exists and contains the right data",
+    "the script printed the first error but kept running; check that the path exists and contains the right data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
 )  # fmt: skip
 #: exceptions that follow if something was not found before

@@ -103,7 +103,7 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, calls:
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
         where = f" on {cause.node}" if cause.node else ""
-        reported = "" if who is None else f"; rank {who}{where} reported this first"
+        reported = "" if who is None else f"; rank {who}{where} reported the error first"
         unknown = calls or f"the logs do not show which rank was missing{reported}"
         sentence = f"{cause.sentence}; {unknown}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")

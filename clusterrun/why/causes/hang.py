@@ -62,7 +62,7 @@ def find_absent_ranks(
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
-        return AbsentRanks(silent, "only the other ranks left an end record")
+        return AbsentRanks(silent, "only the other ranks reported that they exited")
     return None
 
 

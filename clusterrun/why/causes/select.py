@@ -143,7 +143,7 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         cause = replace(cause, advice="", command="clusterrun submit …")
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
-        sentence += f"; before that, the job hung: {format_ranks([rank], facts)} ({facts.behind[rank]})"
+        sentence += f"; before that, the job hung waiting for {format_ranks([rank], facts)} ({facts.behind[rank]})"
         cause = replace(cause, rank=rank, node=facts.nodes.get(rank, ""))
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:

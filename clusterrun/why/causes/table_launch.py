@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 #: advice on a process that ended itself, and on a library that crashed
-ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: for the reason, read the rank's last lines before this one, or the rank's own log"
+ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: to find the reason, read the log lines before this error, or the rank's own log"
 NATIVE = "the crash was in this library, not in Python: check that its version is compatible with torch, CUDA, the driver and MPI; if you report the crash to its developers, include the backtrace"
 #: why a process got SIGKILL, and where a crash was
 SENT_KILL = "the log does not show what sent SIGKILL; usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
@@ -15,7 +15,7 @@ NOT_PYTHON = "the crash was in native code, not in Python; read the log lines be
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
-    "the lines after this one (what() and the stack trace) name the call that failed; look before this line for an earlier error on the GPU or on another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "the log lines after this error (what() and the stack trace) name the call that failed; look before it for an earlier error on the GPU or on another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: The worker prints this at the end of a run; the run is still COMPLETED.
@@ -131,11 +131,11 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the log lines after this error say what is missing: request enough tasks (--ntasks-per-node), or install the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
     row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
-        "start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix) and an Open MPI that was built with this PMIx, or start them with mpirun; torch's nccl and gloo backends do not need MPI: if the program only imports mpi4py, remove the import",
+        "start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix) and an Open MPI that was built with Slurm's PMIx, or start them with mpirun; torch's nccl and gloo backends do not need MPI: if the program only imports mpi4py, remove the import",
         "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
-        "MPI could not start: {0}", "the MPI library and the launcher are often incompatible: srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
+        "MPI could not start: {0}", "usually the MPI library and the launcher are incompatible; srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list", Strength.HINT),
     TERMINATE,
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",

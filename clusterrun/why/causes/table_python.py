@@ -8,12 +8,12 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
 _PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time)"
-_NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of that step"
+_NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of the first bad step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",
-     "someone pressed Ctrl-C in the terminal or step, or sent SIGINT (scancel --signal=INT); if the job hung before, the stack of the KeyboardInterrupt shows where"),
+     "someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
     (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP: its terminal was closed", "the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
     (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; kill -l NUMBER prints the signal's name"),
@@ -67,7 +67,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+: (?:GLOBAL )?\S+)",
         "torch.load refused a checkpoint that holds more than tensors: since torch 2.6 weights_only is true by default[ ({what})]", "if you trust the file, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
         "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50"),
-    row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of rank [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
+    row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of ranks? [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
         r"|FloatingPointError: (?!\w+ encountered in)(?:Loss became infinite or NaN at iteration=(?P<step>\d+)|.{0,200}(?:nan|inf|overflow|loss))|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|(?:Function '(?P<what>\w+)' )?returned nan values in its \d"
@@ -142,7 +142,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help"),
     row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create|\bthread:).{0,80}Resource temporarily unavailable",
         "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
-        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u'"),
+        "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u hard'"),
     row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT, for example with scancel --signal=INT or Ctrl-C in an interactive step",
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT),
 )  # fmt: skip

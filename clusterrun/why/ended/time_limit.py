@@ -16,7 +16,9 @@ from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import submitted_option
 
-_SAVE = "save a checkpoint before the limit and resume in another job (clusterrun's tasks do both with --requeue)"
+_SAVE = (
+    "save a checkpoint before the limit and resume in another job (clusterrun's built-in tasks do both with --requeue)"
+)
 
 
 def with_longer_limit(

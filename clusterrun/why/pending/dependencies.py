@@ -22,8 +22,8 @@ _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
     "afterany": ("to end", lambda outcome: True),
     "afterok": ("to succeed", lambda outcome: outcome is Outcome.DONE),
     "afternotok": ("to fail", lambda outcome: outcome is not Outcome.DONE),
-    "aftercorr": ("to succeed, task by task", lambda outcome: outcome is Outcome.DONE),
-    "afterburstbuffer": ("to end and for its burst buffer to be copied out", lambda outcome: True),
+    "aftercorr": ("to succeed (array task N waits for task N)", lambda outcome: outcome is Outcome.DONE),
+    "afterburstbuffer": ("to end and for its data to be copied out of the burst buffer", lambda outcome: True),
 }
 
 

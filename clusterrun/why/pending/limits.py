@@ -46,7 +46,8 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
     change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
-    first = {Starts.ALONE: "wait for those jobs", Starts.ADMIN: "ask an administrator"}.get(starts, change)
+    wait = "wait until the jobs that use this limit end"
+    first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator"}.get(starts, change)
     return Finding(here, (f"{first}, or move the job:", *commands) if commands else (first,))
 
 
@@ -63,7 +64,7 @@ def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValu
         here.append(f"this job requests {format_amount(limit, bound, wants)}")
     alone = not is_per_job(limit) and wants is not None and wants > bound.limit
     if alone:
-        here.append("this alone exceeds the limit: the job cannot start even after all other jobs have ended")
+        here.append("this request alone exceeds the limit: the job cannot start even after all other jobs have ended")
     if not is_per_job(limit) and facts.queue is not None:
         here += _describe_users(facts, limit, holder, bound)
     return Finding(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)

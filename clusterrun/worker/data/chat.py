@@ -92,7 +92,7 @@ def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple
         if not (answered.startswith(prompt) and text.startswith(answered)):
             raise Malformed(
                 f"the chat template renders message {i + 1} differently when more messages follow, so the assistant's"
-                " tokens cannot be found: add {% generation %} marks to the template"
+                " tokens cannot be found: add {% generation %} tags to the template"
             )
         spans.append((len(prompt), len(prompt) + _to_end_token(answered[len(prompt) :], special)))
     return text, spans

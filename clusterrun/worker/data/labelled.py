@@ -161,7 +161,7 @@ def _warning(unseen: Sequence[str]) -> list[str]:
     """Return a line with the held-out classes that have no training rows, if any."""
     more = f" and {len(unseen) - NAMED:,} more" if len(unseen) > NAMED else ""
     named = ", ".join(map(shown, unseen[:NAMED]))
-    return [f"classes without training rows, counted as wrong in evaluation: {named}{more}"] if unseen else []
+    return [f"classes without training rows (their held-out rows count as wrong): {named}{more}"] if unseen else []
 
 
 def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:

@@ -200,9 +200,9 @@ def _in_words(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise WorkerError(f"cannot write the cache folder {root}: {error.strerror or error}") from None
+        raise WorkerError(f"cannot write to the cache folder {root}: {error.strerror or error}") from None
     except SafetensorError as error:
-        raise WorkerError(f"cannot write the cache folder {root}: {error}") from None
+        raise WorkerError(f"cannot write to the cache folder {root}: {error}") from None
 
 
 def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> None:

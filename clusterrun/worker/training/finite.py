@@ -77,7 +77,7 @@ class FiniteCheck:
         culprits = [rank for rank, flag in enumerate(self._consensus.sum(bad)) if flag]
         what, where = "the gradient", f"at step {result.step}"
         if culprits:
-            what = f"the loss of rank {', '.join(map(str, culprits))}"
+            what = f"the loss of rank{'s' * (len(culprits) > 1)} {', '.join(map(str, culprits))}"
         elif since is not None:
             what, where = "the loss", f"in one of steps {since} to {result.step}"
         shown = ""

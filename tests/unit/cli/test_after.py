@@ -108,7 +108,7 @@ def test_an_unknown_job_is_refused(desk: Desk) -> None:
 def test_conditions_of_which_any_one_is_enough_cannot_be_added_to(desk: Desk) -> None:
     either = ("--dependency", "afterok:1?afterok:2")
     message, _ = refused(desk, "submit", *either, "--after", "101", *DRY, calls=True)
-    assert "--dependency afterok:1?afterok:2 starts the job after any one" in message
+    assert "--dependency afterok:1?afterok:2 starts the job as soon as one condition is met" in message
 
 
 @pytest.mark.usefixtures("runs")

@@ -74,7 +74,7 @@ def test_nothing_is_deleted_while_a_record_cannot_be_read(desk: Desk) -> None:
     (damaged.run_dir / "record.json").write_text("{")
     said = desk.type("clean", "--older-than", "1h", "--yes")
     assert (made.run_dir / "checkpoints").exists()
-    assert f"nothing is deleted while a record cannot be read, as its run may be active: {damaged.run_dir}" in said.err
+    assert f"deleting nothing: cannot read {damaged.run_dir}/record.json, and its run may be active" in said.err
 
 
 def test_a_run_submitted_during_the_question_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

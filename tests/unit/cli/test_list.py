@@ -169,7 +169,7 @@ def test_status_shows_ranks_that_never_met(
     folder = attempt(one, end=end(0))
     put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": joined})
     said = desk.type("status", "101")
-    assert ("group  no rank used a process group: 8 separate programs" in said.out) == shown, said.out
+    assert ("group  no rank used a process group: the 8 ranks ran as separate programs" in said.out) == shown, said.out
     (data,) = desk.type("status", "101", "--json").data
     assert data["joined_group"] is joined and data["state"] == "COMPLETED"
 
@@ -262,7 +262,8 @@ def test_the_jobs_of_a_cluster_out_of_reach_are_listed_by_their_records(desk: De
     attempt(ended, end=end())
     said = desk.type("list", "--json", "--cluster", "far")
     assert [(row["job_id"], row["outcome"]) for row in said.data] == [(str(far.job_id), "unknown")]
-    assert said.err == "clusterrun: cluster far is out of reach of this shell; its jobs are shown by their records\n"
+    far_away = "cluster far cannot be reached from this shell; its jobs are shown from their records"
+    assert said.err == f"clusterrun: {far_away}\n"
     assert desk.slurm.count("squeue") == 0
     every = desk.type("list", "--all", "--json", "--cluster", "far").data
     assert [row["outcome"] for row in every] == ["unknown", "done"]

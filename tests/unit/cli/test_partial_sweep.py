@@ -74,7 +74,7 @@ def test_after_its_cancel_the_commands_work_on_what_is_left(desk: Desk, runs: li
     assert [one["run_id"] for one in said.data] == [run.name for run in runs[:4]]
     assert desk.type("cancel", "train").status == 0 and desk.type("wait", "train").status == 1
     again = desk.type("resubmit", "train", "--failed", "--no-check", "--dry-run", "--json")
-    assert [one["lr"] for one in again.data] == [*"0123"] and "1 task without a run" in again.err
+    assert [one["lr"] for one in again.data] == [*"0123"] and "1 task not submitted again" in again.err
 
 
 def test_a_set_whose_newest_run_was_deleted_has_its_older_one(desk: Desk, runs: list[Path]) -> None:

@@ -161,7 +161,7 @@ def test_a_rung_of_a_ladder_is_refused_and_the_last_one_is_a_job_like_others(des
     assert said.status == 0, said.err
     runs = sorted((desk.project / ".clusterrun" / "runs").iterdir(), key=lambda one: spec(one)["nodes"])
     message, _ = refused(desk, "resubmit", runs[0].name, calls=True)
-    assert "is a short rung of a ladder" in message
+    assert "is not the last rung of its ladder" in message
     assert spec(submit(desk, "resubmit", runs[-1].name, "--no-check", job=104))["sbatch_args"] == []
 
 

@@ -87,7 +87,7 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("body", "message", "hint"),
     [
-        ("sleep 20", "counting the data of lm took longer than 0.5 s", "--samples N"),
+        ("sleep 20", "counting the samples of lm took longer than 0.5 s", "--samples N"),
         ("echo 'clusterrun: no such file: x.txt' >&2; exit 1", "of lm: no such file: x.txt", "--samples N"),
         ("echo \"clusterrun: unknown model 'x'\" >&2; exit 2", "lm: unknown model 'x'", "docs/settings.md"),
         ("echo hello", "which printed 'hello'", ""),

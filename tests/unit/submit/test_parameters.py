@@ -41,7 +41,7 @@ def test_zipped_values_and_rows_of_a_file_stay_together_and_combine_with_the_gri
         (("lr=1,1",), (), "", "two equal parameter sets: lr=1"),
         (("s=4..0",), (), "", "4..0 must count up, with at most 10000 numbers"),
         (("s=0..999", "t=0..999"), (), "", "the sweep has 1000000 parameter sets; the limit is 10000"),
-        ((), ("a=1,2", "b=1"), "", "--zip needs equally many values: a has 2, b has 1"),
+        ((), ("a=1,2", "b=1"), "", "--zip needs the same number of values for each parameter: a has 2, b has 1"),
         ((), (), "a,b\n1\n", "p.csv:2: expected 2 values"),
         ((), (), "a,a\n1,2\n", "p.csv:1: a column name appears twice"),
         ((), (), "a,b\n", "p.csv has no rows"),
@@ -79,5 +79,5 @@ def test_an_array_is_written_as_sbatch_takes_it() -> None:
     for text in ("", "a", "0-3%0", "0-3%x", "3-1", "%2"):
         with pytest.raises(RequestError, match="not a list of indexes"):
             parse_array(text, 1001)
-    with pytest.raises(RequestError, match=r"the largest index of this cluster is 50 \(MaxArraySize\), not 51"):
+    with pytest.raises(RequestError, match=r"the largest index on this cluster is 50 \(MaxArraySize\), not 51"):
         parse_array("0-51", 51)

@@ -102,7 +102,8 @@ def test_a_script_that_git_ignores_is_saved_too(desk: Desk, project: Path) -> No
 def test_a_script_elsewhere_is_named(desk: Desk, project: Path, tmp_path: Path) -> None:
     write_files(tmp_path, {"other/t.py": "print()\n"})
     _, err = submit(desk, "--gpus-per-node", "1", "--", str(tmp_path / "other/t.py"))
-    assert f"not saved: {tmp_path}/other/t.py is outside {project}; the job uses it as it is when it starts\n" in err
+    how = "the job will run the file as it is when the job starts"
+    assert f"not saved: {tmp_path}/other/t.py is outside {project}; {how}\n" in err
 
 
 def test_a_project_in_a_subfolder_is_saved_with_the_rest(
@@ -170,7 +171,7 @@ def test_resume_runs_the_saved_code_and_resubmit_the_current(desk: Desk, project
     write_files(project, {"train.py": "print('new')\n"})
     desk.slurm.answer("sbatch", "103\n")
     said = desk.type("resubmit", "--json", run_dir.name)
-    assert "the new run takes the current code" in said.err and "(main) + 1 changed file, saved" in said.err
+    assert "the new run uses the current code" in said.err and "(main) + 1 changed file, saved" in said.err
     assert (saved(project, Path(said.data["run_dir"])) / "train.py").read_text() == "print('new')\n"
 
 

@@ -218,7 +218,8 @@ def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: 
         await pressed(pilot, "down", "saving")
         await pilot.press("t", "f", "escape", "c", "n")
         assert time.monotonic() - began < 20  # one who waited for the answer would wait for 30
-        await until_shown(pilot, lambda text: re.search(r"waiting for an answer \(([2-9]|\d\d)s\)", text) is not None)
+        waiting = r"waiting for the scheduler \(([2-9]|\d\d)s\)"
+        await until_shown(pilot, lambda text: re.search(waiting, text) is not None)
         assert cluster.asked == asked + 1
         await pilot.press("q")
 

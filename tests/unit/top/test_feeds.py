@@ -268,7 +268,7 @@ def test_training_that_stands_still_while_its_ranks_live_is_told(tmp_path: Path)
 
 def test_before_the_first_answer_nothing_is_claimed() -> None:
     assert shown.top_line(Jobs(), "me", 5.0) == "clusterrun top  me  loading …"
-    assert shown.top_line(Jobs(querying_since=1.0), "me", 5.0) == "clusterrun top  me  waiting for an answer (4s) …"
+    assert shown.top_line(Jobs(querying_since=1.0), "me", 5.0) == "clusterrun top  me  waiting for the scheduler (4s) …"
     line = shown.top_line(Jobs(problem="squeue: no"), "me", 5.0)
     assert line == "clusterrun top  me  NO ANSWER: squeue: no; no answer yet"
 

@@ -40,7 +40,7 @@ def judge(text: str) -> Cause:
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
          " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
-        ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "no further user namespace", "max_user_namespaces"),
+        ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "no more user namespaces", "max_user_namespaces"),
         ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1)", "ddp-parameters", "second gradient", "use_reentrant=False"),
         ("KeyError: 'LOCAL_RANK'", "exception", "the environment variable LOCAL_RANK", "launcher"),
         ("sbatch: error: invalid partition specified:  gpu\nsbatch: error: Batch job submission failed: Invalid partition name specified", "launch-failed", "there is no partition gpu", "sinfo"),
@@ -55,6 +55,7 @@ def judge(text: str) -> Cause:
         ("urllib.error.HTTPError: HTTP Error 403: Forbidden", "access", "403: Forbidden", "login node"),
         ("Expected to have finished reduction in the prior iteration before starting a new one.", "ddp-parameters", "no gradient", "find_unused_parameters"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=137!", "nan-loss", "at iteration 137", "learning rate"),
+        ("clusterrun: rank 3: the loss of ranks 1, 3 is not finite at step 5: try a lower lr than 0.1 or a longer warmup", "nan-loss", "the loss of ranks 1, 3 is not finite at step 5", "learning rate"),
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
         ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
         ("PMI2_Init failed to intialize.\nbut OMPI was not built with SLURM's PMI support and therefore cannot", "launch-failed", "SLURM's PMI", "--mpi=pmix"),
@@ -233,4 +234,4 @@ def test_words_of_another_program_are_not_that_cause(text: str, not_kind: str) -
 def test_time_out_without_a_missing_rank_names_the_rank_and_node_that_reported_it() -> None:
     error = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
     cause = judge(f"[rank1]: {error}\n  host      : n5\n  rank      : 1 (local_rank: 1)")
-    assert "rank 1 on n5 reported this first" in cause.sentence and cause.rank is None
+    assert "rank 1 on n5 reported the error first" in cause.sentence and cause.rank is None

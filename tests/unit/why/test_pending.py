@@ -28,7 +28,8 @@ def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
 
 def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
     found = judged("21")
-    assert found.here[2] == "this alone exceeds the limit: the job cannot start even after all other jobs have ended"
+    never = "the job cannot start even after all other jobs have ended"
+    assert found.here[2] == f"this request alone exceeds the limit: {never}"
     assert found.starts is Starts.YOU
     less = pending.explain_facts(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), status("21"))
     assert less.starts is Starts.ALONE and not any("more than the limit" in line for line in less.here)
@@ -38,7 +39,7 @@ def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
     smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
     assert pending.explain_facts(smaller, status("21")).do == (
-        "wait for those jobs, or move the job:", "scontrol update JobId=21 QOS=normal"
+        "wait until the jobs that use this limit end, or move the job:", "scontrol update JobId=21 QOS=normal"
     )  # fmt: skip
     assert judged("21", associations=rows).do[0].startswith("request less (`clusterrun cancel 21`")
     moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))

@@ -87,4 +87,4 @@ def test_a_deep_stack_is_cut_and_ranks_that_were_not_read_are_counted() -> None:
     deep = RankStack(0, "n1", 1, tuple(f"f{n} (t.py:{n})" for n in range(25)))
     lines = describe([deep], 8)
     assert lines[0][-1] == "  ... and 5 outer frames" and len(lines[0]) == 22
-    assert lines[1] == ["not read: 8 ranks (only the first 32 nodes are read)"]
+    assert lines[1] == ["stacks not read: 8 ranks (py-spy runs only on the first 32 nodes)"]
