@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.hang import AbsentRanks, find_absent_ranks, waiting_calls
+from clusterrun.why.causes.hang import AbsentRanks, all_waited, find_absent_ranks, waiting_calls
 from clusterrun.why.causes.match import fill_template
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.table_peers import NO_TRAFFIC
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -48,7 +49,7 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         cause = to_cause(with_reason(best, findings, logs), facts)
         return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(best)))
     if best.kind == "collective-timeout":
-        return _hang(best, find_absent_ranks(findings, logs, facts), facts, waiting_calls(findings))
+        return _hang(best, find_absent_ranks(findings, logs, facts), facts, findings)
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
     cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
@@ -97,15 +98,19 @@ def _mentions_kill(text: str) -> bool:
     return any(word in text for word in words)
 
 
-def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, calls: str) -> Cause:
+def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findings: Sequence[LogFinding]) -> Cause:
     cause = to_cause(best, facts)
     waited = f"; the others were waiting at {cause.place}" if cause.place else ""
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
         where = f" on {cause.node}" if cause.node else ""
         reported = "" if who is None else f"; rank {who}{where} reported the error first"
-        unknown = calls or f"the logs do not show which rank was missing{reported}"
-        sentence = f"{cause.sentence}; {unknown}{waited}"
+        if all_waited(findings, facts):
+            sentence = f"{cause.sentence}, though all {facts.world_size} ranks had called it{waited}"
+            cause = replace(cause, advice=NO_TRAFFIC)
+        else:
+            calls = waiting_calls(findings) or f"the logs do not show which rank was missing{reported}"
+            sentence = f"{cause.sentence}; {calls}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]
     return replace(

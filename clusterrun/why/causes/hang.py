@@ -66,6 +66,13 @@ def find_absent_ranks(
     return None
 
 
+def all_waited(findings: Sequence[LogFinding], facts: EndFacts) -> bool:
+    """Return whether every rank reports that the same collective timed out: no rank was missing."""
+    hangs = [f for f in findings if f.kind == "collective-timeout" and f.rank is not None and "seq" in f.values]
+    calls = {(f.values["op"], f.values["seq"]) for f in hangs}
+    return len(calls) == 1 and facts.world_size == len({f.rank for f in hangs}) > 1
+
+
 def waiting_calls(findings: Sequence[LogFinding]) -> str:
     """Return in which collective each of a few ranks waited, if not all waited in the same; empty if they did."""
     calls = {f.rank: f for f in reversed(findings) if f.kind == "collective-timeout" and f.rank is not None}

@@ -235,6 +235,11 @@ def _with_lost_peer(best: LogFinding, findings: Sequence[LogFinding]) -> LogFind
     host = peer.partition("<")[0]
     if not host or (best.node and host.startswith(best.node)):
         return best
+    tasks = (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.node)
+    ended = next((f for f in tasks if host.startswith(f.node)), None)
+    if ended is not None:
+        sentence = f"{ended.sentence}; the other ranks then lost the connection to it"
+        return replace(ended, strength=Strength.CAUSE, sentence=sentence)
     return replace(best, sentence=f"a rank lost the connection to {host}; then {best.sentence}")
 
 

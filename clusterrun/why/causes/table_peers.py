@@ -10,6 +10,11 @@ _HANG = (
     "check what the missing rank was doing (read its log lines, or run py-spy dump --pid PID on its node); a longer timeout"
     " helps only if the rank was slow, not stuck"
 )
+#: of a collective that all ranks called
+NO_TRAFFIC = (
+    "the ranks cannot exchange data: run once with NCCL_DEBUG=INFO; within a node try NCCL_P2P_DISABLE=1, between nodes set NCCL_SOCKET_IFNAME to an"
+    " interface that links them (clusterrun check --nodes N measures nodes and links)"
+)
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "this rank only noticed the failure: look for the rank that ended first"
 _PORT = "omit --master-port: clusterrun then finds a free port and reserves it for the job"
