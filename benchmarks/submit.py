@@ -38,6 +38,7 @@ def main() -> None:
             "sbatch": "sbatch --hold --wrap true",
             "a minimal submitit script": f"'{sys.executable}' submitit_one.py",
             "clusterrun submit": ours,
+            "clusterrun submit --no-check": ours.replace(" submit ", " submit --no-check "),
         }
         if torchx := shutil.which("torchx"):
             ways["torchx run"] = f"{torchx} run -s slurm --workspace '' dist.ddp -j 1x1 --script train.py"
@@ -56,7 +57,7 @@ def main() -> None:
         medians = [entry["median"] for entry in json.loads(result.read_text())["results"]]
     base = medians[1]
     for name, median in zip(ways, medians, strict=True):
-        print(f"{name:28} {median * 1000:7.0f} ms   {median / base:5.2f} x submitit")
+        print(f"{name:30} {median * 1000:7.0f} ms   {median / base:5.2f} x submitit")
 
 
 if __name__ == "__main__":

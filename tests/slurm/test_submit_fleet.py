@@ -45,7 +45,7 @@ def submit_under_faults(
             ctld.cont()
         else:
             ctld.restart()
-    results = fleet.join(240)
+    results = fleet.join(240 + count)
     for one in results:
         if one.get("job_id") is None and "run_id" in one:  # honest: it could not be known then
             site.cli("submit", "--recover", one["run_id"])
@@ -79,8 +79,8 @@ def test_a_frozen_and_a_restarted_controller_lose_and_double_nothing(
 
 
 @pytest.mark.faults
-@pytest.mark.timeout(600)
-def test_a_hundred_submissions_under_nine_faults(
+@pytest.mark.timeout(1800)
+def test_five_hundred_submissions_under_forty_faults(
     fresh_lab: Lab, site: Site, template: Path, fleets: Callable[..., Fleet], rng: random.Random
 ) -> None:
-    submit_under_faults(fresh_lab, site, template, fleets, rng, count=100, faults=9)
+    submit_under_faults(fresh_lab, site, template, fleets, rng, count=500, faults=40)
