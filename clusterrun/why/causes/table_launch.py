@@ -55,6 +55,8 @@ LAUNCH: tuple[CauseRow, ...] = (
         "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
     row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
         "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
+    row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} ended the job itself: MPI_Abort with status {status}",
+        "the program printed the reason before it called MPI_Abort, often on stdout: the other ranks were only killed with it", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
     row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"

@@ -224,8 +224,8 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         raised._source = boxed["source"].strip() if boxed else raised._source or text.strip()
         return False
     match = _RAISED.match(text)
-    if match is None:
-        return False  # a line of another process
+    if match is None or (match["message"] is None and match["name"].islower() and "." not in match["name"]):
+        return False  # a line of another process, or the end of a line that a terminal wrapped
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
     half = len(raised.name) // 2
     if raised.name == raised.name[:half] * 2 and raised.message.startswith(": "):  # two processes wrote at once
