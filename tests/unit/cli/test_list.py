@@ -245,6 +245,13 @@ def test_end_marks_that_a_file_system_shows_late_correct_a_failure(desk: Desk) -
     assert json.loads(desk.type("status", "101", "--json").out)["data"][0]["state"] == "COMPLETED"
 
 
+def test_a_claim_that_cannot_be_read_is_not_absence(desk: Desk) -> None:
+    run = submitted(Store(desk.project, desk.state), cluster="desk")
+    (run.run_dir / "claims" / run.submission.token / "owner").mkdir(parents=True)  # no file, so not a claim either
+    state = json.loads(desk.type("status", "101", "--json").out)["data"][0]
+    assert state["state"] == "UNKNOWN" and "its records cannot be read" in state["reason"]
+
+
 # -- one cluster -------------------------------------------------------------------------------------------------------
 
 

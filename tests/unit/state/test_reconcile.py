@@ -153,14 +153,6 @@ def test_an_attempt_began_with_its_claim_not_when_its_ranks_had_met(store: Store
     assert ended is not None and (ended.started, ended.elapsed) == (AT + 60, 540)
 
 
-def test_a_claim_that_cannot_be_read_is_not_absence(store: Store) -> None:
-    run = submitted(store)
-    (run.run_dir / "claims" / run.submission.token / "owner").mkdir(parents=True)
-    state = ask(store, run, Said())
-    assert (state.status.state, state.status.outcome) == ("UNKNOWN", Outcome.UNKNOWN)
-    assert "its records cannot be read" in state.status.reason
-
-
 def test_a_requeue_takes_an_end_back(store: Store) -> None:
     run = submitted(store)
     claim(run)
