@@ -59,6 +59,8 @@ _AMID = frozenset(
     )
 )
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
+#: torch's announcement of a worker's traceback, whose own message follows
+_CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker process|pin memory thread|replica) ")
 _URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
 _WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -210,7 +212,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         for i in range(raised.first, raised.end + 1)
         if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
     ]
-    known = min((f for f in inside if f.row is not BARE), key=lambda f: (f.strength, f.index), default=None)
+    able = (f for f in inside if f.row is not BARE and not _CAUGHT.search(f.line.text))
+    known = min(able, key=lambda f: (f.strength, f.index), default=None)
     if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:
@@ -220,7 +223,9 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
     if known is not None and known.kind == "disk-full" and raised.in_semaphore:
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
-        text = f"{raised.text[:300]}; from {raised.cause[:120]}" if raised.cause else raised.text[:300]
+        text = raised.text[:300]
+        text += f"; from {raised.cause[:120]}" if raised.cause else ""
+        text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
         text += f" ({raised.origin})" if raised.origin else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS

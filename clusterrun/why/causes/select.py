@@ -230,7 +230,7 @@ def _noticed_by(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding 
 
 
 def _with_lost_peer(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
-    """Return an abort with the peer whose end NCCL noticed before, unless the abort was on that peer's node."""
+    """Return the task whose end NCCL noticed before the abort; else the abort, with the peer if it is another node."""
     peer = next((f.values["peer"] for f in findings if f.kind == "peer-lost" and "<" in f.values.get("peer", "")), "")
     host = peer.partition("<")[0]
     if not host or (best.node and host.startswith(best.node)):

@@ -63,6 +63,7 @@ class Raised:
     place: str = ""
     harmless: bool = False
     cause: str = ""
+    handled: str = ""  # the exception that was being handled when it was raised
     threaded: bool = False  # raised in a thread: the program continued
     activity: str = ""  # what the program was doing
     in_semaphore: bool = False  # multiprocessing was creating a semaphore
@@ -184,6 +185,7 @@ def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Ra
         raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
         raised.place = last.place if is_own(last.place.rpartition(":")[0]) else ""
         raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
+        raised.handled = (last.handled or last.text) if before.strip() == _CHAINED[0] else ""
     return raised
 
 
