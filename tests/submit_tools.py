@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -139,6 +142,17 @@ class Fleet:
     @property
     def busy(self) -> bool:
         return any(process.poll() is None for process in self._processes)
+
+    def kill_sbatch(self) -> bool:
+        """Kill the sbatch of a submission that waits for it; return whether there was one."""
+        for process in self._processes:
+            for path in Path(f"/proc/{process.pid}/task").glob("*/children"):
+                with contextlib.suppress(OSError):  # it has ended
+                    for pid in path.read_text().split():
+                        if Path(f"/proc/{pid}/comm").read_text().strip() == "sbatch":
+                            os.kill(int(pid), signal.SIGKILL)
+                            return True
+        return False
 
     def join(self, timeout: float) -> list[dict[str, Any]]:
         """Wait for the last submission and return the results, in no order."""

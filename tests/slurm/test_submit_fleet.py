@@ -1,4 +1,4 @@
-"""Many submit at once while a real controller is frozen and restarted: nothing is lost, nothing doubled.
+"""Many submit at once while a real controller is frozen and restarted, and sbatch killed: nothing is lost or doubled.
 
 What became of a submission is taken from Slurm's own account (squeue and sacct, by job name), never from ours.
 """
@@ -30,7 +30,7 @@ def submit_under_faults(
     lab: Lab, site: Site, template: Path, make_fleet: Callable[..., Fleet], rng: random.Random, count: int, faults: int
 ) -> None:
     ctld = lab.daemon("slurmctld")
-    kinds = (["freeze", "restart"] * faults)[:faults]
+    kinds = (["freeze", "restart", "kill sbatch"] * faults)[:faults]
     rng.shuffle(kinds)
     at = sorted(rng.sample(range(1, count * 7 // 10), faults))
     fleet = make_fleet(site, template, {f"sweep,{i}": count // 4 for i in range(4)})
@@ -43,8 +43,10 @@ def submit_under_faults(
             ctld.stop()
             time.sleep(FROZEN)
             ctld.cont()
-        else:
+        elif kind == "restart":
             ctld.restart()
+        else:
+            until(fleet.kill_sbatch, 60, lambda: f"no sbatch: {fleet.errors[-5:]}", 0.001)
     results = fleet.join(240 + count)
     for one in results:
         if one.get("job_id") is None and "run_id" in one:  # honest: it could not be known then
@@ -72,15 +74,15 @@ def submit_under_faults(
     assert {state["state"] for state in states} == {"COMPLETED"}
 
 
-def test_a_frozen_and_a_restarted_controller_lose_and_double_nothing(
+def test_a_frozen_and_a_restarted_controller_and_a_killed_sbatch_lose_and_double_nothing(
     fresh_lab: Lab, site: Site, template: Path, fleets: Callable[..., Fleet], rng: random.Random
 ) -> None:
-    submit_under_faults(fresh_lab, site, template, fleets, rng, count=20, faults=2)
+    submit_under_faults(fresh_lab, site, template, fleets, rng, count=20, faults=3)
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
-def test_five_hundred_submissions_under_forty_faults(
+def test_five_hundred_submissions_under_forty_five_faults(
     fresh_lab: Lab, site: Site, template: Path, fleets: Callable[..., Fleet], rng: random.Random
 ) -> None:
-    submit_under_faults(fresh_lab, site, template, fleets, rng, count=500, faults=40)
+    submit_under_faults(fresh_lab, site, template, fleets, rng, count=500, faults=45)
