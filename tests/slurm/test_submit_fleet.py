@@ -63,9 +63,12 @@ def submit_under_faults(
     wrong = [name for name, job in known.items() if name in slurms and job not in slurms[name]]
     unknown = [name for name in slurms if name not in known]
     print(f"{count} submissions, {', '.join(kinds)}, {seconds:.0f} s: {len(lost)} lost, {len(doubled)} doubled, "
-          f"{len(wrong)} wrong ids, {len(unknown)} without a record; notices: {fleet.notices()}")  # fmt: skip
-    assert not [one for one in results if "name" not in one], fleet.errors
-    assert len(known) == count and len(runs_of(site)) == count
+          f"{len(wrong)} wrong ids, {len(unknown)} without a record, {len(results) - len(known)} not made; "
+          f"notices: {fleet.notices()}")  # fmt: skip
+    refused = [one for one in results if "name" not in one]  # the sbatch of a submission, not of its check, was killed
+    assert {one["error"] for one in refused} <= {"sbatch failed; no job was created"}, refused
+    assert len(refused) <= kinds.count("kill sbatch")
+    assert len(known) == len(runs_of(site)) == count - len(refused)
     assert not lost and not doubled and not wrong and not unknown, (lost, doubled, wrong, unknown)
     ran = {path.parent.name: path.read_text().split() for path in site.project.glob(".clusterrun/runs/*/ran")}
     assert sorted(ran.values()) == sorted([job] for job in known.values()), "each ran once"
