@@ -63,8 +63,10 @@ def cancel(
                 found[index] = result
         for index in indices:
             run = targets[index].record
-            if found[index].done and run is not None and index not in noted:
-                reconcile.record_cancel(store_of(run), run, time.time())
+            if found[index].done and run is not None and (index not in noted or _never_started(targets[index])):
+                now = int(time.time())  # one that never starts leaves no other record of its end
+                final = _CANCELLED | {"ended": now} if _never_started(targets[index]) else None
+                reconcile.record_cancel(store_of(run), run, now, final)
         _forget(targets, {index for index in noted if not found[index].done and not found[index].may_be}, store_of)
     _discard_unsent(targets, store_of)  # last: if scancel fails, nothing was done
     return [(target, found[index]) for index, target in enumerate(targets)]
@@ -98,6 +100,13 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         raise SchedulerError(
             "the scheduler did not answer, so nothing was done", detail=target.note, hint="try again in a moment"
         )
+
+
+_CANCELLED = {"state": "CANCELLED", "reason": "cancelled while pending", "source": "record"}
+
+
+def _never_started(target: RunState) -> bool:
+    return target.status.state == "PENDING" and not target.is_old and not target.copies
 
 
 def _note(target: RunState, store_of: Callable[[RunRecord], Store]) -> bool:

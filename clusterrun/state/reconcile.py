@@ -335,9 +335,11 @@ def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRe
         return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
-def record_cancel(store: Store, run: RunRecord, now: float) -> RunRecord:
-    """Record when a cancel was sent, 0 if it was refused: the only trace of a job that is cancelled while pending."""
+def record_cancel(store: Store, run: RunRecord, now: float, final: dict[str, Any] | None = None) -> RunRecord:
+    """Record when a cancel was sent, 0 if it was refused, and the end of a job that was cancelled while pending."""
     try:
-        return store.save_submission(run, replace(run.submission, cancel_asked=int(now)))
+        return store.save_submission(
+            run, replace(run.submission, cancel_asked=int(now), final=final or run.submission.final)
+        )
     except OSError as error:
         raise SchedulerError(f"the record of {run.run_id} cannot be written: {error.strerror}") from error

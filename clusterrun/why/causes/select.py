@@ -26,6 +26,7 @@ from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
 _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker's text for sys.exit and for a command
+_STATUS_ONLY = re.compile(r"(?:^| )exited with (?:status )?\d+$")
 
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
@@ -214,9 +215,15 @@ def _better_finding(
         missing = [f for f in findings if f.kind == "command-missing"]
         if missing and facts.failure is not None and facts.failure.status in (126, 127):
             return missing[-1]
-        return hint if hint is not None and hint.row is BARE else turned or best
+        return hint if hint is not None and _explains_exit(hint, best) else turned or best
     of_nan = best.row in (EXCEPTION, BARE) and _OF_NAN.search(best.sentence)
     return turned if turned is not None and of_nan else best
+
+
+def _explains_exit(hint: LogFinding, best: LogFinding) -> bool:
+    """Return whether a hint says more than an exit: a bare line, or an exception of a thread before a mere status."""
+    in_thread = hint.row is EXCEPTION and hint.strength is Strength.HINT and hint.rank in (None, best.rank)
+    return hint.row is BARE or (in_thread and _STATUS_ONLY.search(best.line.text) is not None)
 
 
 def _noticed_by(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:

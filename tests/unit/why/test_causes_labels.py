@@ -181,6 +181,14 @@ def test_thread_of_a_queue_that_nobody_reads_is_no_failure(error: str, kind: str
     assert first_cause([lines(head + error)], EndFacts()).kind == kind
 
 
+@pytest.mark.parametrize(("error", "kind"), [("exited with status 1", "exception"), ("exited: no data", "exit-status")])
+def test_exception_of_a_thread_is_behind_an_exit_without_words(error: str, kind: str) -> None:
+    head = "Exception in thread Thread-1 (load):\nTraceback (most recent call last):\n"
+    log = lines(head + FRAME.format(file="a.py", line=3) + "KeyError: 'x'")
+    failure = RankFailure(rank=0, error=error, status=1)
+    assert first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=1, failure=failure)).kind == kind
+
+
 def test_a_command_that_started_torchrun_has_its_rank_named() -> None:
     summary = (
         f"{SUMMARY}\n[0]:\n  host      : n2\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 7)  (SIGKILL)"
