@@ -189,7 +189,7 @@ def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
     except Ambiguous as error:
         ui.note(f"keeping the checkpoints of {_name(run)}: {error.message}" if run else error.message)
     except OSError as error:
-        ui.note(f"deleted only a part of {target.item.path}: {error.strerror or error}; run the command again")
+        ui.note(f"deleted only part of {target.item.path}: {error.strerror or error}; run the command again")
     return False
 
 

@@ -157,7 +157,7 @@ def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:
         where = "" if error.pos is None else f" at character {error.pos + 1}"
         raise RequestError(
             f"{flag}: {error.msg}{where} of {pattern!r}",
-            hint="to match one of ( ) [ ] { } . * + ? | ^ $ \\ itself, put a backslash before it",
+            hint="to match a literal ( ) [ ] { } . * + ? | ^ $ \\, put a backslash before it",
         ) from error
     except (OverflowError, RecursionError) as error:
         raise RequestError(f"{flag}: {pattern[:40]!r} is too large", hint="use a simpler pattern") from error

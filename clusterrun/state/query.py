@@ -121,7 +121,7 @@ class StateQuery(NamedTuple):
         names = sorted(({run.cluster for run in self.store.all()} | {LOCAL, *at_hand.split(",")}) - {""})
         if name not in names:
             known = ", ".join(names) or "none"
-            raise RequestError(f"no cluster {name[:40]!r} is known", hint=f"known clusters: {known}")
+            raise RequestError(f"unknown cluster {name[:40]!r}", hint=f"known clusters: {known}")
         if name != LOCAL:
             self.notify(f"cluster {name} cannot be reached from this shell; its jobs are shown from their records")
 

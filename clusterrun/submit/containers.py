@@ -38,7 +38,7 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
     if wrong := next((path for path in tops if set(path) & set(",:\\")), ""):
         raise RequestError(
             f"a container cannot mount {wrong}: its path contains a comma, a colon or a backslash",
-            hint="use a folder with another name",
+            hint="rename the folder",
         )
     targets = {mount.split(":")[1] for mount in spec.container_mounts}
     own = [path for path in tops if path not in targets]

@@ -139,8 +139,9 @@ def _send(
             if not error.cut_off:
                 staged.discard()
                 raise Refused(
-                    "sbatch failed; no job was created", detail=error.detail, hint="see the output of sbatch"
-                ) from error
+                    "sbatch failed; no job was created", detail=error.detail,
+                    hint="see the output of sbatch" if error.detail else "submit again",
+                ) from error  # fmt: skip
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 staged.discard()
                 raise NotDelivered(

@@ -32,7 +32,7 @@ def state(pid: int, token: str, proc: Path = Path("/proc")) -> str:
     place = _text(folder / "wchan").strip("0")
     if letter == "R":
         return "running"
-    uninterruptible = " and cannot be interrupted by a signal" if letter == "D" else ""
+    uninterruptible = ", in uninterruptible sleep" if letter == "D" else ""
     return f"waiting in the kernel{f' ({place})' if place else ''}{uninterruptible}"
 
 

@@ -42,16 +42,16 @@ def test_a_killed_supervisor_takes_its_script_along(bench):
     status = bench.wait(id, "NODE_FAIL")
     bench.until(lambda: not members(bench.tokens[0]))
     status = bench.status(id)
-    assert (status.reason, status.outcome) == ("the supervisor was killed", Outcome.FAILED)
+    assert (status.reason, status.outcome) == ("the job's supervisor was killed", Outcome.FAILED)
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.detail) == (False, "had already ended: NODE_FAIL (the supervisor was killed)")
+    assert (answer.done, answer.detail) == (False, "had already ended: NODE_FAIL (the job's supervisor was killed)")
 
 
 def test_a_script_that_still_saves_is_not_called_over(bench):
     id = running(bench, "trap 'until [ -e go ]; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done")
     kill_supervisor(bench, id)
     status = bench.wait(id, "COMPLETING")
-    assert (status.outcome, status.reason) == (Outcome.RUNNING, "the supervisor was killed; the script is ending")
+    assert (status.outcome, status.reason) == (Outcome.RUNNING, "the job's supervisor was killed; the script is ending")
     write_end(bench, id, 85)
     (bench.work / "go").touch()
     status = bench.wait(id, "FAILED")

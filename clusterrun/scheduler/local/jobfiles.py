@@ -187,7 +187,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if life is Life.ELSEWHERE:
         return _status(id, job, state, "UNKNOWN", f"running {place_of(state)}, which is not visible from this machine")
     if life is Life.GONE and script_lives(state):
-        why = "the supervisor was killed; the script is ending"
+        why = "the job's supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)
     if (record := end_record(job)) is not None:
         status, ended = record
@@ -195,9 +195,9 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
         return _status(id, job, state, "FAILED" if status else "COMPLETED", "NonZeroExitCode" if status else "")
     if life is Life.REBOOTED:
         return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
-    why = "the supervisor was killed"
+    why = "the job's supervisor was killed"
     if not state.supervisor.is_here:
-        why = "the supervisor was killed, or ended with its container"
+        why = "the job's supervisor was killed, or ended with its container"
     if left := len(members(job.token)):
         noun = "process" if left == 1 else "processes"
         why += f"; `clusterrun cancel {job.id}` kills the {left} remaining {noun}"

@@ -61,7 +61,7 @@ def check(config: Config, world_size: int) -> None:
         if target in config.target_cols[:number]:
             raise WorkerError(f"target_cols names {target!r} twice", status=2)
         if target in formatter.columns:
-            raise WorkerError(f"target {target!r} is also a text column: the model would read the answer", status=2)
+            raise WorkerError(f"target {target!r} is also a text column, so the model would see the label", status=2)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

@@ -283,6 +283,6 @@ def test_an_unknown_cluster_is_refused_with_the_known_ones(desk: Desk, store: St
     for words in ([], ["--watch"]):
         said = desk.type("list", "--cluster", "frr", *words)
         assert (said.status, said.out) == (2, "")
-        assert said.err == "clusterrun: no cluster 'frr' is known\n  hint: known clusters: desk, far, local\n"
+        assert said.err == "clusterrun: unknown cluster 'frr'\n  hint: known clusters: desk, far, local\n"
     for words in (["far", "--all-clusters"], [""]):
         assert desk.type("list", "--cluster", *words).status == 2, words

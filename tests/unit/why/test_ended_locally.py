@@ -37,8 +37,8 @@ def test_a_cancelled_local_job_is_explained_without_a_slurm_command(store: Store
 def test_a_local_job_whose_supervisor_is_gone_lost_no_node_of_slurm(store: Store) -> None:
     run = submitted(store, job="L6", scheduler="local", cluster="local")
     write_logs(run, "", "L6")
-    told = ended.explain(Slurm(), over(run, "NODE_FAIL", None, "L6", reason="the supervisor was killed")).json()
-    assert told["cause"] == "the supervisor was killed"
+    told = ended.explain(Slurm(), over(run, "NODE_FAIL", None, "L6", reason="the job's supervisor was killed")).json()
+    assert told["cause"] == "the job's supervisor was killed"
     assert told["advice"] is None and "--exclude" not in told["command"]
 
 
