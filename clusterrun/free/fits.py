@@ -44,7 +44,7 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     if not fit:
         yield f"no node has {what} (at most {largest})"
     if fit < shape.nodes:
-        yield f"only {plural(fit, 'node')} of the partition {'has' if fit == 1 else 'have'} at least {what}"
+        yield f"only {plural(fit, 'node')} {'has' if fit == 1 else 'have'} at least {what}"
 
 
 def node_capacity(node: Node, need: Need) -> int:

@@ -57,7 +57,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
     [
         (spec(), "", ""),
         (spec(nodes=4), "", ""),
-        (spec(nodes=5), "partition gpu: the partition has only 4 nodes with 4 GPUs or more", "clusterrun free"),
+        (spec(nodes=5), "partition gpu: only 4 nodes have at least 4 GPUs", "clusterrun free"),
         (spec(gpus=1000), "partition gpu: no node has 1000 GPUs (at most 4)", "clusterrun free"),
         (spec(gpus=None, gres="gpu:h100:4"), "the partition has no GPUs of type h100",
          "nodes in this partition have: --gres gpu:a100:4"),
