@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .rank_slots import RankSlot
 
 VERSION = 1
+SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
+HANG = "hang.json"
 LONGEST_ERROR = 500  # characters
 
 
@@ -153,6 +155,15 @@ def first_failure_rank(folder: Path) -> int | None:
 def has_failed(folder: Path) -> bool:
     """Return whether a rank has written first_failure.json."""
     return (folder / FIRST_FAILURE).exists()
+
+
+def read_hang(folder: Path) -> dict[str, Any]:
+    """Return why the watchdog ended the launch of this folder; empty if it did not."""
+    try:
+        found = json.loads((folder / HANG).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def describe_error(error: BaseException) -> str:

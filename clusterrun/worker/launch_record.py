@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from . import end_records
-from .requeue import SAVED
 from .restart import LaunchEnd
 
 #: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
@@ -37,7 +36,7 @@ class LaunchRecord:
         self._document |= {
             "ended": time.time(),
             "status": end.status,
-            "cause": end.cause if end.status not in (0, SAVED) else "",
+            "cause": end.cause if end.status not in (0, end_records.SAVED) else "",
             **{key: end.progress.get(key) for key in PROGRESS},
         }
         self._write()

@@ -7,7 +7,6 @@ suspected ranks are looked at on their nodes (probe.py). `hang.json` in the atte
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,19 +16,15 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from . import end_records, hung_step, losses, probe, rank_slots
 from .distenv import DEFAULT_PROGRESS_INTERVAL
+from .job import Job
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
 from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
-if TYPE_CHECKING:
-    from .supervisor import Job
-
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
-HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
@@ -270,7 +265,7 @@ class Watchdog:
             "time": time.time(),
         }
         with suppress(OSError):
-            end_records.write_json(self._folder / HANG, document)
+            end_records.write_json(self._folder / end_records.HANG, document)
         self._say(cause + where)
         self.cause = cause
         self._process.kill()
@@ -297,15 +292,6 @@ class Watchdog:
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
-
-
-def read_hang(folder: Path) -> dict[str, Any]:
-    """Return why the watchdog ended the launch of this folder; empty if it did not."""
-    try:
-        found = json.loads((folder / HANG).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
