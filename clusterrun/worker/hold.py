@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import batch_host, end_records, epoch
+from .attempt_files import write_json
 from .batch_host import run_command
 from .errors import say
 from .job import Job
@@ -52,7 +53,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
     is_written = False
     with suppress(OSError):
-        end_records.write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
+        write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
         is_written = True
     at = time.strftime("%H:%M", time.localtime(until))
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")

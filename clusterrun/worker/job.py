@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import batch_host, claim, end_records
+from .attempt_files import write_json, write_text
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .launch_record import LaunchRecord
@@ -55,7 +56,7 @@ class Job:
         self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
         self.open_attempt(0, time.time() - self.options.elapsed)
-        end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
+        write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
     def open_attempt(self, launch: int, began: float | None = None) -> None:
         """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
@@ -85,7 +86,7 @@ class Job:
         if by_term and not self.options.local:
             reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
         with suppress(OSError):
-            end_records.write_json(
+            write_json(
                 self.attempt_dir / "end.json",
                 {
                     "version": end_records.VERSION,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import end_records
+from .attempt_files import write_json
 from .restart import LaunchEnd
 
 #: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
@@ -43,7 +44,7 @@ class LaunchRecord:
 
     def _write(self) -> None:
         with suppress(OSError):
-            end_records.write_json(self._path, self._document)
+            write_json(self._path, self._document)
 
 
 def _log_sizes() -> list[int] | None:

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from . import batch_host, end_records, successor
+from .attempt_files import write_json
 from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
 from .end_records import SAVED
@@ -158,7 +159,7 @@ class Requeue:
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
-                end_records.write_json(self.job.attempt_dir / "requeue.json", document)
+                write_json(self.job.attempt_dir / "requeue.json", document)
             return True
 
     def _after_term(self) -> None:

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import end_records
+from .attempt_files import write_json, write_text
 from .batch_host import clean
 from .job import Job
 
@@ -45,8 +45,8 @@ def submit(job: Job, used_seconds: float) -> tuple[str, str]:
         new = {**old, "token": token, "script": script.name, "state": "submitting", "job_id": "", "log_start": [0, 0],
                "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
                "task": None, "cancel_asked": 0, "final": None}  # fmt: skip
-        end_records.write_text(script, text)
-        end_records.write_json(submissions / f"{token}.json", new)
+        write_text(script, text)
+        write_json(submissions / f"{token}.json", new)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return "", f"the record of the new job cannot be written: {error}"
     return _send(job, script, spec, submissions / f"{token}.json", new)
@@ -71,7 +71,7 @@ def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[
         job_id, cluster = found[0]
         new |= {"state": "accepted", "job_id": job_id, "cluster": cluster or new.get("cluster", "")}
         with contextlib.suppress(OSError):  # else `clusterrun status` finds the job by its token
-            end_records.write_json(record, new)
+            write_json(record, new)
         return job_id, ""
     text = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0 or "timed out" in text or "Connection" in text:

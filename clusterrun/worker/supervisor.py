@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from . import batch_host, end_records, hold, rank_slots, requeue, restart, spares, step
+from .attempt_files import write_text
 from .distenv import NODES
 from .end_records import SAVED
 from .errors import WorkerError, say
@@ -63,7 +64,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
     nodes, address = step.find_nodes(job)
     with suppress(OSError):  # only messages need the names
-        end_records.write_text(job.attempt_dir / NODES, "\n".join(nodes))
+        write_text(job.attempt_dir / NODES, "\n".join(nodes))
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from . import end_records, hung_step, losses, probe, rank_slots
+from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
 from .orphans import ALIVE
@@ -89,7 +90,7 @@ class Watchdog:
         if self._job.options.hang_timeout == 0:
             return
         with suppress(OSError):
-            end_records.write_json(self._folder / REQUEST, {"request": 0})
+            write_json(self._folder / REQUEST, {"request": 0})
         threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()
 
     def close(self, status: int) -> int:
@@ -115,7 +116,7 @@ class Watchdog:
                 self._next_round = time.monotonic() + self._pace
             if is_round and self._job.options.spare_nodes:
                 with suppress(OSError):
-                    end_records.write_json(self._folder / ALIVE, {"time": time.time()})
+                    write_json(self._folder / ALIVE, {"time": time.time()})
             try:
                 if can_judge and is_round:
                     self._look()
@@ -265,7 +266,7 @@ class Watchdog:
             "time": time.time(),
         }
         with suppress(OSError):
-            end_records.write_json(self._folder / end_records.HANG, document)
+            write_json(self._folder / end_records.HANG, document)
         self._say(cause + where)
         self.cause = cause
         self._process.kill()
@@ -277,7 +278,7 @@ class Watchdog:
             for name in names.intersection(os.listdir(self._folder)):
                 (self._folder / name).unlink(missing_ok=True)
             self._requests += 1
-            end_records.write_json(self._folder / REQUEST, {"request": self._requests})
+            write_json(self._folder / REQUEST, {"request": self._requests})
         until = time.monotonic() + self._evidence_s
         written: list[str] = []
         while True:

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import barriers
+from ..attempt_files import write_json
 from ..distenv import DistEnv, RunEnv
-from ..end_records import has_failed, write_json
+from ..end_records import has_failed
 from ..errors import WorkerError
 from . import connect, links, names, node, report
 from .findings import BROKEN, UNKNOWN

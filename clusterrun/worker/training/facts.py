@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..attempt_files import write_json
 from ..distenv import DistEnv, RunEnv
-from ..end_records import VERSION, write_json
+from ..end_records import VERSION
 from .consensus import Consensus
 from .sampler import Sampler
 
