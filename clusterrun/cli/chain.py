@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from clusterrun.cli.after import NOTHING, After, plan_after
 from clusterrun.cli.follow import follow_run, report_end
-from clusterrun.cli.submit import cancel_runs, interrupt_deferred, show_plans
+from clusterrun.cli.submitting import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.job import LOCAL

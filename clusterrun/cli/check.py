@@ -12,7 +12,7 @@ from clusterrun.check.run import check_run, has_started
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import run_to_end
+from clusterrun.cli.submitting import run_to_end
 from clusterrun.cluster import Cluster
 from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
 from clusterrun.errors import RequestError
 from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions

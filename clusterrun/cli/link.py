@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 from typing import NamedTuple
 
 from clusterrun.errors import RequestError
-from clusterrun.logs.frames import Resume, parse_place
+from clusterrun.logs.places import Resume, parse_place
 from clusterrun.submit.identity import SUBMISSION
 
 VERSION = 1

@@ -10,7 +10,7 @@ import click
 
 from clusterrun.cli.options import F, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import run_to_end
+from clusterrun.cli.submitting import run_to_end
 from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
 from clusterrun.sizing import plot, text

@@ -11,7 +11,7 @@ from clusterrun.cli.after import after_options, find_after, plan_after
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import how_options, refuse_pairs, submit_plan
+from clusterrun.cli.submitting import how_options, refuse_pairs, submit_plan
 from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
