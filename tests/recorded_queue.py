@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.reasons import find_reason
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import parse_nodes
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.scontrol import parse_show
 from clusterrun.scheduler.slurm.squeue import parse_queue
 from clusterrun.system import shell

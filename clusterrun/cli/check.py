@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from clusterrun.check.report import COLUMNS, DIFFERS, load_report, overall, rows
-from clusterrun.check.run import check_run, has_started
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submitting import run_to_end
 from clusterrun.cluster import Cluster
+from clusterrun.compare.check_report import COLUMNS, DIFFERS, load_report, overall, rows
+from clusterrun.compare.expected import check_run, has_started
 from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Check

@@ -246,7 +246,7 @@ def _format_clock(seconds: Any) -> str:
 
 
 def _explain_reason(reason: str) -> str:
-    from clusterrun import reasons  # late import: only a pending job needs this large table
+    from clusterrun.scheduler.slurm import reasons  # late import: only a pending job needs this large table
 
     found = reasons.find_reason(reason)
     return found.meaning if found is not None else ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
+from clusterrun.scheduler.slurm.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterrun.job import JobStatus, Outcome
-from clusterrun.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.local.safe_files import Unreadable
+from clusterrun.scheduler.slurm.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.terminal.units import plural
 from clusterrun.why.pending import dependencies

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clusterrun.job import TERMINAL
-from clusterrun.reasons import find_reason
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.scheduler.slurm.values import parse_int

@@ -2,7 +2,7 @@
 
 There is no process group of the whole run meanwhile: one broken node must not hide the others. Each group of ranks is
 opened, measured and closed on its own, with a short timeout. Every rank posts what it has found to the run's store
-before each stage. Rank 0 writes `check.json`, which `clusterrun/check/report.py` reads on the login node.
+before each stage. Rank 0 writes `check.json`, which `clusterrun/compare/check_report.py` reads on the login node.
 """
 
 from __future__ import annotations

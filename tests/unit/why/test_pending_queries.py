@@ -11,9 +11,9 @@ import pytest
 
 from clusterrun.errors import CommandError
 from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.reasons import Starts
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.reasons import Starts
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import RunState

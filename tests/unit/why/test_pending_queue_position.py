@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.job import TERMINAL, JobId, JobStatus, Outcome
-from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.sprio import parse_priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.terminal.units import format_duration

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.check.report import DIFFERS, OK, UNKNOWN, Finding
+from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.errors import RequestError
 from clusterrun.job import format_tasks
 from clusterrun.records import progress, rank_records, run_record

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.arrays import ArrayMethods
+from clusterrun.cluster.arrays import ArrayMethods
 from clusterrun.config.files import find_root
 from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
