@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from clusterrun.errors import RequestError
 from clusterrun.logs.places import Resume, parse_place
-from clusterrun.submit.identity import SUBMISSION
+from clusterrun.records.identity import SUBMISSION
 
 VERSION = 1
 

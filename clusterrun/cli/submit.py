@@ -136,7 +136,7 @@ def render(
         )
     if print_yaml or per_node_commands:
         from clusterrun.jobspec import by_hand
-        from clusterrun.submit.plan import WORKER
+        from clusterrun.submit.job_python import WORKER
 
         text = by_hand.accelerate_yaml(plan.spec) if print_yaml else ""
         text += by_hand.node_commands(plan.spec, plan.submission.workdir, WORKER) if per_node_commands else ""

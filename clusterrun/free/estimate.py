@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import Refused, RequestError, SchedulerError
+from clusterrun.errors import Refused, RequestError, SchedulerError, nearest
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.fits import check_fit, node_capacity
 from clusterrun.free.preemption import Preemption

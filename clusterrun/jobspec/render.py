@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.errors import RequestError, TemplateError
+from clusterrun.job import PICKLES
 from clusterrun.jobspec.containers import PYXIS
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 TEMPLATE = "sbatch.j2"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-PICKLES = "submitit"
-"""The folder in a run's folder where submitit stores a callable and its results."""
 
 
 class RunIdentity(NamedTuple):

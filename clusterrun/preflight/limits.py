@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterrun.config.toml_lines import nearest
+from clusterrun.errors import nearest
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.fits import check_fit, node_capacity
 from clusterrun.free.shapes import shape_of

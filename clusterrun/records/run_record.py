@@ -244,14 +244,6 @@ def submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
     return next(found, run.submission)
 
 
-def written_at(path: Path) -> float:
-    """Return when a file was last written, in epoch seconds; 0 if it is missing or not accessible."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
-
-
 def list_names(folder: Path) -> list[str]:
     """Return the names in a folder; none if it is missing or not accessible."""
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from clusterrun.errors import CommandError, RequestError, SchedulerError
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target, make_folder
-from clusterrun.submit.work_tree import is_inside
 from clusterrun.system import safe_files, shell
+from clusterrun.system.work_tree import is_inside
 from clusterrun.terminal.units import plural
 
 LIMIT = 500_000_000

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.errors import NoScheduler, RequestError, SchedulerError
-from clusterrun.job import LOCAL, JobId, JobStatus, split_tasks
+from clusterrun.job import LOCAL, JobId, JobStatus, covers, one_cluster, split_tasks, token_part
 from clusterrun.records import open_runs, run_record, scripts
-from clusterrun.records.ownership import JobIndex, covers, one_cluster, token_part
+from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler

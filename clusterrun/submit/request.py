@@ -17,8 +17,7 @@ from typing import Any
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.errors import CommandError, RequestError, nearest
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes

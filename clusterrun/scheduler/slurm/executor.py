@@ -22,7 +22,7 @@ from submitit.core import utils
 from submitit.slurm import slurm
 
 from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.jobspec.render import PICKLES
+from clusterrun.job import PICKLES
 from clusterrun.scheduler import Submission
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from clusterrun.job import JobId
 from clusterrun.scheduler import ClusterFacts
 
-HELD = ("JobHeldUser", "JobHeldAdmin")
 """squeue's reasons of a held job; only an administrator can release an administrator's hold."""
 
 
