@@ -34,9 +34,9 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from clusterrun.base.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError, SchedulerError
+    from clusterrun.base.job import JobId, JobStatus, Outcome
     from clusterrun.cluster import Cluster
-    from clusterrun.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError, SchedulerError
-    from clusterrun.job import JobId, JobStatus, Outcome
     from clusterrun.jobspec.spec import JobSpec
     from clusterrun.records.run_record import RunRecord
     from clusterrun.state.reconcile import RunState
@@ -63,10 +63,10 @@ __all__ = [
 ]
 _MODULES = {
     "Cluster": "cluster",
-    "JobId": "job",
+    "JobId": "base.job",
     "JobSpec": "jobspec.spec",
-    "JobStatus": "job",
-    "Outcome": "job",
+    "JobStatus": "base.job",
+    "Outcome": "base.job",
     "Plan": "submit.plan",
     "RunRecord": "records.run_record",
     "RunState": "state.reconcile",
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"clusterrun.{_MODULES.get(name, 'errors')}"), name)
+    value = globals()[name] = getattr(import_module(f"clusterrun.{_MODULES.get(name, 'base.errors')}"), name)
     return value
 
 

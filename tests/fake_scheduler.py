@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission

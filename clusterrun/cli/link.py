@@ -15,7 +15,7 @@ import sys
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.logs.places import Resume, parse_place
 from clusterrun.records.identity import SUBMISSION
 

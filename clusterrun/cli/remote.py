@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.config.files import current_folder
-from clusterrun.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.records.identity import new_identity
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files

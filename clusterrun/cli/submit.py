@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cli.after import after_options, find_after, plan_after
 from clusterrun.cli.options import BARE, job_and_script, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submitting import announce, how_options, refuse_pairs, stay, submit_plan
-from clusterrun.errors import RequestError
 from clusterrun.terminal.ui import Ui
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.job import LOCAL, log_paths
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.base.job import LOCAL, log_paths
+from clusterrun.base.units import plural
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from clusterrun.base.errors import RequestError, nearest
+from clusterrun.base.job import covers
 from clusterrun.config.files import (
     PROJECT_FILE,
     display_path,
@@ -29,8 +31,6 @@ from clusterrun.config.files import (
 from clusterrun.config.sweep_table import SweepTable, read_sweep
 from clusterrun.config.toml_lines import Document, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
-from clusterrun.errors import RequestError, nearest
-from clusterrun.job import covers
 from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
 
 DEFAULT_JOB = "lm"

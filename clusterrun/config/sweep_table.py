@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.errors import nearest
 from clusterrun.config.toml_lines import Document
 from clusterrun.config.toml_values import resolve
-from clusterrun.errors import nearest
 
 _KEYS = ("grid", "zip", "file", "max-running")
 Axes = tuple[tuple[str, "str | tuple[str, ...]"], ...]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.errors import ConfigError
+from clusterrun.base.errors import ConfigError
 
 _MAX_CANDIDATES = 20  # each costs a parse of the start of the file, only for an error message
 _MAX_STATEMENT = 500  # lines of one multi-line value

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterrun.errors import RequestError, TemplateError
-from clusterrun.job import PICKLES
+from clusterrun.base.errors import RequestError, TemplateError
+from clusterrun.base.job import PICKLES
 from clusterrun.jobspec.containers import PYXIS
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterrun.errors import RequestError
-from clusterrun.job import format_tasks
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import format_tasks
+from clusterrun.base.units import parse_since
 from clusterrun.logs.complaints import ErrorMatcher
 from clusterrun.logs.files import LogFile, Streams
 from clusterrun.logs.lines import Match
 from clusterrun.logs.places import Resume
-from clusterrun.terminal.units import parse_since
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse

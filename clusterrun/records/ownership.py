@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterrun.job import JobStatus, split_tasks, token_part
+from clusterrun.base.job import JobStatus, split_tasks, token_part
 from clusterrun.records import claims
 from clusterrun.records.run_record import RunRecord
 

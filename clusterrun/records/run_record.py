@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clusterrun.errors import RequestError
-from clusterrun.job import MAX_TASKS, JobId, is_run_id
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import MAX_TASKS, JobId, is_run_id
 from clusterrun.records import scripts
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
@@ -40,7 +40,7 @@ class SubmissionRecord:
     """One submission of a run: its token, its state and, once known, its end.
 
     Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
-    ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
+    ``final`` holds the end of the job, with the names of ``JobStatus``, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.base.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.config.profiles import load_job
-from clusterrun.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.logs.frames import read_frames, read_job
 from clusterrun.logs.places import Place
 from clusterrun.records.identity import Identity

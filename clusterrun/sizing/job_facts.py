@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.memory import ModelSize, guess_shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.errors import NoSuchJob, SchedulerError
-from clusterrun.job import JobId, JobStatus, covers
+from clusterrun.base.errors import NoSuchJob, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, covers
 from clusterrun.records import scripts
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState

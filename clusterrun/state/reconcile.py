@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
+from clusterrun.base.units import format_duration
 from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
 from clusterrun.records.end_records import end_of, load_hold, unknown_status
@@ -21,7 +22,6 @@ from clusterrun.records.run_record import RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables
-from clusterrun.terminal.units import format_duration
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
 #: (MinJobAge is 300 s by default; sites set minutes to hours).

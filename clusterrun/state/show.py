@@ -10,7 +10,8 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.job import JobStatus, Outcome, log_paths, task_count
+from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
+from clusterrun.base.units import format_age, format_duration, plural
 from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
@@ -21,7 +22,6 @@ from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, la
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
 from clusterrun.terminal.tables import Column
-from clusterrun.terminal.units import format_age, format_duration, plural
 
 if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.reasons import Reason

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.config.profiles import ENVIRONMENT
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL, one_cluster
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.records.identity import find_identity, new_identity
 from clusterrun.records.run_record import RunRecord, SubmissionRecord

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
-from clusterrun.job import JobId, JobStatus, one_cluster
+from clusterrun.base.errors import Ambiguous, NotDelivered, Refused, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, one_cluster
 from clusterrun.records import claims, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, NoSuchJob
-from clusterrun.job import LOCAL, one_cluster
+from clusterrun.base.errors import Ambiguous, NoSuchJob
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

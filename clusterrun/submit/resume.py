@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import JobSpec, Task, load_spec
 from clusterrun.records import run_record

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
+from clusterrun.base.units import format_bytes
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script
 from clusterrun.records import code_store
 from clusterrun.records.code_store import TooLarge
@@ -19,7 +20,6 @@ from clusterrun.submit import staged_environment
 from clusterrun.submit.plan import Plan
 from clusterrun.system import work_tree
 from clusterrun.system.work_tree import WorkTree
-from clusterrun.terminal.units import format_bytes
 
 _SHOWN = 3  # submodules in a line
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render

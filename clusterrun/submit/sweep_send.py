@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from clusterrun.errors import Ambiguous, NoSuchJob, NotDelivered, Refused, RequestError
-from clusterrun.job import LOCAL, JobId, one_cluster
+from clusterrun.base.errors import Ambiguous, NoSuchJob, NotDelivered, Refused, RequestError
+from clusterrun.base.job import LOCAL, JobId, one_cluster
+from clusterrun.base.units import plural
 from clusterrun.records import run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -22,7 +23,6 @@ from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
-from clusterrun.terminal.units import plural
 
 Notify = Callable[[str], None]
 

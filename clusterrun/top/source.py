@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterrun.errors import RequestError
-from clusterrun.job import HELD, Outcome
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import HELD, Outcome
 from clusterrun.logs.files import Source
 from clusterrun.records import progress, rank_records, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress

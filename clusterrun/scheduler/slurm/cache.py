@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.job import JobId, JobStatus
+from clusterrun.base.job import JobId, JobStatus
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.local.processes import boot_id, find_process, host_name, is_alive
 from clusterrun.scheduler.slurm.squeue import FIELDS_ID, parse_squeue

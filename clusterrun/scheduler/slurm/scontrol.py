@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 
 """squeue's reasons of a held job; only an administrator can release an administrator's hold."""

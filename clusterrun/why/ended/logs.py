@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
 from clusterrun.logs.files import Stream
 from clusterrun.system.plain_files import written_at

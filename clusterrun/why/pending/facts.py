@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.job import JobStatus
+from clusterrun.base.job import JobStatus
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.scheduler.slurm.reasons import Reason, Starts

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from clusterrun.errors import Refused
-from clusterrun.job import JobId, JobStatus
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import JobId, JobStatus
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes

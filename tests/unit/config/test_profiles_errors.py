@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import ConfigError, nearest
+from clusterrun.base.errors import ConfigError, nearest
 from clusterrun.system.plain_files import LIMIT
 from tests.profile_folders import load, make_root, merged, project
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import run_record
 from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord

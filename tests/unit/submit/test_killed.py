@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.records import run_record
 from clusterrun.scheduler.local import processes
 from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged

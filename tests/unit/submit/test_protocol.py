@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.errors import Ambiguous, NoScheduler, NotDelivered, Refused
-from clusterrun.job import JobId
+from clusterrun.base.errors import Ambiguous, NoScheduler, NotDelivered, Refused
+from clusterrun.base.job import JobId
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

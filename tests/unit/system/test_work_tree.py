@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.system import work_tree
 from clusterrun.system.work_tree import WorkTree, load_work_tree
 from tests.git_projects import git, make_repository, write_files

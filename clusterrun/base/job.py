@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
 # 123, 123_4, 123+0, each with an optional ;cluster; local jobs are L1, L2, …
 _JOB_ID = (
