@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store

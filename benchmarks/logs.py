@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.logs.files import Source
 from clusterrun.logs.request import DisplayFormat, LogRequest
 from clusterrun.logs.show import show

@@ -30,14 +30,15 @@ Its names, each imported when it is first used:
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from clusterrun.base.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError, SchedulerError
+    from clusterrun.base.job import JobId, JobStatus, Outcome
     from clusterrun.cluster import Cluster
-    from clusterrun.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError, SchedulerError
-    from clusterrun.job import JobId, JobStatus, Outcome
     from clusterrun.jobspec.spec import JobSpec
     from clusterrun.records.run_record import RunRecord
-    from clusterrun.script_progress import heartbeat
     from clusterrun.state.reconcile import RunState
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
@@ -62,16 +63,27 @@ __all__ = [
 ]
 _MODULES = {
     "Cluster": "cluster",
-    "JobId": "job",
+    "JobId": "base.job",
     "JobSpec": "jobspec.spec",
-    "JobStatus": "job",
-    "Outcome": "job",
+    "JobStatus": "base.job",
+    "Outcome": "base.job",
     "Plan": "submit.plan",
     "RunRecord": "records.run_record",
     "RunState": "state.reconcile",
     "SubmitArgs": "submit.request",
-    "heartbeat": "script_progress",
 }
+_WORKER = "_clusterrun_worker.progress"  # the worker's module in a process that it runs a script in
+
+
+def heartbeat(step: int) -> None:
+    """Report the step that a script has reached: `status` shows it, and the watchdog sees that the script advances.
+
+    It costs one assignment, and does nothing outside of a clusterrun job. It is optional: the collectives of the
+    script's process groups show its progress too.
+    """
+    worker = sys.modules.get(_WORKER)
+    if worker is not None:
+        worker.here.step = int(step)
 
 
 def __getattr__(name: str) -> object:
@@ -80,7 +92,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'clusterrun' has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(f"clusterrun.{_MODULES.get(name, 'errors')}"), name)
+    value = globals()[name] = getattr(import_module(f"clusterrun.{_MODULES.get(name, 'base.errors')}"), name)
     return value
 
 

@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.errors import ClusterrunError, Refused
-from clusterrun.job import JobId, JobStatus, outcome_of
-from clusterrun.records.ownership import carries
+from clusterrun.base.errors import ClusterrunError, Refused
+from clusterrun.base.job import JobId, JobStatus, carries, outcome_of
 from clusterrun.scheduler import Answer, Cancelled, LocalJobs, SlurmCommands, Submission
 from clusterrun.system.safe_files import user_name
 

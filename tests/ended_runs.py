@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm.client import SlurmScheduler

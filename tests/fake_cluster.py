@@ -12,8 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN

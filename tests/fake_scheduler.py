@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler.local import processes
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol
 from clusterrun.submit.protocol import Clock
@@ -104,7 +105,7 @@ def staged(root: Path, token: str = TOKEN, **changes: object) -> tuple[Store, Ru
     """A run written down and about to be sent, by this process."""
     store = Store(root, root / "state")
     run_id = f"20261121-034501-{token[:6]}"
-    one = SubmissionRecord(token=token, at=NOW, submitter=protocol.submitter())
+    one = SubmissionRecord(token=token, at=NOW, submitter=processes.submitter())
     record = RunRecord(
         run_id=run_id, run_dir=store.runs / run_id, root=root, name="a,b", what="train.py", scheduler="slurm",
         cluster="fake", user="me", at=NOW, nodes=2, tasks_per_node=4, shared=False, sources={},

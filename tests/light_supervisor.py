@@ -18,7 +18,7 @@ from clusterrun.worker import claim, supervisor
 read = claim._read
 
 
-def run_body(job: supervisor.Job, work: Sequence[str], termination: supervisor.Termination) -> int:
+def run_body(job: supervisor.Job, work: Sequence[str], termination: supervisor.Termination, again: object) -> int:
     ids = {
         "CLUSTERRUN_JOB_ID": job.name,
         "CLUSTERRUN_RUN_DIR": str(job.run_dir),

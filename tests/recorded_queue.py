@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.reasons import find_reason
+from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import parse_nodes
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.scontrol import parse_show
 from clusterrun.scheduler.slurm.squeue import parse_queue
 from clusterrun.system import shell

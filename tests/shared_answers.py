@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.client import SlurmScheduler

@@ -13,7 +13,7 @@ from typing import Any
 
 from clusterrun.jobspec.render import Places, RunIdentity
 from clusterrun.jobspec.spec import Command, Work
-from clusterrun.submit.plan import WORKER
+from clusterrun.submit.job_python import WORKER
 from tests.rendered_scripts import make_script, make_spec
 from tests.submit_tools import SHIPPED, light_template
 

@@ -18,9 +18,9 @@ try:
     import click
 
     from clusterrun import __version__
+    from clusterrun.base.errors import Ambiguous, ClusterrunError, RequestError
     from clusterrun.cli import streams
     from clusterrun.cli.session import Session
-    from clusterrun.errors import Ambiguous, ClusterrunError, RequestError
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 

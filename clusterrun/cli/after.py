@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.cli.names import find_ids
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import LOCAL, Outcome
 
 if TYPE_CHECKING:
     from clusterrun.state.reconcile import RunState

@@ -6,16 +6,16 @@ import sys
 
 import click
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import plural
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
-from clusterrun.job import Outcome
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import COLUMNS, handle, state_json, state_row
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 
 @click.command()

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
+from clusterrun.base.units import plural
 from clusterrun.cli.after import NOTHING, After, plan_after
 from clusterrun.cli.follow import follow_run, report_end
-from clusterrun.cli.submit import cancel_runs, interrupt_deferred, show_plans
+from clusterrun.cli.submitting import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.show import state_json
 from clusterrun.submit.depend import AFTER_OK, depend
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
     from clusterrun.submit.plan import Plan

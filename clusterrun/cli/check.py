@@ -7,20 +7,20 @@ from typing import Any
 
 import click
 
-from clusterrun.check.report import COLUMNS, DIFFERS, load_report, overall, rows
-from clusterrun.check.run import check_run, has_started
+from clusterrun.base.errors import ClusterrunError, NoSuchJob, RequestError
+from clusterrun.base.units import plural
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.options import spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import run_to_end
+from clusterrun.cli.submitting import run_to_end
 from clusterrun.cluster import Cluster
-from clusterrun.errors import ClusterrunError, NoSuchJob, RequestError
+from clusterrun.compare.check_report import COLUMNS, DIFFERS, load_report, overall, rows
+from clusterrun.compare.expected import check_run, has_started
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Check
 from clusterrun.records.run_record import RunRecord
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 OPTIONS = frozenset({
     "scheduler", "nodes", "gpus-per-node", "tasks-per-node", "cpus-per-task", "mem", "time", "partition", "account",

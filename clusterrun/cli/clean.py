@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from clusterrun.base.errors import Ambiguous, RequestError
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import format_age, format_bytes, parse_since, plural
 from clusterrun.cli.session import Session, json_option
-from clusterrun.errors import Ambiguous, RequestError
-from clusterrun.job import Outcome
 from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
 from clusterrun.records.cleaning import Item
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import format_age, format_bytes, parse_since, plural
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.units import plural
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session, json_option
-from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster

@@ -7,18 +7,18 @@ import sys
 
 import click
 
+from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import first_few
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import Outcome
 from clusterrun.records import rank_records, run_record
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.srun import inside_argv
 from clusterrun.state.reconcile import RunState
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import first_few
 
 
 @click.command(name="exec")

@@ -10,8 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome, log_paths
 from clusterrun.cluster import Cluster
-from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome, log_paths
 from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
 from clusterrun.logs.request import LogRequest, detect_format
@@ -246,7 +246,7 @@ def _format_clock(seconds: Any) -> str:
 
 
 def _explain_reason(reason: str) -> str:
-    from clusterrun import reasons  # late import: only a pending job needs this large table
+    from clusterrun.scheduler.slurm import reasons  # late import: only a pending job needs this large table
 
     found = reasons.find_reason(reason)
     return found.meaning if found is not None else ""

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobId
 from clusterrun.cli.follow import (
     MissingLogNote,
     exit_code,
@@ -25,8 +27,6 @@ from clusterrun.cli.follow import (
     report_end,
 )
 from clusterrun.cli.logfiles import ExternalLogs, check_readable, external_source, files_of, find_external_logs
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobId
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice
 from clusterrun.logs.locations import LogLocation

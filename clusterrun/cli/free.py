@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
+from clusterrun.cli.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import job_and_script
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
 from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import format_estimates, format_summary
-from clusterrun.job import LOCAL
 from clusterrun.scheduler.local import devices
 from clusterrun.scheduler.slurm.sbatch import No, Silence, Start
 from clusterrun.terminal.ui import Ui

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import click
 
+from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.cli.session import Session, json_option
 from clusterrun.config.init_file import config_text
 from clusterrun.config.survey import run_survey
-from clusterrun.errors import RequestError, SchedulerError
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 

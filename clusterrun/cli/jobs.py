@@ -6,11 +6,11 @@ import time
 
 import click
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json, status_json

@@ -6,10 +6,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from clusterrun.base.units import plural
 from clusterrun.cli.after import NOTHING, After, plan_after
 from clusterrun.cli.chain import announce_each, describe, follow_each, submit_each
 from clusterrun.cli.show import first_cause
-from clusterrun.cli.submit import show_plans
+from clusterrun.cli.submitting import show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.spec import Task
 from clusterrun.records.run_record import RunRecord
@@ -17,7 +18,6 @@ from clusterrun.state.ladder import load_ladder
 from clusterrun.submit.depend import depend
 from clusterrun.submit.ladder import Rung, find_rungs, rung_request
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
     from clusterrun.submit.plan import Plan

@@ -15,9 +15,9 @@ import sys
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.logs.frames import Resume, parse_place
-from clusterrun.submit.identity import SUBMISSION
+from clusterrun.base.errors import RequestError
+from clusterrun.logs.places import Resume, parse_place
+from clusterrun.records.identity import SUBMISSION
 
 VERSION = 1
 

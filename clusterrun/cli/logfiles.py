@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.job import JobId, is_run_id, log_paths
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import JobId, is_run_id, log_paths
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import Outcome
 from clusterrun.cli.follow import exit_code, follow_run, format_missing_log, print_pieces
 from clusterrun.cli.logfiles import ExternalLogs, RunLogs, check_readable, external_source, files_of, find_logs
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
-from clusterrun.job import Outcome
 from clusterrun.logs.files import Source
 from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines

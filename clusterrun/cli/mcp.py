@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.cli.session import Session
-from clusterrun.errors import CommandError, RequestError
 from clusterrun.system import shell
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.job import JobId, is_job_id, is_run_id
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import JobId, is_job_id, is_run_id
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line

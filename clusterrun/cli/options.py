@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELDS, Field, Value
 
 if TYPE_CHECKING:
@@ -78,3 +78,18 @@ def _pair(one: Field, text: str) -> tuple[str, str]:
     if not equals or not key:
         raise RequestError(f"--{one.name} must be KEY=VALUE, not {text!r}", hint=f"use --{one.name} NAME=value")
     return key, value
+
+
+def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the job's name and the words after ``--``; raises RequestError if they cannot be combined."""
+    if len(before) > 1:
+        typed = " ".join(before)
+        hint = f"put a script after --: clusterrun submit -- {typed}"
+        if all(word.endswith(".toml") for word in before):
+            hint = f"to run them in order: clusterrun submit {typed} --chain"
+        raise RequestError(f"more than one job: {typed}", hint=hint)
+    if after is not None and not after:
+        raise RequestError("no script after --", hint="clusterrun submit -- train.py")
+    if before and before[0].endswith(".py"):
+        raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
+    return (before[0] if before else None), tuple(after or ())

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import click
 
+from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.config.files import current_folder
-from clusterrun.errors import Ambiguous, RequestError, SchedulerError
+from clusterrun.records.identity import new_identity
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import NOT_INSTALLED, Session
 from clusterrun.remote.ssh import LOST, Unreachable, find_host
 from clusterrun.remote.target import find_target
-from clusterrun.submit.identity import new_identity
 from clusterrun.terminal.ui import Ui
 
 #: Commands that read the project's files, which are sent before.

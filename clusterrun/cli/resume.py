@@ -6,7 +6,7 @@ import click
 
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import json_option
-from clusterrun.cli.submit import announce, interrupt_deferred
+from clusterrun.cli.submitting import announce, interrupt_deferred
 from clusterrun.terminal.ui import Ui
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from clusterrun.base.job import Outcome
 from clusterrun.cluster import Cluster
-from clusterrun.job import Outcome
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.reconcile import Listing, RunState

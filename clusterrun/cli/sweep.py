@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL, Outcome
+from clusterrun.base.units import plural
 from clusterrun.cli.after import After, after_options, find_after, plan_after
 from clusterrun.cli.names import find_sweep
-from clusterrun.cli.options import spec_options, submit_args
+from clusterrun.cli.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submit import interrupt_deferred, job_and_script, show_plans
+from clusterrun.cli.submitting import interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL, Outcome
+from clusterrun.cluster.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask, sweep_of
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.sweep_table import load_table
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:
     from clusterrun.submit.plan import Plan

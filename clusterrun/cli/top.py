@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_json
 from clusterrun.terminal.ui import Ui

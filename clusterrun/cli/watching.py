@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobId, JobStatus
+from clusterrun.base.units import format_age
 from clusterrun.cli.show import first_cause, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobId, JobStatus
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
@@ -20,7 +21,6 @@ from clusterrun.state.watch import Watch
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import fit
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import format_age
 
 #: Seconds between two drawings on a terminal: times and steps come from the runs' files, without a query to Slurm.
 REDRAW = 2.0

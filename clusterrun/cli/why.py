@@ -8,17 +8,17 @@ from typing import Any
 
 import click
 
+from clusterrun.base.errors import RequestError, SchedulerError
+from clusterrun.base.job import JobStatus, Outcome
+from clusterrun.base.units import first_few
 from clusterrun.cli.exec import find_running
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError, SchedulerError
-from clusterrun.job import JobStatus, Outcome
 from clusterrun.state.held import failed_state, held_line
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle
 from clusterrun.terminal.ui import Ui
-from clusterrun.terminal.units import first_few
 from clusterrun.why import pending
 
 Facts = list[tuple[str, Sequence[str]]]

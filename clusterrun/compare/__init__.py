@@ -1,4 +1,7 @@
-"""What differs between two runs: their options, code, environment and metrics."""
+"""Compare a run with another one: options, code, environment and metrics; and with what was requested.
+
+`expected.py` does the latter, for `check JOBID`; `check_report.py` is the report of nodes and links.
+"""
 
 from __future__ import annotations
 

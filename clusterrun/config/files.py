@@ -8,7 +8,7 @@ import pwd
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.errors import ConfigError, RequestError
+from clusterrun.base.errors import ConfigError, RequestError
 from clusterrun.system.plain_files import read_plain
 
 PROJECT_FILE = "clusterrun.toml"

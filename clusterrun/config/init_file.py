@@ -10,11 +10,10 @@ import re
 import textwrap
 from collections.abc import Iterable
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.units import parse_time_limit, plural
 from clusterrun.config.survey import Survey
-from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary
-from clusterrun.terminal.units import plural
 
 _MOST_PROFILES = 12  # for more partitions, sinfo is the better view
 _MOST_ROWS = 40

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
+from clusterrun.base.errors import RequestError, nearest
+from clusterrun.base.job import covers
 from clusterrun.config.files import (
     PROJECT_FILE,
     display_path,
@@ -27,11 +29,9 @@ from clusterrun.config.files import (
     why_unused,
 )
 from clusterrun.config.sweep_table import SweepTable, read_sweep
-from clusterrun.config.toml_lines import Document, nearest, parse
+from clusterrun.config.toml_lines import Document, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
-from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
-from clusterrun.records.ownership import covers
 
 DEFAULT_JOB = "lm"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"

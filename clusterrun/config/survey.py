@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.scheduler.slurm.sacct import Presence, accounting_argv, parse_accounting
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.config.toml_lines import Document, nearest
+from clusterrun.base.errors import nearest
+from clusterrun.config.toml_lines import Document
 from clusterrun.config.toml_values import resolve
 
 _KEYS = ("grid", "zip", "file", "max-running")

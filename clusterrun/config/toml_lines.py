@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.errors import ConfigError
+from clusterrun.base.errors import ConfigError
 
 _MAX_CANDIDATES = 20  # each costs a parse of the start of the file, only for an error message
 _MAX_STATEMENT = 500  # lines of one multi-line value
@@ -77,15 +77,6 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
                     return start + 1
                 break
     return None
-
-
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean nodes?``, or an empty text."""
-    import difflib  # only for a hint
-
-    by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
-    close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
-    return f"did you mean {by_plain[close[0]]}?" if close else ""
 
 
 def _beginning(lines: Sequence[str], count: int) -> dict[str, Any] | None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterrun.config.toml_lines import Document, nearest
-from clusterrun.errors import ConfigError
+from clusterrun.base.errors import ConfigError, nearest
+from clusterrun.config.toml_lines import Document
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Field, Value
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from clusterrun.base.units import format_duration, plural
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.terminal.units import format_duration, plural
 
 NEVER = "the job would never start"
 _TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import Refused, RequestError, SchedulerError
+from clusterrun.base.errors import Refused, RequestError, SchedulerError, nearest
+from clusterrun.base.units import format_duration, format_when, plural
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.fits import check_fit, node_capacity
 from clusterrun.free.preemption import Preemption
@@ -24,7 +24,6 @@ from clusterrun.scheduler.slurm.nodes import Partition
 from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start, estimate_start
 from clusterrun.submit import plan as planning
 from clusterrun.submit.request import Request, SubmitArgs
-from clusterrun.terminal.units import format_duration, format_when, plural
 
 AUTO = "auto"
 MOST_QUESTIONS = 12

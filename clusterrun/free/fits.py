@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from clusterrun.base.units import format_duration, plural
 from clusterrun.free.shapes import Need, Shape
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler.slurm.nodes import Node, Partition
-from clusterrun.terminal.units import format_duration, plural
 
 
 def check_fit(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> tuple[str, bool]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from clusterrun.errors import SchedulerError
+from clusterrun.base.errors import SchedulerError
 from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Reply, SlurmCommands

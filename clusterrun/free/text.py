@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from clusterrun.base.units import format_duration, format_time, format_when, plural
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
@@ -11,7 +12,6 @@ from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT
 from clusterrun.scheduler.slurm.sbatch import Start
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.terminal.units import format_duration, format_time, format_when, plural
 
 #: Rows of nodes of each kind that are shown; the other nodes are counted.
 MOST_ROWS = 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.job import format_tasks
+from clusterrun.base.job import format_tasks
 from clusterrun.jobspec.render import code, directive, sh
 
 _TEXT = """\

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import Command, Function, JobSpec, Module, Task
 

@@ -1,17 +1,12 @@
-"""The container of a job's ranks: its mounts, and the words that start a rank inside it. No I/O."""
+"""The container of a job's ranks: which images are files, and its mounts. No I/O."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
-
-if TYPE_CHECKING:
-    from clusterrun.jobspec.spec import JobSpec
 
 PYXIS, APPTAINER = "pyxis", "apptainer"
 _MOUNT = re.compile(r"(/[^:,]*)(:/[^:,]*)?(:[\w+-]+)?", re.ASCII)
@@ -45,17 +40,3 @@ def read_mounts(values: Mapping[str, Value]) -> tuple[str, ...]:
             )
         mounts.append(f"{match[1]}{match[2] or ':' + match[1]}{match[3] or ''}")
     return tuple(mounts)
-
-
-def supervise_words(spec: JobSpec, workdir: Path) -> list[str]:
-    """Return the supervisor's options that start the ranks in the container; the supervisor stays outside."""
-    if not spec.container_image:
-        return []
-    mounts = ",".join(spec.container_mounts)
-    words = ["--rank-python", spec.container_python]
-    if spec.container_runtime == PYXIS:
-        options = {"image": spec.container_image, "mounts": mounts, "workdir": str(workdir)}
-        return [*words, *(f"--srun-arg=--container-{name}={value}" for name, value in options.items())]
-    gpus = ["--nv"] if spec.gpus_on_each_node and spec.gpus_per_node != 0 else []
-    prefix = ["apptainer", "exec", *gpus, "--bind", mounts, "--pwd", str(workdir), spec.container_image]
-    return [*words, *(f"--rank-prefix={word}" for word in prefix)]

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.job import is_reserved
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import is_reserved
+from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
 
 Kind = Literal["int", "text", "flag", "list", "map"]
@@ -143,12 +144,6 @@ _BASH_VARIABLES = re.compile(
     r"_|BASH(OPTS|PID)|BASH_(ALIASES|ARGC|ARGV|CMDS|COMMAND|LINENO|SOURCE|SUBSHELL|VERSINFO)|DIRSTACK|EPOCH(REALTIME|SECONDS)"
     r"|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPTIND|PIPESTATUS|PPID|S?RANDOM|SECONDS|SHELLOPTS|SHLVL"
 )
-_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
-    re.ASCII,
-)
-# Slurm stores minutes in an int: sbatch accepts more, and the job's limit is then INVALID (observed on 22.05)
-_MOST_SECONDS = 60 * (2**31 - 1)
 _MEM = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
 _GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<count>\d{1,9}))?(?:\([^)]*\))?", re.ASCII)
 
@@ -198,27 +193,6 @@ def check_text(text: str, what: str, source: str) -> None:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         raise RequestError(f"{what}: invalid Unicode in {text[:40]!r} ({source})", hint="use valid UTF-8") from None
-
-
-def parse_time_limit(text: str) -> int | None:
-    """Parse a time limit in one of sbatch's formats. Returns seconds, or None for UNLIMITED or 0."""
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return None
-    match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
-    if match is None:
-        raise RequestError(
-            f"--time: {text[:40]!r} is not a time limit",
-            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)",
-        )
-    days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
-    if match["days"] is None:
-        a, b, c = (int(match[k] or 0) for k in ("a", "b", "c"))
-        # sbatch reads 90 as minutes, 90:30 as minutes and seconds
-        hours, minutes, seconds = (a, b, c) if match["c"] is not None else (0, a, b)
-    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    if total > _MOST_SECONDS:
-        raise RequestError(f"--time: {text!r} is too long for Slurm", hint="use UNLIMITED for no time limit")
-    return total or None  # 0 means no time limit in sbatch
 
 
 def parse_hold(text: str) -> int:

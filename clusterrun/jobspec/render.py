@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from clusterrun.errors import RequestError, TemplateError
-from clusterrun.jobspec.containers import supervise_words
+from clusterrun.base.errors import RequestError, TemplateError
+from clusterrun.base.job import PICKLES
+from clusterrun.jobspec.containers import PYXIS
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
 from clusterrun.system.plain_files import read_plain
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 TEMPLATE = "sbatch.j2"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
-PICKLES = "submitit"
-"""The folder in a run's folder where submitit stores a callable and its results."""
 
 
 class RunIdentity(NamedTuple):
@@ -149,10 +148,24 @@ def variables(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bo
         "workdir": str(places.workdir),
         "worker": str(places.worker),
         "umask": f"{places.umask:04o}",
-        "supervise": (*supervise_argv(spec, local=local), *supervise_words(spec, places.workdir)),
+        "supervise": (*supervise_argv(spec, local=local), *_container_words(spec, places.workdir)),
         "work": (*launch_argv(spec), *work_argv(spec, identity.run_dir, places.worker.parent)),
         "what": describe(spec),
     }
+
+
+def _container_words(spec: JobSpec, workdir: Path) -> list[str]:
+    """Return the supervisor's options that start the ranks in the container; the supervisor stays outside."""
+    if not spec.container_image:
+        return []
+    mounts = ",".join(spec.container_mounts)
+    words = ["--rank-python", spec.container_python]
+    if spec.container_runtime == PYXIS:
+        options = {"image": spec.container_image, "mounts": mounts, "workdir": str(workdir)}
+        return [*words, *(f"--srun-arg=--container-{name}={value}" for name, value in options.items())]
+    gpus = ["--nv"] if spec.gpus_on_each_node and spec.gpus_per_node != 0 else []
+    prefix = ["apptainer", "exec", *gpus, "--bind", mounts, "--pwd", str(workdir), spec.container_image]
+    return [*words, *(f"--rank-prefix={word}" for word in prefix)]
 
 
 def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> Sequence[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
 
 class SecretName(NamedTuple):

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from clusterrun.errors import RequestError
-from clusterrun.job import is_reserved
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import is_reserved
+from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.containers import read_mounts
 from clusterrun.jobspec.fields import (
     FIELD,
@@ -22,7 +23,6 @@ from clusterrun.jobspec.fields import (
     gres_gpus,
     parse_duration,
     parse_hold,
-    parse_time_limit,
 )
 
 

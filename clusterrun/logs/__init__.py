@@ -7,7 +7,7 @@ lines.py      bytes of one file -> LogLine: labels removed, srun's pieces joined
 complaints.py which lines look like an error
 reading.py    all lines, those since a time, or the last ones
 follow.py     lines as they are written, through late, truncated, replaced and removed files
-frames.py     followed lines with the offsets they reach, for `--remote`
+places.py     how far a file was printed, to continue there; frames.py: lines with such places, for `--remote`
 pipe.py       bytes of one file -> bytes for a pipe
 show.py       all of it as bytes ready to print: for a pipe or a terminal
 ends.py       both ends of a log, for `why`

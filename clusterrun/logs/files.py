@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.system.safe_files import user_name
 
 Stream = Literal["out", "err"]

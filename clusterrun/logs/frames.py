@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import IO
 
 from clusterrun.logs.files import LogFile, Source, Stream
 from clusterrun.logs.follow import Begin, FollowedFile, Notice
+from clusterrun.logs.places import Place, Resume, parse_place
 from clusterrun.logs.reading import Reader
 
 MAGIC = b"clusterrun frames 1\n"
@@ -26,28 +26,6 @@ MAGIC = b"clusterrun frames 1\n"
 HEARTBEAT = 15.0
 """Seconds without output until an empty frame: writing it fails if the reader is gone."""
 _LONGEST = 64 * 1024  # bytes of a header
-
-Places = Mapping[str, "Place"]
-
-
-class Place(NamedTuple):
-    """How far a file was printed: an offset, the bytes before it in hex, and whether its unfinished lines were too."""
-
-    at: int
-    mark: str = ""
-    ended: bool = False
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Print frames. ``places`` are those of the last frame of each file, ``job`` is that of an earlier connection.
-
-    With a ``job``, a file without a place is new; and names such as ``last``, which may mean another job by now, do
-    not count.
-    """
-
-    places: Places = field(default_factory=dict)
-    job: str = ""
 
 
 class FramedFile(FollowedFile[bytes]):
@@ -135,13 +113,3 @@ def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
         if len(data) < count:
             return
         yield str(header.get("file", "")), parse_place(header), data
-
-
-def parse_place(data: Mapping[str, Any]) -> Place | None:
-    """Return the place in a JSON object, None if there is none. Raises ValueError if it is not valid."""
-    if "at" not in data:
-        return None
-    at, mark, ended = data["at"], data.get("mark", ""), data.get("ended", False)
-    if not isinstance(at, int) or at < 0 or not isinstance(mark, str) or len(bytes.fromhex(mark)) > at:
-        raise ValueError(f"not a place in a file: {str(data)[:80]}")
-    return Place(at, mark, bool(ended))

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 
 #: NO_VAL-1, which scontrol prints as the number of tasks without their own record
 NO_TASK = "4294967294"

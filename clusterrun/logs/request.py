@@ -12,17 +12,15 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusterrun.errors import RequestError
-from clusterrun.job import format_tasks
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import format_tasks
+from clusterrun.base.units import parse_since
 from clusterrun.logs.complaints import ErrorMatcher
 from clusterrun.logs.files import LogFile, Streams
 from clusterrun.logs.lines import Match
-from clusterrun.terminal.units import parse_since
-
-if TYPE_CHECKING:
-    from clusterrun.logs.frames import Resume
+from clusterrun.logs.places import Resume
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels

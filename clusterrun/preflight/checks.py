@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.submit import checks

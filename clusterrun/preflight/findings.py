@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
 
 class Finding(NamedTuple):

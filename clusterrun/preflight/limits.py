@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterrun.config.toml_lines import nearest
+from clusterrun.base.errors import nearest
+from clusterrun.base.units import format_duration, format_time, format_time_limit, plural
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.fits import check_fit, node_capacity
 from clusterrun.free.shapes import shape_of
@@ -17,7 +18,6 @@ from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.nodes import OPEN, Partition
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS, No
 from clusterrun.scheduler.slurm.values import parse_int
-from clusterrun.terminal.units import format_duration, format_time, format_time_limit, plural
 
 #: sbatch's own options that change what is judged here.
 _OVERRIDES = {"partition", "p", "qos", "q", "account", "A", "time", "t", "time-min", "gres", "overcommit", "O"}

@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
-from clusterrun.submit.plan import WORKER
-from clusterrun.system import shell
+from clusterrun.submit.job_python import ask_worker
 
 _FIRST_S, _EACH_S = 2.0, 0.05
 """Seconds for the settings of a sweep: for the first task, and for each."""
@@ -48,13 +47,15 @@ def _run(
 ) -> list[tuple[str, list[str]]]:
     """Return for each task what is wrong and what is missing; all have the same Python, variables and ranks."""
     spec = specs[0]
-    clean, _ = shell.scrub(environ)
-    clean |= dict(spec.env) | {"PYTHONIOENCODING": "utf-8"}
-    argv = [spec.python, str(WORKER), "check-settings", str(spec.world_size)]
+    words = ["check-settings", str(spec.world_size)]
     sets = "\n".join(json.dumps(work_argv(one)[1:]) for one in specs)
     try:
-        text = shell.check_output(argv, env=clean, cwd=workdir, timeout=timeout, stdin=sets)
-        rows = [json.loads(line) for line in text.splitlines()]
+        done = ask_worker(
+            spec.python, words, env=dict(spec.env), environ=environ, cwd=workdir, timeout=timeout, stdin=sets
+        )
+        if done.status:
+            raise CommandError([spec.python], status=done.status, stdout=done.stdout, stderr=done.stderr)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
         found = [(str(row["wrong"]), [str(one) for one in row["missing"]]) for row in rows]
     except CommandError as error:
         last = (error.detail.splitlines() or [""])[-1].strip()

@@ -6,10 +6,10 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from clusterrun.base.units import format_time, format_time_limit, plural
 from clusterrun.jobspec.fields import gres_gpus
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
-from clusterrun.terminal.units import format_time, format_time_limit, plural
 
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot

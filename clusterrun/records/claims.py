@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.records.run_record import CLUSTER_NAME, RunRecord, is_count
 from clusterrun.system import safe_files
 

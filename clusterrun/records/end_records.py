@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
+from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import claims, rank_records, run_record
 from clusterrun.records.run_record import RunRecord, as_int, parse_fields
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from clusterrun.job import JobStatus, split_tasks
+from clusterrun.base.job import JobStatus, split_tasks, token_part
 from clusterrun.records import claims
 from clusterrun.records.run_record import RunRecord
 
@@ -65,26 +64,3 @@ class JobIndex:
         own_id = claim.job if claim else run.job_id.base if run.job_id else None
         found = next((job for job in alike if job.id.base == own_id), None)
         return found or (alike[0] if alike and claim is None else None)
-
-
-def carries(job: JobStatus, token: str, script: Path) -> bool:
-    """Return whether a job belongs to a submission, by its name or its script."""
-    return job.name.endswith("." + token[:8]) or job.script == str(script)
-
-
-def token_part(job: JobStatus) -> str:
-    """Return the last part of a job name: the first eight letters of the token, unless a site renamed the job."""
-    return job.name.rpartition(".")[2]
-
-
-def covers(where: str, cluster: str) -> bool:
-    """Return whether a scheduler that serves ``where`` also serves ``cluster``.
-
-    ``where`` is a cluster, several (``a,b``), ``all``, or empty if unknown. ``cluster`` may be empty too.
-    """
-    return cluster == where or (bool(where) and (where == "all" or not cluster or cluster in where.split(",")))
-
-
-def one_cluster(where: str) -> str:
-    """Return the cluster's name, or an empty text for several or unknown clusters."""
-    return "" if where == "all" or "," in where else where

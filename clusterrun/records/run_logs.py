@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from clusterrun.job import JobId, log_paths
+from clusterrun.base.job import JobId, log_paths
 from clusterrun.records.run_record import RunRecord, attempts_of, submission_of
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clusterrun.errors import RequestError
-from clusterrun.job import MAX_TASKS, JobId, is_run_id
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import MAX_TASKS, JobId, is_run_id
 from clusterrun.records import scripts
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
@@ -40,7 +40,7 @@ class SubmissionRecord:
     """One submission of a run: its token, its state and, once known, its end.
 
     Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
-    ``final`` holds the end of the job, with the names of :class:`clusterrun.job.JobStatus`, and the last ``figures`` of
+    ``final`` holds the end of the job, with the names of ``JobStatus``, and the last ``figures`` of
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
@@ -242,14 +242,6 @@ def submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
     """Return the submission with this job id, else the newest."""
     found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
     return next(found, run.submission)
-
-
-def written_at(path: Path) -> float:
-    """Return when a file was last written, in epoch seconds; 0 if it is missing or not accessible."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def list_names(folder: Path) -> list[str]:

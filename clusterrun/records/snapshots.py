@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.units import plural
 from clusterrun.records import code_store, run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.terminal.units import plural
 
 RECORD, DIFF = "snapshot.json", "code.diff"
 _SAVED = re.compile(r"/.*/\.clusterrun/snapshots/trees/[0-9a-f]{20}/files/", re.ASCII)

@@ -14,8 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.errors import Ambiguous, RequestError
-from clusterrun.job import JobId, is_run_id, log_paths
+from clusterrun.base.errors import Ambiguous, RequestError
+from clusterrun.base.job import JobId, is_run_id, log_paths
 from clusterrun.records.run_record import (
     ACCEPTED,
     RunRecord,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from clusterrun.job import is_run_id
+from clusterrun.base.job import is_run_id
 from clusterrun.records import scripts
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import write

@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError, SchedulerError
+from clusterrun.base.errors import CommandError, RequestError, SchedulerError
+from clusterrun.base.units import plural
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target, make_folder
-from clusterrun.submit.work_tree import is_inside
 from clusterrun.system import safe_files, shell
-from clusterrun.terminal.units import plural
+from clusterrun.system.work_tree import is_inside
 
 LIMIT = 500_000_000
 """The most bytes that are sent; more is data, which belongs on the cluster's own file system."""

@@ -17,12 +17,13 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.base.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.config.profiles import load_job
-from clusterrun.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
-from clusterrun.logs.frames import Place, read_frames, read_job
+from clusterrun.logs.frames import read_frames, read_job
+from clusterrun.logs.places import Place
+from clusterrun.records.identity import Identity
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target, make_folder
-from clusterrun.submit.identity import Identity
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 

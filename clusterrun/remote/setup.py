@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from clusterrun.errors import RequestError, SchedulerError
+from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.remote.run import INSTALLED
 from clusterrun.remote.ssh import Host
 from clusterrun.remote.wheel import make_wheel

@@ -16,7 +16,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError, SchedulerError
+from clusterrun.base.errors import CommandError, RequestError, SchedulerError
 from clusterrun.system import shell
 
 LOST = 255

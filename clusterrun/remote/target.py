@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import PROJECT_FILE, find_root, is_file
 from clusterrun.config.profiles import Profiles, load_profiles
-from clusterrun.errors import CommandError, RequestError
 from clusterrun.system import shell
 
 PROJECTS = "clusterrun-projects"

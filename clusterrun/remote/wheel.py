@@ -9,7 +9,7 @@ import zipfile
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 
 _PACKAGE = Path(__file__).parents[1]
 _WHEEL = "Wheel-Version: 1.0\nGenerator: clusterrun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from clusterrun.job import JobId, JobStatus
+from clusterrun.base.job import JobId, JobStatus
 
 KILL_ON_INVALID_DEP = "--kill-on-invalid-dep=yes"
 """The sbatch argument that cancels a job whose dependency can never be satisfied; local jobs have it too."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import NoScheduler, NoSuchJob
-from clusterrun.job import LOCAL, JobId
+from clusterrun.base.errors import NoScheduler, NoSuchJob
+from clusterrun.base.job import LOCAL, JobId
 from clusterrun.scheduler import ClusterFacts, Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.client import SlurmScheduler, detect
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.terminal.units import plural
+from clusterrun.base.errors import RequestError
+from clusterrun.base.units import plural
 
 SMALL_BATCH = 256
 """Below this global batch, linear and square-root scaling of the learning rate say little."""

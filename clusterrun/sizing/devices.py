@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError, nearest
 
 GIB = 2**30
 _NVLINK_5, _NVLINK_4, _NVLINK_3, _NVLINK_2, _PCIE_5, _PCIE_4, _PCIE_3 = 700.0, 370.0, 230.0, 130.0, 40.0, 20.0, 10.0

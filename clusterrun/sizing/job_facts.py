@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.memory import ModelSize, guess_shape
-from clusterrun.submit.plan import WORKER
+from clusterrun.submit.job_python import ask_worker
 from clusterrun.submit.request import Request
-from clusterrun.system import shell
 
 TIMEOUT = 600.0
 """Seconds for counting: large data has to be read and tokenized."""
@@ -43,16 +42,16 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
         )
     name = work.name
     settings = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in work.settings]
-    argv = [str(request.values["python"].value), str(WORKER), "plan-facts", name]
-    argv += [*(["--samples", str(samples)] if samples else []), *settings]
-    clean, _ = shell.scrub(environ)
-    clean |= request.values["env"].value if "env" in request.values else {}
-    clean |= {"CUDA_VISIBLE_DEVICES": "", "PYTHONIOENCODING": "utf-8"}  # counting needs no GPU
+    python, words = str(request.values["python"].value), ["--samples", str(samples)] if samples else []
+    given = request.values["env"].value if "env" in request.values else {}
+    env = {**given, "CUDA_VISIBLE_DEVICES": ""}  # counting needs no GPU
     try:
-        done = shell.run(argv, env=clean, cwd=cwd, timeout=TIMEOUT)
+        done = ask_worker(
+            python, ["plan-facts", name, *words, *settings], env=env, environ=environ, cwd=cwd, timeout=TIMEOUT
+        )
     except CommandError as error:
         if not error.timed_out:
-            raise RequestError(f"--python: cannot run {argv[0]}", detail=error.detail) from error
+            raise RequestError(f"--python: cannot run {python}", detail=error.detail) from error
         raise RequestError(f"counting the samples of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
     if not done.status:
         return parse_facts(done.stdout)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.job import Outcome
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
@@ -17,7 +18,6 @@ from clusterrun.sizing.scaling import QUARTERS, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
 from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
-from clusterrun.terminal.units import plural
 
 # nothing is evaluated at length, generated, saved or uploaded
 _QUIET = {

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from clusterrun.base.units import plural
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.speed import Machine, predict_from
-from clusterrun.terminal.units import plural
 
 QUARTERS = 4  # a phase has four rows of metrics; the first is warm-up
 GOOD = 0.95  # from this efficiency on, nothing holds it back

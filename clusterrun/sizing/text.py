@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from clusterrun.base.units import format_duration, plural
 from clusterrun.sizing.answer import Answer
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.devices import GIB
@@ -12,7 +13,6 @@ from clusterrun.sizing.memory import MemoryEstimate, Span
 from clusterrun.sizing.scaling import ScalingRow
 from clusterrun.sizing.speed import BACKWARD_SHARE, Machine
 from clusterrun.terminal.tables import Column
-from clusterrun.terminal.units import format_duration, plural
 
 Table = tuple[list[Column], list[list[str]]]
 Form = str | Callable[[Any], str]  # makes a cell of a row: a format of {0}, or a function

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from clusterrun.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.errors import NoSuchJob, SchedulerError
-from clusterrun.job import JobId, JobStatus
+from clusterrun.base.errors import NoSuchJob, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, covers
 from clusterrun.records import scripts
-from clusterrun.records.ownership import covers
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
 from clusterrun.system import safe_files

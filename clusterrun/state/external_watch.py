@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from clusterrun.job import JobId, JobStatus, Outcome, split_tasks
+from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.external import END_UNKNOWN, NO_ACCOUNTING, WINDOW, is_answer_for, query_states
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer

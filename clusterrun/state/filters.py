@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from clusterrun.errors import NoSuchJob, RequestError
-from clusterrun.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
+from clusterrun.base import units
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
 from clusterrun.state.reconcile import RunState
-from clusterrun.terminal import units
 
 
 def is_part(text: str) -> bool:

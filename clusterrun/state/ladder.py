@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from clusterrun.job import Outcome
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import format_duration
 from clusterrun.records import progress, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.system import safe_files
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
-from clusterrun.terminal.units import format_duration
 
 TOLERANCE = 0.02
 """The share by which the losses of two rungs of one global batch may differ: other sums, another schedule."""

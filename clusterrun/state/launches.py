@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from clusterrun.job import STOPPED_STATUS, Outcome
+from clusterrun.base.job import STOPPED_STATUS, Outcome
+from clusterrun.base.units import format_duration, plural
 from clusterrun.records import launches
 from clusterrun.records.launches import Goodput, Launch
 from clusterrun.records.progress import RankProgress
 from clusterrun.state.reconcile import RunState, figures
-from clusterrun.terminal.units import format_duration, plural
 
 
 def launches_of(state: RunState, ranks: Sequence[RankProgress], now: float) -> list[Launch]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.errors import NoScheduler, RequestError, SchedulerError
-from clusterrun.job import LOCAL, JobId, JobStatus, split_tasks
+from clusterrun.base.errors import NoScheduler, RequestError, SchedulerError
+from clusterrun.base.job import LOCAL, JobId, JobStatus, covers, one_cluster, split_tasks, token_part
+from clusterrun.base.units import plural
 from clusterrun.records import open_runs, run_record, scripts
-from clusterrun.records.ownership import JobIndex, covers, one_cluster, token_part
+from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
@@ -21,7 +22,6 @@ from clusterrun.scheduler.factory import SchedulerFactory
 from clusterrun.state import external, filters, reconcile
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import records_changed_at
-from clusterrun.terminal.units import plural
 
 
 class StateQuery(NamedTuple):

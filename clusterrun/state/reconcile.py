@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of, split_tasks
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
+from clusterrun.base.units import format_duration
 from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
 from clusterrun.records.end_records import end_of, load_hold, unknown_status
-from clusterrun.records.ownership import JobIndex, one_cluster, token_part
+from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord, as_int
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables
-from clusterrun.terminal.units import format_duration
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
 #: (MinJobAge is 300 s by default; sites set minutes to hours).
@@ -279,7 +279,7 @@ def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
-    from clusterrun.submit.protocol import submitter_is_alive
+    from clusterrun.scheduler.local.processes import submitter_is_alive
 
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:
@@ -306,7 +306,7 @@ def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
 def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
     if run.submission.state == run_record.ACCEPTED:
         return run
-    from clusterrun.submit.protocol import settle_submission  # most queries settle none
+    from clusterrun.state.settle import settle_submission  # most queries settle none
 
     try:
         return settle_submission(store, run, jobs, answered, now)

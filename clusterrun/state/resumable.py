@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from clusterrun.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import Outcome
+from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import Outcome
 from clusterrun.state.reconcile import ACCOUNTING_LAG, RunState
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from pwd import getpwuid
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.job import JobStatus, Outcome, log_paths, task_count
+from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
+from clusterrun.base.units import format_age, format_duration, plural
 from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
@@ -21,10 +22,9 @@ from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, la
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
 from clusterrun.terminal.tables import Column
-from clusterrun.terminal.units import format_age, format_duration, plural
 
 if TYPE_CHECKING:
-    from clusterrun.reasons import Reason
+    from clusterrun.scheduler.slurm.reasons import Reason
 
 COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
@@ -262,7 +262,7 @@ def _reason(job: JobStatus) -> Reason | None:
     """Return the row of a pending job's reason; None if the reason is unknown."""
     if job.state != "PENDING" or not job.reason:
         return None
-    from clusterrun.reasons import find_reason
+    from clusterrun.scheduler.slurm.reasons import find_reason
 
     return find_reason(job.reason)
 
@@ -271,7 +271,7 @@ def _expected(job: JobStatus, now: float) -> str:
     """Return Slurm's estimate of a pending job's start; empty if the job cannot start by itself, as a held one."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
         return ""
-    from clusterrun.reasons import Starts
+    from clusterrun.scheduler.slurm.reasons import Starts
 
     text = f"Slurm expects the job to start at {_moment(job.started, now)}"
     return text if (reason := _reason(job)) is None or reason.starts is Starts.ALONE else ""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.records import progress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep

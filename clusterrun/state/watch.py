@@ -13,13 +13,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from clusterrun.job import MAY_RETURN, Outcome
+from clusterrun.base.job import MAY_RETURN, Outcome
+from clusterrun.base.units import plural
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.cache import FRESH
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
 from clusterrun.state.reconcile import Listing, RunState
-from clusterrun.terminal.units import plural
+from clusterrun.system.plain_files import written_at
 
 BELIEVED_AFTER = 20.0
 """Seconds for which a run must be unknown or lost, while the scheduler answers, before a watch ends."""
@@ -155,7 +156,7 @@ def records_changed_at(run: RunRecord) -> float:
     if run.job_id is None or (folders and (folders[-1] / "end.json").exists()):
         return math.inf
     paths = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
-    return max(run_record.written_at(path) for path in [*paths, *(folder / "start.json" for folder in folders[-1:])])
+    return max(written_at(path) for path in [*paths, *(folder / "start.json" for folder in folders[-1:])])
 
 
 def _is_doubtful(state: RunState) -> bool:

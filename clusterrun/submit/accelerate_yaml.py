@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import is_file
-from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit.launcher_options import Option, Table, Typed
 from clusterrun.system import shell

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.containers import APPTAINER, PYXIS, is_file_name
 from clusterrun.jobspec.spec import JobSpec, Script
 from clusterrun.system import shell

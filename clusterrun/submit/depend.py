@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.request import Request

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 
 _MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.jobspec.fields import NAME_BYTES, Value
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.submit.depend import AFTER_OK, depend

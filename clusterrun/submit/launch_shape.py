@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
 from clusterrun.submit.launchers import Launch
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True)

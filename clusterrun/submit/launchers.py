@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, is_own_variable
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.launcher_options import LAUNCHERS, Typed, parse_options

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.system import shell
 

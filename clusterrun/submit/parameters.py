@@ -8,8 +8,8 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterrun.errors import RequestError
-from clusterrun.job import parse_tasks
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import parse_tasks
 from clusterrun.jobspec.fields import check_text
 
 MOST = 10_000

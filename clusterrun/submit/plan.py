@@ -10,23 +10,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.config.profiles import ENVIRONMENT
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
 from clusterrun.jobspec.spec import JobSpec, Task
-from clusterrun.records.ownership import one_cluster
+from clusterrun.records.identity import find_identity, new_identity
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import find_base, state_folder
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.submit import notify_target, protocol
+from clusterrun.scheduler.local import processes
+from clusterrun.submit import notify_target
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.containers import with_container
-from clusterrun.submit.identity import find_identity, new_identity
+from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
-
-WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 
 class Plan(NamedTuple):
@@ -103,7 +102,7 @@ def plan(
         tasks_per_node=spec.workers_per_node,
         shared=spec.shared,
         sources={name: (value.value, value.source) for name, value in spec.sources.items()},
-        submissions=(SubmissionRecord(token=token, at=int(at), submitter=protocol.submitter()),),
+        submissions=(SubmissionRecord(token=token, at=int(at), submitter=processes.submitter()),),
     )
     submission = Submission(
         run_id=run_id,

@@ -16,14 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
-from clusterrun.job import JobId, JobStatus
-from clusterrun.records import claims, run_record, sweeps
-from clusterrun.records.ownership import JobIndex, one_cluster
+from clusterrun.base.errors import Ambiguous, NotDelivered, Refused, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, one_cluster
+from clusterrun.records import claims, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.scheduler.local import processes
 
 #: Seconds to retry a request that was not delivered.
 KEEP_SENDING = 90.0
@@ -32,9 +30,6 @@ KEEP_QUERYING = 120.0
 #: A job counts as absent after this many complete answers over at least this many seconds (Slurm's default
 #: MessageTimeout): an interrupted sbatch may still be in the controller's queue.
 EMPTY_ANSWERS, EMPTY_SECONDS = 3, 10.0
-#: Seconds after which an abandoned submission without a job counts as never delivered: twice the lifetime of an
-#: orphaned sbatch. On another host we cannot see the submitter, so we wait as long as the protocol may take.
-SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
 
 
 class Clock(NamedTuple):
@@ -202,41 +197,3 @@ def choose_job(
         with contextlib.suppress(SchedulerError):  # best effort: the claim makes a copy harmless
             scheduler.cancel(extra)
     return chosen
-
-
-def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
-    """Update a submission whose submitter is gone, from a scheduler answer, and return the record.
-
-    The submission is recorded as accepted or as not submitted, or stays as it is. A task of a sweep whose file shows
-    that its array was never sent is not submitted, without any answer. A submission recorded as not
-    submitted may still be accepted later.
-    """
-    submission = record.submission
-    if submission.state == run_record.ACCEPTED or submitter_is_alive(submission.submitter):
-        return record
-    claim, job = claims.claim_of(record), jobs.own(record)
-    if claim is not None:
-        return store.commit(record, submission.job(claim.job), claim.cluster)
-    if job is not None:
-        return store.commit(record, submission.job(job.id.base))
-    number = sweeps.job_of(record) if submission.task is not None else ""
-    if number:
-        return store.commit(record, submission.job(number))
-    here = submission.submitter[0] == os.uname().nodename
-    settled = answered and now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
-    never_sent = number is None and (here or not submission.submitter[1])  # a command of another host may live
-    if submission.state == run_record.SUBMITTING and (settled or never_sent):
-        return store.save_submission(record, replace(submission, state=run_record.NOT_SUBMITTED))
-    return record
-
-
-def submitter() -> tuple[str, int, int]:
-    """This process as a record names it: host, pid, start time in clock ticks since boot."""
-    me = processes.find_process(os.getpid())
-    return os.uname().nodename, os.getpid(), me.start if me else 0
-
-
-def submitter_is_alive(who: tuple[str, int, int]) -> bool:
-    """Return whether the submitting process is alive on this host."""
-    host, pid, start = who
-    return host == os.uname().nodename and start != 0 and processes.is_alive(pid, start)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, NoSuchJob
-from clusterrun.job import LOCAL
+from clusterrun.base.errors import Ambiguous, NoSuchJob
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.records import run_record
-from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
 from clusterrun.system import shell
@@ -34,7 +34,7 @@ def recover(
     of_sweep = run.submission.task is not None or (run.scheduler == LOCAL and bool(run.sweep))
     if run.submission.state == run_record.ACCEPTED and not of_sweep:
         return run
-    if run.submission.state != run_record.ACCEPTED and protocol.submitter_is_alive(run.submission.submitter):
+    if run.submission.state != run_record.ACCEPTED and processes.submitter_is_alive(run.submission.submitter):
         raise Ambiguous(
             f"run {run.run_id} is already being submitted by another command", hint="wait for that command to end"
         )
@@ -52,7 +52,7 @@ def recover(
         job = protocol.find_job(scheduler, [run], protocol.Clock(), notify)
         if job is not None:
             return store.commit(run, job, one_cluster(scheduler.cluster))
-        mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
+        mine = replace(run.submission, state=run_record.SUBMITTING, submitter=processes.submitter())
         run = store.save_submission(run, mine)
         return protocol.submit(store, scheduler, run, rebuild_submission(run, logs, environ), notify=notify)
 

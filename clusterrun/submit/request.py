@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.errors import CommandError, RequestError, nearest
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import CommandError, RequestError
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
-from clusterrun.errors import NoSuchJob, RequestError
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records import run_record

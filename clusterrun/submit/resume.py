@@ -7,17 +7,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import JobSpec, Task, load_spec
 from clusterrun.records import run_record
+from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
-from clusterrun.submit.identity import new_token
-from clusterrun.submit.plan import WORKER, LocalContext, current_umask
+from clusterrun.submit.job_python import WORKER
+from clusterrun.submit.plan import LocalContext, current_umask
 from clusterrun.submit.recover import rebuild_submission
 from clusterrun.submit.snapshot import saved_spec
 
@@ -40,7 +42,7 @@ def resume(
         saved = saved_spec(run, spec, notify)
         token, at = new_token(), max(int(time.time()), run.submission.at + 1)
         script = f"script-{token[:8]}.sh"
-        one = SubmissionRecord(token=token, at=at, submitter=protocol.submitter(), script=script)
+        one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), script=script)
         run = replace(run, submissions=(*run.submissions, one))
         places = Places(workdir, logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)

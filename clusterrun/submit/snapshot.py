@@ -8,17 +8,18 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
+from clusterrun.base.units import format_bytes
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script
 from clusterrun.records import code_store
 from clusterrun.records.code_store import TooLarge
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import DIFF, RECORD, Snapshot, load_snapshot, tree_of
 from clusterrun.records.store import Store
-from clusterrun.submit import staged_environment, work_tree
+from clusterrun.submit import staged_environment
 from clusterrun.submit.plan import Plan
-from clusterrun.submit.work_tree import WorkTree
-from clusterrun.terminal.units import format_bytes
+from clusterrun.system import work_tree
+from clusterrun.system.work_tree import WorkTree
 
 _SHOWN = 3  # submodules in a line
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from clusterrun.errors import CommandError, RequestError
+from clusterrun.base.errors import CommandError, RequestError
+from clusterrun.base.units import format_bytes
 from clusterrun.records.cleaning import CACHE
 from clusterrun.submit.environments import find_environment
 from clusterrun.submit.plan import Plan
 from clusterrun.system import safe_files, shell
 from clusterrun.system.safe_files import RECORDS
-from clusterrun.terminal.units import format_bytes
 
 RECORD, ARCHIVE = "environment.json", "environment.tar.gz"
 _TIMEOUT = 3600.0

@@ -9,22 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from clusterrun.errors import RequestError
-from clusterrun.job import LOCAL
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
 from clusterrun.records import run_record
+from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.scheduler import SlurmCommands
+from clusterrun.scheduler.local import processes
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
-from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
-from clusterrun.submit.identity import new_token
+from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
-from clusterrun.submit.plan import WORKER, Plan, current_umask
+from clusterrun.submit.plan import Plan, current_umask
 from clusterrun.submit.request import SubmitArgs
 
 #: Slurm's default of MaxArraySize, if the controller does not answer.
@@ -162,7 +163,7 @@ def _plan(base: Plan, task: TaskOfSweep, run_id: str, token: str, sweep: str) ->
     old, at = base.submission, base.record.at
     places = Places(old.workdir, old.logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token, not local), places, local=local)
-    one = SubmissionRecord(token=token, at=at, submitter=protocol.submitter(), task=None if local else task.index)
+    one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), task=None if local else task.index)
     record = replace(
         base.record, run_id=run_id, run_dir=run_dir, sweep=sweep, submissions=(one,),
         what=spec.work.name if isinstance(spec.work, Task) else describe(spec),

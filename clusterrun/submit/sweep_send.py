@@ -12,17 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from clusterrun.errors import Ambiguous, NoSuchJob, NotDelivered, Refused, RequestError
-from clusterrun.job import LOCAL, JobId
+from clusterrun.base.errors import Ambiguous, NoSuchJob, NotDelivered, Refused, RequestError
+from clusterrun.base.job import LOCAL, JobId, one_cluster
+from clusterrun.base.units import plural
 from clusterrun.records import run_record, sweeps
-from clusterrun.records.ownership import one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.records.sweeps import Sweep
 from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
-from clusterrun.terminal.units import plural
 
 Notify = Callable[[str], None]
 
@@ -140,7 +140,7 @@ def recover_sweep(
 
 def _begin(store: Store, run: RunRecord) -> RunRecord:
     """Record that this process submits a run."""
-    mine = replace(run.submission, state=run_record.SUBMITTING, submitter=protocol.submitter())
+    mine = replace(run.submission, state=run_record.SUBMITTING, submitter=processes.submitter())
     return store.save_submission(run, mine)
 
 

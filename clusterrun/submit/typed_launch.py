@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterrun.base.errors import RequestError
 from clusterrun.config.files import is_file
-from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.submit.launch_shape import Values, format_line, format_options, job_options, refused_line

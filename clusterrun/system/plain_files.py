@@ -46,3 +46,11 @@ def _open(path: Path, *, trusted: bool) -> int:
     if trusted and owner not in (os.getuid(), 0):
         raise PermissionError(errno.EPERM, f"the link belongs to {user_name(owner)}", str(path))
     return os.open(path, flags)
+
+
+def written_at(path: Path) -> float:
+    """Return when a file was last written, in epoch seconds; 0 if it is missing or not accessible."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

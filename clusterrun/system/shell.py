@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 
 #: Seconds to wait for a Slurm command: three times Slurm's default MessageTimeout. The command itself gives up
 #: earlier, so a longer silence means a hung file system or wrapper.

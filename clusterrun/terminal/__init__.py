@@ -1,1 +1,1 @@
-"""Printing: tables, units, and text made safe for a terminal."""
+"""Printing: tables, and text made safe for a terminal."""

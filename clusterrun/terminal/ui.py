@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TextIO
 
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.tables import Column, cut, fit
 

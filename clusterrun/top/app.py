@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import DataTable, Footer, Static
 
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import LIST_COLUMNS, handle

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import LOCAL, Outcome
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LogRequest

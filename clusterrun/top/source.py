@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterrun.errors import RequestError
-from clusterrun.job import Outcome
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import HELD, Outcome
 from clusterrun.logs.files import Source
 from clusterrun.records import progress, rank_records, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.scheduler.slurm.scontrol import HELD
 from clusterrun.state.filters import arrange
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row

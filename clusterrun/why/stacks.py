@@ -13,13 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from clusterrun.errors import CommandError
-from clusterrun.job import JobId
+from clusterrun.base.errors import CommandError
+from clusterrun.base.job import JobId
+from clusterrun.base.units import plural
 from clusterrun.records.progress import RankProgress
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.scheduler.slurm.srun import inside_argv
 from clusterrun.system import shell
-from clusterrun.terminal.units import plural
 
 MOST_NODES = 32  # with one srun each; the ranks of other nodes are left out
 _MOST_FRAMES = 20

@@ -8,10 +8,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .errors import WorkerError
 
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
+ANSWER_S = 10.0  # for one Slurm command
+UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
 LOG_TAIL = 16_384  # bytes of the log in which Slurm's reason is looked for
 # Slurm's line in the batch script's log. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
 CANCELLED = re.compile(
@@ -21,10 +24,27 @@ CANCELLED = re.compile(
 )
 
 
-def show_job(job_id: str, limit: float = 10.0) -> dict[str, str]:
+class Reply(NamedTuple):
+    """The end of a Slurm command; `status` is None if it did not answer in time."""
+
+    status: int | None
+    text: str
+
+    @property
+    def is_silence(self) -> bool:
+        """Whether it is not known what the controller did."""
+        return self.status is None or (self.status != 0 and any(words in self.text for words in UNREACHABLE))
+
+
+def show_job(job_id: str, limit: float = ANSWER_S) -> dict[str, str]:
     """Return the fields of `scontrol show job`; none if Slurm does not answer within `limit` seconds."""
     text = _output(["scontrol", "show", "job", "-o", job_id], limit)
     return dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(\S*)", text))
+
+
+def restarts(facts: dict[str, str]) -> int:
+    """Return how often Slurm has started the job again, by the fields of `show_job`."""
+    return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
 
 
 def script_of(job_id: str) -> str:
@@ -40,6 +60,26 @@ def end_time(job: dict[str, str]) -> str:
         return str(int(time.mktime(time.strptime(job.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S"))))
     except (ValueError, OverflowError):
         return ""
+
+
+def run_command(command: list[str]) -> Reply:
+    """Run a Slurm command for at most ANSWER_S, and return its end with what it printed."""
+    try:
+        done = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, env=clean(), cwd="/"
+        )
+    except subprocess.TimeoutExpired:
+        return Reply(None, "Slurm is not responding")
+    except OSError as error:
+        return Reply(1, f"{error.filename}: {error.strerror}")
+    return Reply(done.returncode, (done.stdout + done.stderr).decode(errors="replace").strip())
+
+
+def clean() -> dict[str, str]:
+    """Return the environment for a new job: without the variables of this one."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+    prefixes = ("SLURM", "SBATCH_", "SRUN_", "SQUEUE_", "SCONTROL_", "PMI", "PMIX", "CLUSTERRUN_", "CR_")
+    return {k: v for k, v in os.environ.items() if k in kept or not k.startswith(prefixes)}
 
 
 def node_names() -> list[str]:

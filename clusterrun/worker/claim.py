@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .end_records import write_text
+from .attempt_files import write_text
 from .errors import WorkerError
 
 ALREADY_RUNS = 75

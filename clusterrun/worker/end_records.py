@@ -6,7 +6,6 @@ VERSION; a new key does not.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import time
@@ -14,26 +13,16 @@ import traceback
 from collections.abc import Collection
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .rank_slots import RankSlot
+from .attempt_files import sync_folder, write_json, write_temporary
+from .rank_slots import RankSlot
 
 VERSION = 1
+SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
+HANG = "hang.json"
 LONGEST_ERROR = 500  # characters
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file atomically, as seen from any node; a link in its place is replaced too. Raises OSError."""
-    temporary = _write_temporary(path, text)
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def write_json(path: Path, document: dict[str, Any]) -> None:
-    """Replace a JSON file, as write_text does."""
-    write_text(path, json.dumps(document))
 
 
 def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
@@ -108,7 +97,7 @@ def claim_first_failure(
         "time": time.time(),
     }
     target = folder / FIRST_FAILURE
-    temporary = _write_temporary(target, json.dumps(document))
+    temporary = write_temporary(target, json.dumps(document))
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -122,7 +111,7 @@ def claim_first_failure(
             return False
     finally:
         os.unlink(temporary)
-    _sync_folder(folder)
+    sync_folder(folder)
     return True
 
 
@@ -155,6 +144,15 @@ def has_failed(folder: Path) -> bool:
     return (folder / FIRST_FAILURE).exists()
 
 
+def read_hang(folder: Path) -> dict[str, Any]:
+    """Return why the watchdog ended the launch of this folder; empty if it did not."""
+    try:
+        found = json.loads((folder / HANG).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def describe_error(error: BaseException) -> str:
     """Return an exception in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -172,40 +170,3 @@ def locate(trace: TracebackType | None) -> tuple[str | None, int | None]:
 
 def _is_library(filename: str) -> bool:
     return "site-packages" in filename or filename.startswith(os.path.dirname(os.__file__) + os.sep)
-
-
-def file_mode(folder: Path) -> int:
-    """Return the mode of our files in a folder: 0600, or 0640 where the folder's group may read. Raises OSError.
-
-    The umask does not count; it is for the files of the user's own code.
-    """
-    return 0o600 | (os.stat(folder).st_mode & 0o040)
-
-
-def create(path: Path) -> int:
-    """Create a file for writing, replacing an existing one; return its descriptor. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    mode = file_mode(path.parent)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    os.fchmod(descriptor, mode)
-    return descriptor
-
-
-def _write_temporary(path: Path, text: str) -> Path:
-    temporary = path.parent / f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp"
-    with open(create(temporary), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass  # some network file systems do not support it on folders
-    finally:
-        os.close(descriptor)

@@ -1,9 +1,11 @@
-"""The worker's error class: a message for the user and an exit status."""
+"""The worker's error class, a message for the user and an exit status; and a line in the job's error log."""
 
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 
 
 class WorkerError(Exception):
@@ -21,3 +23,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'X'?)` for the known name nearest to `name`, or an empty string."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" (did you mean {match[0]!r}?)" if match else ""
+
+
+def say(text: str) -> None:
+    """Print one line into the job's error log."""
+    with suppress(OSError):
+        print(f"clusterrun: {text}", file=sys.stderr, flush=True)

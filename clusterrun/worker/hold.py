@@ -13,19 +13,17 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import batch_host, end_records, epoch
-from .requeue import run_command
-from .watchdog import read_hang
-
-if TYPE_CHECKING:
-    from .supervisor import Job
+from .attempt_files import write_json
+from .batch_host import run_command
+from .errors import say
+from .job import Job
 
 HOLD = "hold.json"
 POLL_S = 2.0
 AFTER_S = 60.0  # between the end of the hold and that of the time limit: the hold ends first
-NO_FAILURE = (0, 85, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
+NO_FAILURE = (0, end_records.SAVED, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
 
 
 def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
@@ -34,7 +32,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     Does nothing without that option, for a job that Slurm ends or that runs again, and before its ranks started.
     """
     options = job.options
-    is_over = was_terminated or job.requeue.runs_again or options.ended is not None or status in NO_FAILURE
+    is_over = was_terminated or job.runs_again or options.ended is not None or status in NO_FAILURE
     if is_over or not options.hold_time or not _is_newest():
         return
     ended = threading.Event()
@@ -55,10 +53,8 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
     is_written = False
     with suppress(OSError):
-        end_records.write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
+        write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
         is_written = True
-    from .supervisor import say
-
     at = time.strftime("%H:%M", time.localtime(until))
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")
     say(f"to open a shell on a held node: {shell}")
@@ -69,7 +65,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
 
 def failed_node(attempt_dir: Path) -> str:
     """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
-    if node := read_hang(attempt_dir).get("node"):
+    if node := end_records.read_hang(attempt_dir).get("node"):
         return str(node)
     with suppress(OSError, ValueError, AttributeError):
         return str(json.loads((attempt_dir / end_records.FIRST_FAILURE).read_bytes()).get("node") or "")

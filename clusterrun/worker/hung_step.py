@@ -10,13 +10,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import probe as processes
-
-if TYPE_CHECKING:
-    from .stall import RankMark
-    from .supervisor import Job
+from .job import Job
+from .stall import RankMark
 
 PROBE_S = 8.0  # a node that was lost does not answer
 PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)

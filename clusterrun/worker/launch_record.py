@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from . import end_records
-from .requeue import SAVED
+from .attempt_files import write_json
 from .restart import LaunchEnd
 
 #: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
@@ -37,14 +37,14 @@ class LaunchRecord:
         self._document |= {
             "ended": time.time(),
             "status": end.status,
-            "cause": end.cause if end.status not in (0, SAVED) else "",
+            "cause": end.cause if end.status not in (0, end_records.SAVED) else "",
             **{key: end.progress.get(key) for key in PROGRESS},
         }
         self._write()
 
     def _write(self) -> None:
         with suppress(OSError):
-            end_records.write_json(self._path, self._document)
+            write_json(self._path, self._document)
 
 
 def _log_sizes() -> list[int] | None:

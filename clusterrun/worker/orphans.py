@@ -20,7 +20,6 @@ from .claim import JobIdentity
 ALIVE = "supervisor.alive"
 CLAIM = "abandoned"
 INTERVALS = 30  # heartbeats of a rank, without one of the supervisor
-COMMAND_S = 10.0  # as requeue.ANSWER_S
 CLAIM_S = 120.0  # a claim is older only if its rank was killed
 
 
@@ -66,11 +65,10 @@ def end_job(job: str, restart: int, reason: str) -> bool:
 
     Nothing is done to a start that is over. A command without an answer may have been carried out.
     """
-    from .batch_host import show_job
-    from .requeue import restarts, run_command
+    from .batch_host import ANSWER_S, restarts, run_command, show_job
 
     for command, done in ((["scontrol", "requeue", job], "requeued"), (["scancel", job], "cancelled")):
-        facts = show_job(job, COMMAND_S)
+        facts = show_job(job, ANSWER_S)
         if not facts:
             return False
         if facts.get("JobState") != "RUNNING" or restarts(facts) > restart:

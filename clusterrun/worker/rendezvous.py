@@ -155,7 +155,7 @@ def _append(path: Path, line: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.fchmod(descriptor, 0o600 | (os.stat(path.parent).st_mode & 0o040))  # as in end_records.create
+        os.fchmod(descriptor, 0o600 | (os.stat(path.parent).st_mode & 0o040))  # as in attempt_files.create
         os.write(descriptor, line)
     finally:
         os.close(descriptor)

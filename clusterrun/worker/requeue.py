@@ -9,33 +9,29 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import signal
-import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from . import batch_host, end_records, successor
+from .attempt_files import write_json
+from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
+from .end_records import SAVED
+from .errors import say
+from .job import Job
 from .rank_slots import Records
+from .termination import Termination
 
-if TYPE_CHECKING:
-    from .supervisor import Job
-    from .termination import Termination
-
-SAVED = 85
 PREEMPTED, CANCELLED = "preempted", "the user cancelled the job"
 REQUEUED = "JOB REQUEUE"  # Slurm's words in the log of a job that was requeued
-ANSWER_S = 10.0  # for one Slurm command
 HURRY_S = 20.0  # SIGKILL follows SIGTERM after KillWait, 30 s by default
 CONTROLLER_PAUSE_S = 5.0
 PATIENCE_S = 600.0  # for a controller that is being restarted, while the job still has its nodes
 WARNED_EARLY_S = 90.0  # Slurm sends the signal of --signal up to a minute early
 WARNING_S = 60  # before the limit, if --signal names no time
 SHORT_STARTS, SHORT_S = 3, 30.0  # as many such starts in a row end a chain: something ends them at once
-UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
 # It starts a requeued job at once: Slurm would wait for the job's old credential to expire, two minutes by default.
 START = (
     "for n in 1 2 3 4 5 6 7 8 9 10; do state=$(squeue -h -j {job} -o '%T %r');"
@@ -44,24 +40,11 @@ START = (
 )
 
 
-class Reply(NamedTuple):
-    """The end of a Slurm command; `status` is None if it did not answer in time."""
-
-    status: int | None
-    text: str
-
-    @property
-    def is_silence(self) -> bool:
-        """Whether it is not known what the controller did."""
-        return self.status is None or (self.status != 0 and any(words in self.text for words in UNREACHABLE))
-
-
 class Requeue:
     """Decides whether this job runs again after its ranks have ended, and sees to it."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.runs_again = False
         self._lock = threading.Lock()
         self._at_term: threading.Thread | None = None
         self._limited_by_total = False
@@ -101,8 +84,8 @@ class Requeue:
         if came:
             if self._at_term is not None:
                 self._at_term.join(HURRY_S)
-            return SAVED if self.runs_again and status in (0, SAVED) else status
-        if self.runs_again:
+            return SAVED if self.job.runs_again and status in (0, SAVED) else status
+        if self.job.runs_again:
             return SAVED
         signals = received_signals(self.job.records[1])
         ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
@@ -142,18 +125,18 @@ class Requeue:
         caller has them: few commands fit into KillWait, so the requeue comes before all that can wait.
         """
         with self._lock:
-            if self.runs_again:
+            if self.job.runs_again:
                 return True
             facts = self._show(HURRY_S) if facts is None else facts
             if restarts(facts) > self.job.identity.restart:  # Slurm or the script has requeued it
-                self.runs_again, self.job.due = True, REQUEUED
+                self.job.runs_again, self.job.due = True, REQUEUED
                 return True
             if exclude and facts.get("JobState", "RUNNING") != "RUNNING":  # the user has cancelled it
                 return False
             refused, is_silence = self._requeue()
             next_job = ""
             if refused and not is_silence and not self._is_cancelled():  # after a silence it may be in the queue
-                next_job, refused = successor.submit(self.job)
+                next_job, refused = successor.submit(self.job, self.used_seconds)
             if not refused and self._is_cancelled():  # meanwhile: scancel may have come before the requeue
                 run_command(["scancel", next_job or self.job.identity.job_id])
                 refused = CANCELLED
@@ -162,7 +145,7 @@ class Requeue:
                     f"{why}: the job cannot run again ({refused}); continue with: clusterrun resume {self.job.name}"
                 )
                 return False
-            self.runs_again = True
+            self.job.runs_again = True
             self.job.due = "" if next_job else REQUEUED
             how = f"job {next_job} continues the run" if next_job else "the job was requeued"
             if exclude and not next_job:
@@ -176,7 +159,7 @@ class Requeue:
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
-                end_records.write_json(self.job.attempt_dir / "requeue.json", document)
+                write_json(self.job.attempt_dir / "requeue.json", document)
             return True
 
     def _after_term(self) -> None:
@@ -267,8 +250,6 @@ class Requeue:
             time.sleep(1)
 
     def _say(self, text: str) -> None:
-        from .supervisor import say
-
         say(f"job {self.job.name}: {text}")
 
 
@@ -316,28 +297,3 @@ def _is_preempted(facts: dict[str, str]) -> bool:
         return False
     # at the end of the grace time Slurm sets both times, at a scancel before it the EndTime (22.05, 24.11, 26.05)
     return facts.get("JobState") != "COMPLETING" or facts.get("EndTime", at) == at
-
-
-def restarts(facts: dict[str, str]) -> int:
-    """Return how often Slurm has started the job again, by the fields of `show_job`."""
-    return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0
-
-
-def run_command(command: list[str]) -> Reply:
-    """Run a Slurm command for at most ANSWER_S, and return its end with what it printed."""
-    try:
-        done = subprocess.run(
-            command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_S, env=clean(), cwd="/"
-        )
-    except subprocess.TimeoutExpired:
-        return Reply(None, "Slurm is not responding")
-    except OSError as error:
-        return Reply(1, f"{error.filename}: {error.strerror}")
-    return Reply(done.returncode, (done.stdout + done.stderr).decode(errors="replace").strip())
-
-
-def clean() -> dict[str, str]:
-    """Return the environment for a new job: without the variables of this one."""
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-    prefixes = ("SLURM", "SBATCH_", "SRUN_", "SQUEUE_", "SCONTROL_", "PMI", "PMIX", "CLUSTERRUN_", "CR_")
-    return {k: v for k, v in os.environ.items() if k in kept or not k.startswith(prefixes)}

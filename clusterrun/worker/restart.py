@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .end_records import read_hang
 from .rank_slots import Records
-from .watchdog import read_hang
 
 NEVER_AGAIN = {2: "the request is invalid", 93: "the program exited with status 93 (do not restart)"}
 TERMINATED = 143

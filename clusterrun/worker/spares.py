@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from . import batch_host, hung_step
-from .errors import WorkerError
-from .watchdog import read_hang
-
-if TYPE_CHECKING:
-    from .supervisor import Job
+from .end_records import read_hang
+from .errors import WorkerError, say
+from .job import Job
+from .requeue import Requeue
 
 
 def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
@@ -30,8 +28,6 @@ def _without_draining(usable: list[str], most: int) -> list[str]:
     """Return the nodes without at most that many that are being drained; the first one has the rendezvous."""
     draining = [node for node in batch_host.draining_nodes() if node in usable[1:]][:most]
     if draining:
-        from .supervisor import say
-
         say(f"nodes not used in the next launch (drained or down): {' '.join(draining)}")
     return [node for node in usable if node not in draining]
 
@@ -50,13 +46,13 @@ def can_replace(job: Job, lost: set[str]) -> bool:
     return bool(job.options.max_restarts > 0 and len(left) >= job.options.nodes)
 
 
-def requeue_without(job: Job, lost: set[str]) -> bool:
+def requeue_without(job: Job, requeue: Requeue, lost: set[str]) -> bool:
     """Requeue the job, if it allows that, so that Slurm gives it other nodes; return whether it runs again."""
     if not job.options.requeue:
         return False
     nodes, cause = ",".join(sorted(lost)), str(read_hang(job.attempt_dir).get("cause", ""))
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
-    again = job.requeue.leave(f"no answer from {nodes}", exclude=nodes, evidence=cause)
+    again = requeue.leave(f"no answer from {nodes}", exclude=nodes, evidence=cause)
     if not again:
         signal.signal(signal.SIGTERM, before)
     return again

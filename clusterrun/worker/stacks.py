@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .end_records import create
+from .attempt_files import create
 
 REQUEST = "hang_request.json"
 

@@ -6,6 +6,7 @@ when its input ends. It is started before the ranks, since Slurm starts no step 
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
@@ -15,13 +16,9 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import batch_host
-from .errors import WorkerError
-
-if TYPE_CHECKING:
-    from .supervisor import Job
+from .errors import WorkerError, say
 
 RECORD = "environment.json"
 SHOWN = "CLUSTERRUN_STAGED"  # the line for the table of ranks
@@ -65,18 +62,16 @@ class StagedEnvironment:
         names = ("VIRTUAL_ENV", "CONDA_PREFIX")
         return {name: self.prefix for name in names if os.environ.get(name, "").rstrip("/") == sys.prefix}
 
-    def stage(self, job: Job) -> None:
+    def stage(self, options: argparse.Namespace, run_dir: Path, job_id: str) -> None:
         """With --stage-env copy it to all nodes of the job; if that fails, say why, and the ranks use it in place."""
-        if not job.options.stage_env:
+        if not options.stage_env:
             return
-        from .supervisor import say
-
         try:
-            archive = _find_archive(job.run_dir)
+            archive = _find_archive(run_dir)
             before, began = _import_time(sys.executable), time.monotonic()
             nodes = batch_host.node_names()
-            folder = _choose_folder(job)
-            self._copy(archive, folder, len(nodes), bool(job.options.spare_nodes))
+            folder = _choose_folder(job_id)
+            self._copy(archive, folder, len(nodes), bool(options.spare_nodes))
             took = time.monotonic() - began
             after = _import_time(folder + sys.executable.removeprefix(sys.prefix))
             if after == UNKNOWN != before:
@@ -159,10 +154,10 @@ def _find_archive(run_dir: Path) -> Path:
     return archive
 
 
-def _choose_folder(job: Job) -> str:
+def _choose_folder(job_id: str) -> str:
     """Return a new name in the nodes' folder for temporary files."""
     base = os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only the parent of a new folder
-    return f"{os.path.abspath(base)}/clusterrun-env-{job.identity.job_id}-{os.urandom(8).hex()}"
+    return f"{os.path.abspath(base)}/clusterrun-env-{job_id}-{os.urandom(8).hex()}"
 
 
 def _import_time(python: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import select
 import subprocess
@@ -9,16 +10,11 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from . import batch_host, saved_code, spares
 from .errors import WorkerError
+from .job import Job
 from .watchdog import progress_interval
-
-if TYPE_CHECKING:
-    import argparse
-
-    from .supervisor import Job
 
 RENDEZVOUS_S = 60.0
 NAMED = 32  # nodes in a line of the log

@@ -13,12 +13,11 @@ import re
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from . import end_records
-
-if TYPE_CHECKING:
-    from .supervisor import Job
+from .attempt_files import write_json, write_text
+from .batch_host import clean
+from .job import Job
 
 SUBMIT_S = 30.0
 JOB_ID = re.compile(r"^([1-9][0-9]{0,17})(?:;([A-Za-z0-9_.-]{1,64}))?$", re.MULTILINE)
@@ -26,10 +25,11 @@ TOTAL_TIME = re.compile(r"^(CR_OPTIONS=\(.*--total-time )\d+", re.MULTILINE)
 DEPENDENCY = re.compile(r"^#SBATCH --dependency=.*\n", re.MULTILINE)
 
 
-def submit(job: Job) -> tuple[str, str]:
+def submit(job: Job, used_seconds: float) -> tuple[str, str]:
     """Submit the same script with a new token; return the job's id, and why there is none.
 
-    A submission that Slurm does not confirm stays recorded: `clusterrun status` looks its job up.
+    `used_seconds` of --total-time are used up. A submission that Slurm does not confirm stays recorded:
+    `clusterrun status` looks its job up.
     """
     submissions = job.run_dir / "submissions"
     try:
@@ -39,22 +39,20 @@ def submit(job: Job) -> tuple[str, str]:
         script = job.run_dir / f"script-{token[:8]}.sh"
         text = (job.run_dir / Path(str(old.get("script", "script.sh"))).name).read_text()
         text = DEPENDENCY.sub("", text).replace(job.token, token).replace(f".{job.token[:8]}", f".{token[:8]}")
-        left = max(1, int(job.options.total_time - job.requeue.used_seconds))
+        left = max(1, int(job.options.total_time - used_seconds))
         text = text.replace("/train_%A_%a.", "/train_%j.")  # the next job of an array's task is no task
         text = TOTAL_TIME.sub(rf"\g<1>{left}", text)
         new = {**old, "token": token, "script": script.name, "state": "submitting", "job_id": "", "log_start": [0, 0],
                "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
                "task": None, "cancel_asked": 0, "final": None}  # fmt: skip
-        end_records.write_text(script, text)
-        end_records.write_json(submissions / f"{token}.json", new)
+        write_text(script, text)
+        write_json(submissions / f"{token}.json", new)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return "", f"the record of the new job cannot be written: {error}"
     return _send(job, script, spec, submissions / f"{token}.json", new)
 
 
 def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[str, Any]) -> tuple[str, str]:
-    from .requeue import clean
-
     after = f"--dependency=afterany:{job.identity.job_id}"  # its ranks may still be saving
     command = ["sbatch", "--parsable", after, *map(str, spec.get("sbatch_args") or ()), "--", str(script)]
     folder = str(spec.get("workdir") or Path.cwd())
@@ -73,7 +71,7 @@ def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[
         job_id, cluster = found[0]
         new |= {"state": "accepted", "job_id": job_id, "cluster": cluster or new.get("cluster", "")}
         with contextlib.suppress(OSError):  # else `clusterrun status` finds the job by its token
-            end_records.write_json(record, new)
+            write_json(record, new)
         return job_id, ""
     text = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0 or "timed out" in text or "Connection" in text:

@@ -11,173 +11,36 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 
-from . import batch_host, claim, end_records, hold, rank_slots, requeue, restart, spares, step
-from .claim import JobIdentity, listed
+from . import batch_host, end_records, hold, rank_slots, requeue, restart, spares, step
+from .attempt_files import write_text
 from .distenv import NODES
-from .errors import WorkerError
-from .launch_record import LaunchRecord
-from .notify import Notifier
-from .rank_slots import Records
+from .end_records import SAVED
+from .errors import WorkerError, say
+from .job import Job
+from .requeue import Requeue
 from .restart import LaunchEnd
-from .staged_env import StagedEnvironment
 from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
-SAVED = 85  # stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 
-
-class Job:
-    """One start of the job: its ids and options, and what it records."""
-
-    def __init__(self, options: argparse.Namespace, umask: int) -> None:
-        environ = os.environ
-        self.options = options
-        self.umask = umask  # the user's, for the ranks
-        self.identity = JobIdentity.resolve(environ)
-        self.run_dir = Path(environ.get("CLUSTERRUN_RUN_DIR") or "")
-        self.token = environ.get("CLUSTERRUN_TOKEN") or ""
-        self.folder_mode = 0o750 if options.shared else 0o700
-        self.attempt_dir = Path()
-        self.launch = self.of_other_jobs = 0  # launches
-        self.record: LaunchRecord | None = None
-        self.workers = self.unmarked = 0
-        self.records: tuple[Records, Records] = {}, {}  # progress and ends of the ranks, read after the launch's end
-        self.due = ""  # why Slurm ends this start, if this program requested it
-        self.requeue = requeue.Requeue(self)
-        self.notifier = Notifier()
-        self.staged = StagedEnvironment()
-        self.nodes: list[str] = []  # of the launch
-        self.lost_nodes: set[str] = set()
-
-    @property
-    def name(self) -> str:
-        """The job's id with its array task."""
-        return self.identity.job_id
-
-    def begin(self, termination: Termination) -> None:
-        """Claim the run; raises WorkerError if this job may not work in its folder."""
-        self._wait_for_submission(termination)
-        claim.own_folders(self.run_dir)
-        claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
-        self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
-        self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
-        self.open_attempt(0, time.time() - self.options.elapsed)
-        end_records.write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
-
-    def open_attempt(self, launch: int, began: float | None = None) -> None:
-        """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
-        epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
-        os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
-        os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
-        self.launch, self.unmarked, self.records = launch, 0, ({}, {})
-        attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
-        self.attempt_dir = self.run_dir / "attempts" / attempt
-        with suppress(OSError):
-            self.attempt_dir.mkdir(mode=self.folder_mode)
-        try:
-            found = self.attempt_dir.lstat()
-            usable = self.attempt_dir.is_dir() and not self.attempt_dir.is_symlink() and found.st_uid == os.geteuid()
-        except OSError:
-            usable = False
-        if not usable:
-            raise WorkerError(f"cannot write {self.attempt_dir}")
-        self.record = LaunchRecord(self.attempt_dir, began or time.time())
-
-    def record_end(self, status: int, by_term: bool) -> None:
-        """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.
-
-        A failure to write it does not change the job's exit status.
-        """
-        reason = due = ""
-        if by_term and not self.options.local:
-            reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
-        with suppress(OSError):
-            end_records.write_json(
-                self.attempt_dir / "end.json",
-                {
-                    "version": end_records.VERSION,
-                    "status": status,
-                    "signal": "TERM" if by_term else "",
-                    "reason": reason,
-                    "due": self.due or due,
-                    "unmarked": self.unmarked,
-                    "cluster": self.identity.cluster,
-                    "job": self.name,
-                    "restart": self.identity.restart,
-                    "launch": self.launch,
-                    "time": int(time.time()),
-                },
-            )
-
-    def notify_end(self, status: int, cause: str) -> None:
-        """Send how this start of the job ended."""
-        if self.requeue.runs_again:
-            self.notifier.send("stopped", "the job will continue from its last checkpoint")
-        elif status == SAVED:
-            self.notifier.send("stopped", f"checkpoint saved; continue with: clusterrun resume {self.name}")
-        elif status == 0:
-            self.notifier.send("done", "all ranks have ended")
-        else:
-            self.notifier.send("failed", f"{cause}; see: clusterrun why {self.name}")
-        self.notifier.finish()
-
-    @property
-    def earlier_starts(self) -> int:
-        """How often the ranks were started before in this run; a requeue counts as one."""
-        return self.of_other_jobs + self.identity.restart + self.launch
-
-    def _wait_for_submission(self, termination: Termination) -> None:
-        """Wait until the submission's record is visible.
-
-        A script run by hand has none, so its records would describe a job that clusterrun never submitted: raises
-        WorkerError, unless CLUSTERRUN_FORCE is 1.
-        """
-        record = self.run_dir / "submissions" / f"{self.token}.json"
-        until = time.monotonic() + self.options.shown_late
-        while self.identity.job_id == "none" or not listed(record):
-            # do not wait outside a Slurm job, or in a script from `render`
-            rendered = self.token == "TOKEN"  # noqa: S105  (what `render` prints, no secret)
-            if "SLURM_JOB_ID" not in os.environ or rendered or time.monotonic() >= until:
-                self.run_dir = self._folder_by_hand()
-                return
-            if termination.came:
-                raise WorkerError("SIGTERM ended the job before the ranks were started", status=TERMINATED)
-            time.sleep(1)
-
-    def _folder_by_hand(self) -> Path:
-        if os.environ.get("CLUSTERRUN_FORCE") != "1":
-            shell, script = "bash", self.options.script
-            if Path(script).name == "slurm_script":  # Slurm's copy, which is gone after the job
-                shell, script = "sbatch", batch_host.script_of(self.identity.job_id)
-            raise WorkerError(
-                "this script was not submitted by clusterrun, so nothing was started.\n"
-                "clusterrun: hint: use 'clusterrun submit', or run this script anyway:"
-                f" CLUSTERRUN_FORCE=1 {shell} {shlex.quote(script)}",
-                status=2,
-            )
-        return Path.cwd() / ".clusterrun" / "by-hand" / self.identity.job_id
-
-
-def run(job: Job, work: Sequence[str], termination: Termination) -> int:
+def run(job: Job, work: Sequence[str], termination: Termination, again: Requeue) -> int:
     """Start the ranks, again after a failure that a new start may mend, and return the job's exit status."""
     launches: list[LaunchEnd] = []
     termination.allow()
-    job.staged.stage(job)
+    job.staged.stage(job.options, job.run_dir, job.identity.job_id)
     while True:
         termination.allow()
-        status = run_step(job, work, termination)
+        status = run_step(job, work, termination, again)
         if status in (0, SAVED) or termination.came:
             return status
         if job.options.max_restarts:
-            job.requeue.await_controller(termination)
+            again.await_controller(termination)
         lost = spares.find_lost_nodes(job, lambda: termination.came)
-        if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, lost):
+        if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, again, lost):
             return SAVED
         if not job.options.max_restarts:
             return status
@@ -197,16 +60,16 @@ def run(job: Job, work: Sequence[str], termination: Termination) -> int:
         job.open_attempt(job.launch + 1)
 
 
-def run_step(job: Job, work: Sequence[str], termination: Termination) -> int:
+def run_step(job: Job, work: Sequence[str], termination: Termination, again: Requeue) -> int:
     """Start the ranks, wait for their end, and return the exit status of the launch; raises WorkerError."""
     nodes, address = step.find_nodes(job)
     with suppress(OSError):  # only messages need the names
-        end_records.write_text(job.attempt_dir / NODES, "\n".join(nodes))
+        write_text(job.attempt_dir / NODES, "\n".join(nodes))
     facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
-    environ = step.environment(job, nodes, address, job.requeue.end_time(batch_host.end_time(facts)))
+    environ = step.environment(job, nodes, address, again.end_time(batch_host.end_time(facts)))
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
@@ -276,12 +139,6 @@ def _judge(job: Job, status: int, ranks: int) -> int:
     return SAVED if (job.attempt_dir / end_records.STOPPED).exists() else 0
 
 
-def say(text: str) -> None:
-    """Print one line into the job's error log."""
-    with suppress(OSError):
-        print(f"clusterrun: {text}", file=sys.stderr, flush=True)
-
-
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options and the work; the template writes them (jobspec/render.py)."""
     split = list(argv).index("--") if "--" in argv else len(argv)
@@ -319,7 +176,8 @@ def main(argv: Sequence[str]) -> int:
     termination = Termination()
     options, work = parse(argv)
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
-    termination.also = job.requeue.on_term
+    again = Requeue(job)
+    termination.also = again.on_term
     try:
         job.begin(termination)
     except (WorkerError, OSError) as error:
@@ -327,9 +185,9 @@ def main(argv: Sequence[str]) -> int:
         return error.status if isinstance(error, WorkerError) else 1
     status = 1
     try:
-        status = options.ended if options.ended is not None else run(job, work, termination)
+        status = options.ended if options.ended is not None else run(job, work, termination, again)
         if options.ended is None:
-            status = job.requeue.after(status, termination.came)
+            status = again.after(status, termination.came)
     except Terminated:
         status = TERMINATED
     except KeyboardInterrupt:

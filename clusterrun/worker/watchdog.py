@@ -7,7 +7,6 @@ suspected ranks are looked at on their nodes (probe.py). `hang.json` in the atte
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,19 +16,16 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from . import end_records, hung_step, losses, probe, rank_slots
+from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
+from .job import Job
 from .orphans import ALIVE
 from .stacks import REQUEST, stacks_name
 from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
-if TYPE_CHECKING:
-    from .supervisor import Job
-
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
-HANG = "hang.json"
 EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
@@ -94,7 +90,7 @@ class Watchdog:
         if self._job.options.hang_timeout == 0:
             return
         with suppress(OSError):
-            end_records.write_json(self._folder / REQUEST, {"request": 0})
+            write_json(self._folder / REQUEST, {"request": 0})
         threading.Thread(target=self._run, name="clusterrun-watchdog", daemon=True).start()
 
     def close(self, status: int) -> int:
@@ -120,7 +116,7 @@ class Watchdog:
                 self._next_round = time.monotonic() + self._pace
             if is_round and self._job.options.spare_nodes:
                 with suppress(OSError):
-                    end_records.write_json(self._folder / ALIVE, {"time": time.time()})
+                    write_json(self._folder / ALIVE, {"time": time.time()})
             try:
                 if can_judge and is_round:
                     self._look()
@@ -270,7 +266,7 @@ class Watchdog:
             "time": time.time(),
         }
         with suppress(OSError):
-            end_records.write_json(self._folder / HANG, document)
+            write_json(self._folder / end_records.HANG, document)
         self._say(cause + where)
         self.cause = cause
         self._process.kill()
@@ -282,7 +278,7 @@ class Watchdog:
             for name in names.intersection(os.listdir(self._folder)):
                 (self._folder / name).unlink(missing_ok=True)
             self._requests += 1
-            end_records.write_json(self._folder / REQUEST, {"request": self._requests})
+            write_json(self._folder / REQUEST, {"request": self._requests})
         until = time.monotonic() + self._evidence_s
         written: list[str] = []
         while True:
@@ -297,15 +293,6 @@ class Watchdog:
 
     def _newest(self) -> float:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
-
-
-def read_hang(folder: Path) -> dict[str, Any]:
-    """Return why the watchdog ended the launch of this folder; empty if it did not."""
-    try:
-        found = json.loads((folder / HANG).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import Any
 
+from clusterrun.base.errors import Ambiguous, ClusterrunError
 from clusterrun.cluster import Cluster
-from clusterrun.errors import Ambiguous, ClusterrunError
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.request import SubmitArgs
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.job import TERMINAL, JobId, JobStatus
+from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.processes import end_members, members

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 
 # What the rendered script does at TERM: wait for its step, then write the end. The step's status comes by a file, as
 # bash (5.2) forgets the status of a child that ends while a trap interrupts `wait`, and answers -1 from then on: seen.

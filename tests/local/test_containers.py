@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.scheduler.local import cancel, mark
 from clusterrun.scheduler.local.devices import Devices
 from clusterrun.scheduler.local.processes import Identity, Life

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.errors import Refused
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.scheduler.local.dependency import Verdict, parse
 
 STATES = {

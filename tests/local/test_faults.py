@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from clusterrun.errors import Refused
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.scheduler.local.jobfiles import clock
 from clusterrun.scheduler.local.processes import Identity, Life, members
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun import Cluster, Outcome
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 
 LOCAL = {"scheduler": "local", "gpus_per_node": 0, "max_running": 2}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import Refused
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.jobfiles import end_record, read_job
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.job import JobId, JobStatus
 from clusterrun.cluster import Cluster
-from clusterrun.job import JobId, JobStatus
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.squeue import _SQUEUE

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import _SACCT
@@ -33,7 +33,8 @@ def test_help_loads_almost_nothing(desk: Desk) -> None:
     found = imported("--help")
     assert "click" in found
     assert {name for name in found if name.startswith("clusterrun.")} == {
-        "clusterrun.cli", "clusterrun.cli.session", "clusterrun.cli.streams", "clusterrun.errors",
+        "clusterrun.cli", "clusterrun.cli.session", "clusterrun.cli.streams", "clusterrun.base",
+        "clusterrun.base.errors",
     }  # fmt: skip
     assert not found & {"torch", "submitit", "jinja2", "rich", "transformers", "subprocess", "dataclasses", "json"}
     assert not found & {"difflib", "shutil", "pathlib"}

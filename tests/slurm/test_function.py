@@ -8,8 +8,8 @@ import pickle
 import pytest
 from submitit.core import utils
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.scheduler.slurm.executor import load_own
 from clusterrun.worker import callable as worker_callable

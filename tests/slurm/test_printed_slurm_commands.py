@@ -6,7 +6,7 @@ import re
 import shlex
 from itertools import takewhile
 
-from clusterrun.reasons import words
+from clusterrun.scheduler.slurm.reasons import words
 from clusterrun.why.causes.select import TABLE
 from lab.cluster import Lab
 from tests.printed_commands import SLURM, in_code, in_documents

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.cluster import Cluster
-from clusterrun.errors import Ambiguous, Refused
 from clusterrun.jobspec.fields import Value
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.client import SlurmScheduler

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
-from clusterrun.job import JobId
+from clusterrun.base.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.sbatch import sbatch_error

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import Ambiguous, NotDelivered
 from clusterrun.cluster import Cluster
-from clusterrun.errors import Ambiguous, NotDelivered
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit import protocol
 from clusterrun.submit.plan import Plan

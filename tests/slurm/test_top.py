@@ -14,8 +14,8 @@ import time
 
 import pytest
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cluster import Cluster
-from clusterrun.errors import RequestError
 from clusterrun.state.reconcile import RunState
 from clusterrun.top.source import TopData
 from lab.cluster import Lab

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, NAME_BYTES
 from clusterrun.jobspec.render import Places
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from clusterrun.cli import VERBS, cli, main
-from clusterrun.reasons import find_reason
 from clusterrun.records.store import Store
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.why.causes import Cause
 from clusterrun.why.causes.match import fill_template
 from clusterrun.why.causes.model import CauseRow
@@ -107,7 +107,7 @@ def check_pasted(row: CauseRow, command: str, capsys: pytest.CaptureFixture[str]
 
 
 def test_reasons_tell_commands_with_the_jobs_id() -> None:
-    from clusterrun.reasons import words
+    from clusterrun.scheduler.slurm.reasons import words
 
     for row in words.ROWS:
         told = row.what_to_do("123")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun import Cluster
-from clusterrun.errors import NoScheduler, Refused
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.errors import NoScheduler, Refused
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.records import run_record
 from clusterrun.scheduler import Scheduler
 from clusterrun.state import reconcile

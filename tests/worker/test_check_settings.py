@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.submit.plan import WORKER
+from clusterrun.submit.job_python import WORKER
 from clusterrun.worker import check_settings
 
 

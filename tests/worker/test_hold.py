@@ -34,7 +34,7 @@ def job(
     return types.SimpleNamespace(
         options=types.SimpleNamespace(hold_time=hold_time, ended=ended, spare_nodes=spare_nodes), attempt_dir=attempt,
         name="5", nodes=["n1"], identity=types.SimpleNamespace(job_id="5"),
-        requeue=types.SimpleNamespace(runs_again=runs_again),
+        runs_again=runs_again,
     )  # fmt: skip
 
 

@@ -33,6 +33,7 @@ def make_job(tmp_path: Path, slurm: Slurm) -> Callable[..., supervisor.Job]:
     def make(*words: str, **files: Any) -> supervisor.Job:
         options, _ = supervisor.parse([*words, "--", "task", "lm"])
         job = supervisor.Job(options, 0o022)
+        job.requeue = requeue.Requeue(job)
         job.identity, job.token = JobIdentity("lab", "5", "", 0), TOKEN
         job.run_dir = tmp_path / ".clusterrun" / "runs" / "r"
         job.attempt_dir = job.run_dir / "attempts" / f"{TOKEN}.0.0"
@@ -246,7 +247,7 @@ def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
         job = make_job(*words, hang={"cause": "node n2 does not answer", "lost_nodes": ["n2"]})
         (job.attempt_dir / "hang").rename(job.attempt_dir / "hang.json")
         assert spares.find_lost_nodes(job, lambda: False) == {"n2"}
-        assert spares.requeue_without(job, {"n2"}) is again
+        assert spares.requeue_without(job, job.requeue, {"n2"}) is again
         if not again:
             shutil.rmtree(job.attempt_dir)
     assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 ExcNodeList=n2"]
@@ -279,7 +280,7 @@ def test_after_a_silence_no_successor_is_submitted(make_job: Callable[..., super
 def test_a_cancelled_job_is_not_requeued_for_a_lost_node(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     slurm.show(JobState="COMPLETING")
     job = make_job("--requeue")
-    assert not spares.requeue_without(job, {"n2"}) and slurm.calls == []
+    assert not spares.requeue_without(job, job.requeue, {"n2"}) and slurm.calls == []
 
 
 def test_a_job_that_its_user_cancelled_in_the_grace_time_is_not_requeued(
@@ -324,4 +325,4 @@ def test_a_cancel_that_did_not_come_through_is_forgotten(make_job: Callable[...,
     slurm.show(JobState="COMPLETING", PreemptTime="2026-11-23T05:00:00")
     job.requeue.on_term()
     job.requeue.after(143, came=True)
-    assert job.requeue.runs_again and "scontrol requeue 5" in slurm.calls
+    assert job.runs_again and "scontrol requeue 5" in slurm.calls

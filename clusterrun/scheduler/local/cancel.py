@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.job import TERMINAL, JobId, JobStatus
+from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Cancelled
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.jobfiles import State, is_id, place_of, read_job, read_state, read_status, script_lives

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, CommandError, Refused
-from clusterrun.job import LOCAL, JobId
+from clusterrun.base.errors import Ambiguous, CommandError, Refused
+from clusterrun.base.job import LOCAL, JobId
 from clusterrun.scheduler import KILL_ON_INVALID_DEP, Answer, Cancelled, LocalJobs, Submission
 from clusterrun.scheduler.local import cancel as localcancel
 from clusterrun.scheduler.local import dependency

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from clusterrun.errors import Refused
-from clusterrun.job import TERMINAL, JobStatus
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import TERMINAL, JobStatus
 from clusterrun.scheduler.local.jobfiles import is_id
 
 

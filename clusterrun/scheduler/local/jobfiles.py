@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import TERMINAL, JobId, JobStatus, outcome_of
+from clusterrun.base.job import TERMINAL, JobId, JobStatus, outcome_of
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.processes import Identity, Life, is_alive, members
 from clusterrun.scheduler.local.safe_files import Unreadable, read_json, typed, write_json

@@ -218,3 +218,15 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (OSError, AttributeError):
         return  # a C library without prctl: the token alone finds the job's processes
+
+
+def submitter() -> tuple[str, int, int]:
+    """Return this process as a record names it: host, pid, start time in clock ticks since boot."""
+    me = find_process(os.getpid())
+    return os.uname().nodename, os.getpid(), me.start if me else 0
+
+
+def submitter_is_alive(who: tuple[str, int, int]) -> bool:
+    """Return whether the submitting process is alive on this host."""
+    host, pid, start = who
+    return host == os.uname().nodename and start != 0 and is_alive(pid, start)

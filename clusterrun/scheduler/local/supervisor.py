@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from clusterrun.errors import CommandError
-from clusterrun.job import JobStatus
+from clusterrun.base.errors import CommandError
+from clusterrun.base.job import JobStatus
 from clusterrun.scheduler.local import dependency, mark
 from clusterrun.scheduler.local.devices import Devices, visible
 from clusterrun.scheduler.local.jobfiles import (

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from clusterrun.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
-from clusterrun.job import JobId, JobStatus
-from clusterrun.records.ownership import carries
+from clusterrun.base.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
+from clusterrun.base.job import JobId, JobStatus, carries
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
 from clusterrun.scheduler.local.processes import host_name
 from clusterrun.scheduler.slurm import sacct, scontrol, squeue

@@ -21,8 +21,8 @@ os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 from submitit.core import utils
 from submitit.slurm import slurm
 
-from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.jobspec.render import PICKLES
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.base.job import PICKLES
 from clusterrun.scheduler import Submission
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
-from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
+from clusterrun.base.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_int, parse_job_id, query_id
 from clusterrun.system.shell import Completed
 

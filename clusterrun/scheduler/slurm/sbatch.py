@@ -11,8 +11,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterrun.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
-from clusterrun.job import JobId
+from clusterrun.base.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import SlurmCommands, Submission
 from clusterrun.system.shell import SLURM_TIMEOUT, Completed
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 
-HELD = ("JobHeldUser", "JobHeldAdmin")
 """squeue's reasons of a held job; only an administrator can release an administrator's hold."""
 
 

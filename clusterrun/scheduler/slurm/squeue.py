@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from clusterrun.job import JobId, JobStatus, clean_state, outcome_of
+from clusterrun.base.job import JobId, JobStatus, clean_state, outcome_of
 from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
 
 # The long format has the allocated resources, which the short one lacks. The widths are limits, so they are generous;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 
 
 def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 
 SEP = "\x1f"
 _ID = re.compile(r"(\d{1,18})(?:_(\d{1,9})|_\[(.*)|\+(\d{1,9}))?", re.ASCII)

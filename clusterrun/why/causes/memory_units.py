@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.terminal.units import format_bytes
+from clusterrun.base.units import format_bytes
 
 _MIB = 1024 * 1024
 _PAGE = 4096

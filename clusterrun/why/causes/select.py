@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from clusterrun.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
+from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.fallback import fallback_cause

@@ -17,8 +17,8 @@ from os import getuid
 from pathlib import Path
 from typing import Protocol
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import Outcome, log_paths
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import Outcome, log_paths
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import read_json
 from clusterrun.records.snapshots import project_path

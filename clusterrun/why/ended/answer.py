@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterrun.job import JobStatus
+from clusterrun.base.job import JobStatus
 from clusterrun.why.causes import Cause
 
 _LONGEST = 400  # characters of a line of evidence: some errors fill a page

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
 from clusterrun.logs.files import Stream
-from clusterrun.records.run_record import written_at
+from clusterrun.system.plain_files import written_at
 from clusterrun.why.causes.model import Line
 
 #: Texts of errors: the lines around one in the middle of a large log are read too.

@@ -9,8 +9,8 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobStatus
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import LogFile
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress

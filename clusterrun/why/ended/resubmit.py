@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
-from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import parse_time_limit
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import load_snapshot
-from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)

@@ -7,12 +7,11 @@ import pwd
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobStatus
-from clusterrun.jobspec.fields import parse_time_limit
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobStatus
+from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
-from clusterrun.terminal.units import format_time_limit
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import submitted_option
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobStatus
-from clusterrun.reasons import Reason, Starts
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobStatus
+from clusterrun.base.units import format_duration, format_time_and_offset
 from clusterrun.scheduler import LocalJobs, Scheduler
+from clusterrun.scheduler.slurm.reasons import Reason, Starts
 from clusterrun.state.reconcile import RunState
-from clusterrun.terminal.units import format_duration, format_time_and_offset
 from clusterrun.why.pending import dependencies, limits, local, nodes, partition_rules, queue_position, running_job
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.queries import query_facts

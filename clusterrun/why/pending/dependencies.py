@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clusterrun.job import JobStatus, Outcome, outcome_of
+from clusterrun.base.job import JobStatus, Outcome, outcome_of
+from clusterrun.base.units import first_few, format_clock, format_duration, plural
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.terminal.units import first_few, format_clock, format_duration, plural
 
 # afterok:1(unfulfilled)   afterany:5_*+10(failed)   singleton(unfulfilled)   expand:3
 _ONE = re.compile(

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.job import JobStatus
-from clusterrun.reasons import Reason, Starts
+from clusterrun.base.job import JobStatus
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.reasons import Reason, Starts
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued, parse_tres

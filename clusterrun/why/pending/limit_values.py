@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clusterrun.reasons import Limit
+from clusterrun.base.units import format_duration, format_tres, plural
 from clusterrun.scheduler.slurm.limits import LimitValue
+from clusterrun.scheduler.slurm.reasons import Limit
 from clusterrun.scheduler.slurm.values import parse_duration
-from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import PendingFacts
 
 #: Limits on the number of running jobs, and of pending and running jobs.

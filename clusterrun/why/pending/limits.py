@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from clusterrun.reasons import Limit, Starts
+from clusterrun.base.units import format_duration, format_tres, plural
 from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
+from clusterrun.scheduler.slurm.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.terminal.units import format_duration, format_tres, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.limit_values import QUEUED_JOBS, format_amount, is_per_job, requested_amount
 from clusterrun.why.pending.partition_rules import change_nodes_command

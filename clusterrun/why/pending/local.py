@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.job import JobStatus, Outcome
-from clusterrun.reasons import Reason, Starts, find_reason
+from clusterrun.base.job import JobStatus, Outcome
+from clusterrun.base.units import plural
 from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.local.safe_files import Unreadable
+from clusterrun.scheduler.slurm.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.terminal.units import plural
 from clusterrun.why.pending import dependencies
 from clusterrun.why.pending.facts import Finding
 

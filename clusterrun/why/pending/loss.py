@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from clusterrun.errors import ClusterrunError
-from clusterrun.job import JobStatus, log_paths
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobStatus, log_paths
 from clusterrun.logs.ends import read_ends
 from clusterrun.logs.files import Stream
 from clusterrun.records import launches, run_logs, run_record

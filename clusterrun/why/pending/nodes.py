@@ -6,12 +6,12 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from clusterrun.reasons import Starts
+from clusterrun.base.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
+from clusterrun.scheduler.slurm.reasons import Starts
 from clusterrun.scheduler.slurm.scontrol import having
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
-from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
 
 _SHOWN = 4

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from clusterrun.base.units import first_few, format_duration, plural
 from clusterrun.scheduler.slurm.squeue import parse_tres
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
-from clusterrun.terminal.units import first_few, format_duration, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.targets import blocking_limit, other_targets
 

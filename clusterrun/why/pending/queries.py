@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from clusterrun.errors import Refused
-from clusterrun.job import JobId, JobStatus
-from clusterrun.reasons import Limit, find_reason
+from clusterrun.base.errors import Refused
+from clusterrun.base.job import JobId, JobStatus
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
+from clusterrun.scheduler.slurm.reasons import Limit, find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS
 from clusterrun.scheduler.slurm.scontrol import parse_features, parse_show, show_argv

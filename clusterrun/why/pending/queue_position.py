@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterrun.job import TERMINAL
-from clusterrun.reasons import find_reason
+from clusterrun.base.job import TERMINAL
+from clusterrun.base.units import first_few, format_duration, format_time_and_offset, plural
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.scheduler.slurm.values import parse_int
-from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.nodes import has_room, shorter_limit_command
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clusterrun.job import JobStatus
+from clusterrun.base.job import JobStatus
+from clusterrun.base.units import format_duration, format_time_and_offset, plural
 from clusterrun.records import progress
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
-from clusterrun.terminal.units import format_duration, format_time_and_offset, plural
 from clusterrun.why.pending.loss import loss_warning
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).

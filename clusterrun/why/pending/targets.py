@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from clusterrun.reasons import Limit
 from clusterrun.scheduler.slurm.limits import LimitScope
+from clusterrun.scheduler.slurm.reasons import Limit
 from clusterrun.why.pending.facts import PendingFacts
 from clusterrun.why.pending.limit_values import format_amount, requested_amount
 

@@ -2,7 +2,7 @@
 
 There is no process group of the whole run meanwhile: one broken node must not hide the others. Each group of ranks is
 opened, measured and closed on its own, with a short timeout. Every rank posts what it has found to the run's store
-before each stage. Rank 0 writes `check.json`, which `clusterrun/check/report.py` reads on the login node.
+before each stage. Rank 0 writes `check.json`, which `clusterrun/compare/check_report.py` reads on the login node.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import barriers
+from ..attempt_files import write_json
 from ..distenv import DistEnv, RunEnv
-from ..end_records import has_failed, write_json
+from ..end_records import has_failed
 from ..errors import WorkerError
 from . import connect, links, names, node, report
 from .findings import BROKEN, UNKNOWN

@@ -1,6 +1,6 @@
 """What `clusterrun check JOBID` compares of a training: precision, batch sizes, steps, and the samples of all ranks.
 
-Rank 0 writes `training.json` into the attempt's folder; `clusterrun/check/run.py` reads it on the login node.
+Rank 0 writes `training.json` into the attempt's folder; `clusterrun/compare/expected.py` reads it on the login node.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ..attempt_files import write_json
 from ..distenv import DistEnv, RunEnv
-from ..end_records import VERSION, write_json
+from ..end_records import VERSION
 from .consensus import Consensus
 from .sampler import Sampler
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from clusterrun.base.errors import Ambiguous, Refused
+from clusterrun.base.job import JobId
 from clusterrun.cli.ladder import submit_ladder
 from clusterrun.cluster import Cluster
-from clusterrun.errors import Ambiguous, Refused
-from clusterrun.job import JobId
 from clusterrun.records.run_record import read_json
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import NotDelivered
-from clusterrun.job import JobId
+from clusterrun.base.errors import NotDelivered
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import Answer, Submission
 from clusterrun.scheduler.local.client import LocalScheduler
 from tests.command_desk import CONFIG, Desk

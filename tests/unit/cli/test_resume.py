@@ -9,7 +9,7 @@ from pwd import getpwuid
 
 import pytest
 
-from clusterrun.errors import Ambiguous
+from clusterrun.base.errors import Ambiguous
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import wait_for_end
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.cli.watching import JobList, NamedJobs, watch_jobs
 from clusterrun.cluster import Cluster
-from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace

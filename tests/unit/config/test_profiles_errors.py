@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.config.toml_lines import nearest
-from clusterrun.errors import ConfigError
+from clusterrun.base.errors import ConfigError, nearest
 from clusterrun.system.plain_files import LIMIT
 from tests.profile_folders import load, make_root, merged, project
 

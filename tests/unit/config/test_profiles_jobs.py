@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import ConfigError, RequestError
 from clusterrun.config.profiles import list_jobs, load_job, merge
 from clusterrun.config.toml_lines import parse
-from clusterrun.errors import ConfigError, RequestError
 from clusterrun.jobspec.fields import FIELD, Value
 from clusterrun.jobspec.spec import Task, build_spec
 from tests.folders import PACKAGE

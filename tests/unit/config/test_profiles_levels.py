@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.base.errors import RequestError
 from clusterrun.config import profiles
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_profiles, merge
-from clusterrun.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value
 from tests.profile_folders import load, load_on, make_root, merged, project, user, write
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import RequestError
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_job, merge
-from clusterrun.errors import RequestError
 from clusterrun.system.plain_files import read_plain
 from clusterrun.system.safe_files import why_untrusted
 from tests.command_desk import Desk, refused

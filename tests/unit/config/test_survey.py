@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.base.errors import CommandError
 from clusterrun.config import survey
 from clusterrun.config.init_file import choose_partition, config_text, toml_text
 from clusterrun.config.profiles import load_profiles, merge
 from clusterrun.config.survey import Survey, run_survey
-from clusterrun.errors import CommandError
 from clusterrun.jobspec.fields import FIELD, Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.scheduler.slurm import sacctmgr, scontrol

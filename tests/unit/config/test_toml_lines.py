@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterrun.base.errors import ConfigError
 from clusterrun.config.toml_lines import line_of, parse
-from clusterrun.errors import ConfigError
 
 
 @given(st.text())

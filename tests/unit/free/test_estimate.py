@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import Refused, RequestError, SchedulerError
+from clusterrun.base.errors import Refused, RequestError, SchedulerError
+from clusterrun.base.units import format_when
 from clusterrun.free.estimate import ALL, MOST_QUESTIONS, ONE, EstimateContext, choose_partition, refusals, soonest
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
@@ -19,7 +20,6 @@ from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.submit.plan import LocalContext
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.system.shell import Completed
-from clusterrun.terminal.units import format_when
 
 NODE = "NodeName={0} CPUAlloc={1} CPUTot=16 Gres=gpu:8 GresUsed=gpu:{2}\n   State={3}\n   Partitions={4}\n\n"
 SAYS = "sbatch: Job 5 to start at {at} using 8 processors on nodes n1 in partition {partition}\n"

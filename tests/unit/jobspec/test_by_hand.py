@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.by_hand import accelerate_yaml, node_commands
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec

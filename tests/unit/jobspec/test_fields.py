@@ -8,8 +8,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value, gres_gpus, parse_time_limit
+from clusterrun.base.errors import RequestError
+from clusterrun.base.units import parse_time_limit
+from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value, gres_gpus
 
 
 def refused(name: str, value: object) -> RequestError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.render import supervise_argv
 from clusterrun.worker import supervisor
 from tests.command_desk import Desk

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import RequestError, TemplateError
+from clusterrun.base.errors import RequestError, TemplateError
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.render import RunIdentity, code, directive, sh
 from clusterrun.jobspec.spec import Command, Module, Script, Task

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, TAKEN_SBATCH_OPTIONS, Value, check_value, sbatch_option
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value
 from clusterrun.jobspec.secrets import SECRET_NAMES, SECRET_PATTERNS, named_secret, secret_shape
 from tests.command_desk import Desk, refused

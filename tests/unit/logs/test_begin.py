@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.logs.files import Source, Tick
 from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.logs.files import BLOCK
 from clusterrun.logs.follow import Notice
 from tests.log_texts import follow, texts

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.logs.locations import expand, find_location, parse_locations, parse_submit_line
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, SEP, files_argv, parse_files
 from clusterrun.scheduler.slurm.scontrol import parse_show

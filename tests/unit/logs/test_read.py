@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId, log_paths
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId, log_paths
 from clusterrun.logs.reading import BEFORE
 from tests.log_texts import follow, pieces, read_lines, texts
 

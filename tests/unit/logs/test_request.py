@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
+from clusterrun.base.units import parse_since
 from clusterrun.logs.request import RankFilter, compile_grep, filter_ranks, parse_ranks, select_tasks
-from clusterrun.terminal.units import parse_since
 
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)]}
 PER_NODE = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r // 2} for r in range(4)]}

@@ -11,10 +11,10 @@ from typing import cast
 
 import pytest
 
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.cli import logfiles
 from clusterrun.cli.follow import PATIENCE, MissingLogNote, format_attempts
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import SEP

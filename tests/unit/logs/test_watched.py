@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.cli import follow
 from clusterrun.cli.follow import format_state
 from clusterrun.cli.follow_external import AT_ONCE, LogLocator, TaskReader
 from clusterrun.cli.logfiles import ExternalLogs
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.logs.files import Source
 from clusterrun.logs.locations import LogLocation
 from clusterrun.records.run_record import RunRecord

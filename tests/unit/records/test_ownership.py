@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.records.ownership import JobIndex, covers, one_cluster
+from clusterrun.base.job import JobId, JobStatus, Outcome, covers, one_cluster
+from clusterrun.records.ownership import JobIndex
 from clusterrun.records.store import Store, find_base
 from tests.run_records import claim, submitted
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.records import claims, run_record
 from clusterrun.records import store as stores
 from clusterrun.records.store import Store

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cli import main
-from clusterrun.errors import RequestError
 from clusterrun.remote import files
 from clusterrun.remote.files import check_size, list_files
 from clusterrun.remote.ssh import find_host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.errors import SchedulerError
+from clusterrun.base.errors import SchedulerError
 from clusterrun.remote.setup import install
 from clusterrun.system.shell import Completed
 

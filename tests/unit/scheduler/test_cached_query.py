@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.cache import QueueCache

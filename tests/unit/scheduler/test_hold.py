@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import Ambiguous, NoSuchJob, Refused, RequestError, SchedulerError
-from clusterrun.job import JobId
+from clusterrun.base.errors import Ambiguous, NoSuchJob, Refused, RequestError, SchedulerError
+from clusterrun.base.job import JobId
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts, hold_argv, parse_hold
 from clusterrun.state import cancel

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.errors import Ambiguous, NotDelivered, Refused
-from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.records.ownership import carries
+from clusterrun.base.errors import Ambiguous, NotDelivered, Refused
+from clusterrun.base.job import JobId, JobStatus, Outcome, carries
 from clusterrun.scheduler.slurm import sacct as slurm_sacct
 from clusterrun.scheduler.slurm import sbatch, scontrol, squeue
 from clusterrun.scheduler.slurm import values as text

@@ -12,7 +12,7 @@ import pytest
 from submitit.core import core, utils
 from submitit.slurm import slurm
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.slurm import executor as ours
 

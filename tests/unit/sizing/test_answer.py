@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cli.plan import parse_gpu_counts, parse_parameters
-from clusterrun.errors import RequestError
 from clusterrun.sizing.answer import Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.devices import GIB

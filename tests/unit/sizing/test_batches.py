@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.sizing.batches import BatchSettings, Training, batch_notes, plan_batches, solve_batch
 from clusterrun.sizing.text import format_rate
 from clusterrun.worker.errors import WorkerError

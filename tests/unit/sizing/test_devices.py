@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.sizing.devices import DEVICES, Device, find_device
 from clusterrun.worker.training.report import peak_flops
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from clusterrun import Cluster
-from clusterrun.cli.submit import run_to_end
-from clusterrun.errors import ClusterrunError, RequestError
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.cli.submitting import run_to_end
 from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
 from clusterrun.sizing.measure import measure
 from clusterrun.state.reconcile import RunState

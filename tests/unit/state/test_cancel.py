@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import CommandError, SchedulerError
+from clusterrun.base.errors import CommandError, SchedulerError
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, ClusterFacts
 from clusterrun.scheduler.slurm.client import SlurmScheduler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.state.filters import JobFilter, arrange, choose, parse_since, parse_states
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle

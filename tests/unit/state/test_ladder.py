@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from clusterrun.job import JobId, JobStatus, outcome_of
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.state.ladder import Ladder, load_ladder
 from clusterrun.state.reconcile import RunState

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.job import JobStatus, Outcome
+from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.records.end_records import unknown_status
 from clusterrun.records.launches import Launch
 from clusterrun.records.progress import RankProgress

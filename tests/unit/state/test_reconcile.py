@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.job import JobId, JobStatus, Outcome, outcome_of
+from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import run_record
 from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler.local.processes import submitter
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json
-from clusterrun.submit.protocol import submitter
 from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
 
 NOW = AT + 1000.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.submit.plan import WORKER
+from clusterrun.submit.job_python import WORKER
 from tests.command_desk import Desk
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "4")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId, Outcome
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.records import claims, run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.request import Request, SubmitArgs, load_request

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.records import run_record
-from clusterrun.submit import protocol
+from clusterrun.scheduler.local import processes
 from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
 
 
 def test_killed_before_sbatch_it_says_so_and_later_that_it_was_never_submitted(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time())
-    staged(tmp_path, submitter=(protocol.submitter()[0], 1, 7))  # the pid is another process's by now
+    staged(tmp_path, submitter=(processes.submitter()[0], 1, 7))  # the pid is another process's by now
     soon, later = ask(slurm, tmp_path), ask(slurm, tmp_path, NOW + 61)
     assert "unknown whether the run was submitted" in soon.status.reason
     assert later.status.reason.startswith("never submitted") and "--recover" in later.status.reason
@@ -79,5 +79,5 @@ def test_reading_goes_on_where_nothing_can_be_written(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time())
     _, record, _ = staged(tmp_path, submitter=GONE)
     slurm.make(TOKEN)
-    (record.run_dir / "submissions" / f".{TOKEN}.json.{protocol.submitter()[1]}").mkdir()  # in the way of writing
+    (record.run_dir / "submissions" / f".{TOKEN}.json.{processes.submitter()[1]}").mkdir()  # in the way of writing
     assert ask(slurm, tmp_path).record is not None

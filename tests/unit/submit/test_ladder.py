@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import RequestError
-from clusterrun.job import JobId
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobId
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Script, Task, Work, build_spec
 from clusterrun.submit.ladder import find_rungs, rung_request

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from tests.typed_lines import became, load, make_project
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.submit.notify_target import check_address, check_command

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.submit.parameters import combine, fill, names_in, parse_array, parse_axis, read_csv, show
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterrun.errors import Ambiguous, NoScheduler, NotDelivered, Refused
-from clusterrun.job import JobId
+from clusterrun.base.errors import Ambiguous, NoScheduler, NotDelivered, Refused
+from clusterrun.base.job import JobId
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.scheduler.local import processes
 from clusterrun.state import reconcile
-from clusterrun.submit import protocol
 from tests.fake_scheduler import NOW, left, send
 
 
@@ -65,7 +65,7 @@ def test_a_controller_that_stays_silent_leaves_the_record_and_says_how_to_go_on(
     (run,) = left(tmp_path)
     assert error.hint == f"run `clusterrun submit --recover {run.run_id}` later"
     assert run.submission.state == run_record.SUBMITTING and run.job_id is None
-    assert not protocol.submitter_is_alive(run.submission.submitter), "nobody is at it, though this process lives on"
+    assert not processes.submitter_is_alive(run.submission.submitter), "nobody is at it, though this process lives on"
 
 
 def test_a_refusal_leaves_nothing(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script, Task
 from clusterrun.submit import environments, request

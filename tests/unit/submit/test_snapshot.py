@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterrun.records import code_store, run_record
-from clusterrun.submit import work_tree
+from clusterrun.system import work_tree
 from tests.command_desk import Desk, refused
 from tests.git_projects import git, make_repository, write_files
 from tests.run_records import attempt, claim, end

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.system import shell
 
 ENV = {"PATH": "/usr/bin:/bin"}

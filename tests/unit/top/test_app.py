@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import SchedulerError
+from clusterrun.base.errors import SchedulerError
 from clusterrun.state.pace import Pace
 from clusterrun.top.app import Top
 from clusterrun.top.source import TopData

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import SchedulerError
-from clusterrun.job import JobStatus
+from clusterrun.base.errors import SchedulerError
+from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import Source as LogSource
 from clusterrun.logs.lines import LogLine
 from clusterrun.logs.show import format_line

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.nodes import parse_partitions

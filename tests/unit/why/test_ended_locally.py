@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId, JobStatus, Outcome
+from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause

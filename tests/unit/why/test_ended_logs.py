@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.logs import ends
 from clusterrun.why import ended
 from clusterrun.why.ended.logs import rank_of_file, read_logs

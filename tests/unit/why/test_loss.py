@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobStatus, Outcome, log_paths
+from clusterrun.base.job import JobStatus, Outcome, log_paths
 from clusterrun.records.store import Store
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence

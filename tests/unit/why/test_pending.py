@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.limits import LimitScope
+from clusterrun.scheduler.slurm.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why import pending
 from clusterrun.why.pending import limits, nodes, partition_rules

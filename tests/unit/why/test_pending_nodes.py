@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterrun.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.scontrol import having, parse_features
 from clusterrun.scheduler.slurm.squeue import Queued

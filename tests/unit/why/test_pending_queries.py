@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from clusterrun.errors import CommandError
-from clusterrun.job import JobId, JobStatus, Outcome
-from clusterrun.reasons import Starts
+from clusterrun.base.errors import CommandError
+from clusterrun.base.job import JobId, JobStatus, Outcome
+from clusterrun.base.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.client import SlurmScheduler
+from clusterrun.scheduler.slurm.reasons import Starts
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import RunState
 from clusterrun.system.shell import Completed
-from clusterrun.terminal.units import first_few, format_duration, format_time_and_offset, plural
 from clusterrun.why import pending
 from clusterrun.why.pending import running_job
 from clusterrun.why.pending.queries import query_facts

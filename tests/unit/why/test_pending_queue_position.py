@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.job import TERMINAL, JobId, JobStatus, Outcome
-from clusterrun.reasons import Starts, find_reason
+from clusterrun.base.job import TERMINAL, JobId, JobStatus, Outcome
+from clusterrun.base.units import format_duration
 from clusterrun.scheduler.slurm.nodes import Node
+from clusterrun.scheduler.slurm.reasons import Starts, find_reason
 from clusterrun.scheduler.slurm.sprio import parse_priority
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.terminal.units import format_duration
 from clusterrun.why.pending import dependencies, queue_position
 from clusterrun.why.pending.facts import Finding
 from tests.recorded_queue import NOW, asking, facts, judged

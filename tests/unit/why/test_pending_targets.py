@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import find_reason
 from clusterrun.scheduler.slurm.limits import LimitScope
+from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why.pending import limits, partition_rules, targets
 from clusterrun.why.pending.facts import PendingFacts

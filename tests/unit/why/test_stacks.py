@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.job import JobId
+from clusterrun.base.job import JobId
 from clusterrun.records.progress import RankProgress
 from clusterrun.why.stacks import RankStack, describe, read_stacks
 

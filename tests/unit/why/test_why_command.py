@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.cli.why import _array, _group
-from clusterrun.job import JobId, JobStatus, outcome_of
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.ui import Ui
 from tests.command_desk import Desk

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterrun import Cluster, RequestError
-from clusterrun.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError
 from clusterrun.scheduler.slurm.executor import load_result, save_call
 from clusterrun.testing import FakeScheduler
 from clusterrun.worker import callable as worker_callable

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.reasons import TABLE, Starts, find_reason
+from clusterrun.scheduler.slurm.reasons import TABLE, Starts, find_reason
 from tests.folders import DATA
 
 LISTED = DATA / "slurm_reasons.txt"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.job import JobId, JobStatus, Outcome, format_tasks, parse_tasks, split_tasks, task_count
+from clusterrun.base.job import JobId, JobStatus, Outcome, format_tasks, parse_tasks, split_tasks, task_count
 
 
 def row(tasks: str) -> JobStatus:

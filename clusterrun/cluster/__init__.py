@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.arrays import ArrayMethods
+from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import LOCAL, JobId, Outcome, is_run_id
+from clusterrun.cluster.arrays import ArrayMethods
 from clusterrun.config.files import find_root
-from clusterrun.errors import NoSuchJob, RequestError, SchedulerError
-from clusterrun.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.records import open_runs
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, state_folder

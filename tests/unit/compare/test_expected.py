@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from clusterrun.check.report import DIFFERS, OK, UNKNOWN
-from clusterrun.check.run import check_run
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
+from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN
+from clusterrun.compare.expected import check_run
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from tests.rank_files import put_end, put_progress

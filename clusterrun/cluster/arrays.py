@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from clusterrun.errors import ClusterrunError, RequestError
-from clusterrun.job import Outcome
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.base.job import Outcome
+from clusterrun.base.units import plural
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.records.sweeps import Sweep, sweep_of
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.reconcile import RunState
-from clusterrun.terminal.units import plural
 
 if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
     from clusterrun.state.sweep_table import SweepTable

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.errors import CommandError
-from clusterrun.submit import work_tree
-from clusterrun.submit.work_tree import WorkTree, load_work_tree
+from clusterrun.base.errors import CommandError
+from clusterrun.system import work_tree
+from clusterrun.system.work_tree import WorkTree, load_work_tree
 from tests.git_projects import git, make_repository, write_files
 
 

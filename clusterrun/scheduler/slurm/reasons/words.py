@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterrun.reasons.reason import OLD_SOURCE, PAGE, SOURCE, Reason, Starts
+from clusterrun.scheduler.slurm.reasons.reason import OLD_SOURCE, PAGE, SOURCE, Reason, Starts
 
 _MAN = "Slurm 22.05 to 26.05, squeue(1), JOB REASON CODES"
 _SHOW = "see why with `scontrol show job {job}`"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.check.report import DIFFERS, OK, UNKNOWN, Finding
-from clusterrun.errors import RequestError
-from clusterrun.job import format_tasks
+from clusterrun.base.errors import RequestError
+from clusterrun.base.job import format_tasks
+from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
 from clusterrun.scheduler.slurm.hostlist import fold

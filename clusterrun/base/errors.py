@@ -1,4 +1,4 @@
-"""All errors of clusterrun.
+"""All errors of clusterrun, and the hint for a word that is perhaps misspelt.
 
     ClusterrunError                    exit 1
     ├── RequestError                   exit 2   the request is wrong; nothing was written
@@ -18,7 +18,7 @@ the message, the scheduler's own output and the hint. No other code of the packa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class ClusterrunError(Exception):
@@ -107,3 +107,12 @@ class CommandError(SchedulerError):
         self.stdout = stdout
         self.stderr = stderr
         self.timed_out = timed_out
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean nodes?``, or an empty text."""
+    import difflib  # only for a hint
+
+    by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
+    close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
+    return f"did you mean {by_plain[close[0]]}?" if close else ""

@@ -7,8 +7,14 @@ import time
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
+_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
+    re.ASCII,
+)
+# Slurm stores minutes in an int: sbatch accepts more, and the job's limit is then INVALID (observed on 22.05)
+_MOST_SECONDS = 60 * (2**31 - 1)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -120,3 +126,24 @@ def parse_since(text: str, now: float) -> float:
         pass
     hint = "for example --since 10m, 2h, 1d, 14:05 or 2026-11-21T14:05"
     raise RequestError(f"--since: {text[:40]!r} is not a valid time", hint=hint)
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Parse a time limit in one of sbatch's formats. Returns seconds, or None for UNLIMITED or 0."""
+    if text.upper() in ("UNLIMITED", "INFINITE"):
+        return None
+    match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
+    if match is None:
+        raise RequestError(
+            f"--time: {text[:40]!r} is not a time limit",
+            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)",
+        )
+    days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
+    if match["days"] is None:
+        a, b, c = (int(match[k] or 0) for k in ("a", "b", "c"))
+        # sbatch reads 90 as minutes, 90:30 as minutes and seconds
+        hours, minutes, seconds = (a, b, c) if match["c"] is not None else (0, a, b)
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total > _MOST_SECONDS:
+        raise RequestError(f"--time: {text!r} is too long for Slurm", hint="use UNLIMITED for no time limit")
+    return total or None  # 0 means no time limit in sbatch

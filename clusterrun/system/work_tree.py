@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.errors import CommandError
+from clusterrun.base.errors import CommandError
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
 

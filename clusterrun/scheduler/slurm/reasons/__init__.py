@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from clusterrun.reasons import limits, words
-from clusterrun.reasons.reason import Limit, Reason, Starts
+from clusterrun.scheduler.slurm.reasons import limits, words
+from clusterrun.scheduler.slurm.reasons.reason import Limit, Reason, Starts
 
 __all__ = ["TABLE", "Limit", "Reason", "Starts", "find_reason"]
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.errors import RequestError
+from clusterrun.base.errors import RequestError
 
 # 123, 123_4, 123+0, each with an optional ;cluster; local jobs are L1, L2, …
 _JOB_ID = (
@@ -18,6 +18,8 @@ _JOB_ID = (
 
 LOCAL = "local"
 """The name of the cluster that local jobs belong to."""
+PICKLES = "submitit"
+"""The folder in a run's folder where submitit stores a callable and its results."""
 
 
 class JobId(NamedTuple):
@@ -111,6 +113,8 @@ STOPPED_STATUS = 85
 LAUNCH_FAILURE = 181
 #: squeue's reason for such a job, and for others that could not be started on their node.
 LAUNCH_REASON = "JobLaunchFailure"
+#: squeue's reasons for a held job.
+HELD = ("JobHeldUser", "JobHeldAdmin")
 
 
 def outcome_of(state: str, exit_status: int | None = None) -> Outcome:
@@ -227,3 +231,29 @@ def split_tasks(job: JobStatus) -> list[JobStatus]:
     # dataclasses.replace takes three times as long, and an array may have 10,000 tasks
     shared = {name: getattr(job, name) for name in _FIELDS if name not in ("id", "tasks")}
     return [JobStatus(id=JobId(job.id.raw, task, None, job.id.cluster), **shared) for task in tasks]
+
+
+# -- whose job it is, and where it runs ------------------------------------------------------------------------------
+
+
+def carries(job: JobStatus, token: str, script: Path) -> bool:
+    """Return whether a job belongs to a submission, by its name or its script."""
+    return job.name.endswith("." + token[:8]) or job.script == str(script)
+
+
+def token_part(job: JobStatus) -> str:
+    """Return the last part of a job name: the first eight letters of the token, unless a site renamed the job."""
+    return job.name.rpartition(".")[2]
+
+
+def covers(where: str, cluster: str) -> bool:
+    """Return whether a scheduler that serves ``where`` also serves ``cluster``.
+
+    ``where`` is a cluster, several (``a,b``), ``all``, or empty if unknown. ``cluster`` may be empty too.
+    """
+    return cluster == where or (bool(where) and (where == "all" or not cluster or cluster in where.split(",")))
+
+
+def one_cluster(where: str) -> str:
+    """Return the cluster's name, or an empty text for several or unknown clusters."""
+    return "" if where == "all" or "," in where else where

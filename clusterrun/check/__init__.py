@@ -1,1 +1,0 @@
-"""Checks: whether a run is what was requested, and whether nodes and links are in order."""

@@ -1,0 +1,181 @@
+"""What the commands that submit share: their options, the submission of a plan, its announcement and its summary."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from clusterrun.base.errors import ClusterrunError, RequestError
+from clusterrun.base.job import LOCAL, log_paths
+from clusterrun.base.units import plural
+from clusterrun.records.run_record import RunRecord
+from clusterrun.terminal.ui import Ui
+
+if TYPE_CHECKING:
+    from clusterrun.cluster import Cluster
+    from clusterrun.state.reconcile import RunState
+    from clusterrun.submit.plan import Plan
+    from clusterrun.submit.request import SubmitArgs
+
+MOMENT = 2.0
+"""Seconds after a first Ctrl-C within which another one counts as the same."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+_HOW = (
+    ("--follow", "follow", "Follow the logs until the job ends; exit 0 if the job succeeded."),
+    ("--wait", "wait", "Wait until the job ends; exit 0 if the job succeeded."),
+    ("--dry-run", "dry_run", "Check the job and print a summary, without writing or submitting anything."),
+    ("--script", "as_script", "With --dry-run, print the script instead of the summary."),
+    ("--no-check", "no_check", "Skip the checks before submission: settings, limits and Slurm's start estimate."),
+)
+
+
+def how_options(command: F) -> F:
+    """Add the options of ``submit`` and ``resubmit`` that do not describe the job."""
+    for name, key, text in reversed(_HOW):
+        command = click.option(name, key, is_flag=True, help=text)(command)
+    return command
+
+
+def refuse_pairs(as_json: bool, follow: bool, as_script: bool, dry_run: bool) -> None:
+    """Raise RequestError for options of ``submit`` and ``resubmit`` that cannot be combined."""
+    if as_json and follow:
+        raise RequestError(
+            "--json and --follow cannot be combined", hint="use --wait, or `clusterrun logs JOBID` afterwards"
+        )
+    if as_script and not dry_run:
+        raise RequestError("--script needs --dry-run", hint="clusterrun submit --dry-run --script …")
+
+
+def submit_plan(
+    ui: Ui, cluster: Cluster, plan: Plan, *, dry_run: bool, as_script: bool, check: bool, follow: bool, wait: bool
+) -> int:
+    """Submit a plan, or with ``dry_run`` print it; then follow or wait for the job. Return the exit code."""
+    for notice in plan.notices:
+        ui.note(notice)
+    if dry_run:
+        for line in cluster.check(plan) if check else ():
+            ui.note(line)
+        where = f"as {plan.record.name} on {plan.record.scheduler}"
+        ui.note(f"would submit {plan.record.what} {where}; nothing was written")
+        ui.data(show_plans(ui, [plan], as_script=as_script)[0])
+        return 0
+    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
+        run = cluster.submit(plan, check=check)
+        announce(ui, run, data=not wait)
+    if interrupted:
+        raise KeyboardInterrupt
+    return stay(ui, cluster, run, follow=follow, wait=wait)
+
+
+def stay(ui: Ui, cluster: Cluster, run: RunRecord, *, follow: bool, wait: bool) -> int:
+    """Follow a job's logs or wait for its end, if the user wants that. Return the exit code."""
+    if follow:
+        from clusterrun.cli.follow import follow_run
+
+        return follow_run(ui, cluster, run)
+    if wait:
+        from clusterrun.cli.follow import wait_to_end
+
+        return wait_to_end(ui, cluster, [run], one=True)
+    return 0
+
+
+def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[str, Any]]:
+    """Print a summary of each plan in six lines, or its script; return their JSON objects."""
+    from clusterrun.jobspec.render import describe
+    from clusterrun.preflight.summary import gpu_hours, summary
+
+    shown = [summary(plan.spec, describe(plan.spec), local=plan.record.scheduler == LOCAL) for plan in plans]
+    for plan, lines in zip(plans, shown, strict=True):
+        if as_script and not ui.as_json:
+            ui.raw(plan.script)
+        else:
+            ui.say(*(f"{name:>9}  {text}" for name, text in lines.items()))
+    return [
+        {"run_id": None, "script": plan.script, "summary": lines, "gpu_hours": gpu_hours(plan.spec)}
+        for plan, lines in zip(plans, shown, strict=True)
+    ]
+
+
+def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
+    """Print a submitted job, its logs and the next commands; ``data`` also its JSON envelope."""
+    job = run.job_id
+    assert job is not None
+    out, err = log_paths(run.logs, job)
+    where = "on this machine" if run.scheduler == LOCAL else f"on {run.cluster}"
+    ui.say(
+        f"Submitted job {job} ({run.name}) {where}: {plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}",
+        f"  logs    {out}",
+        f"          {err}",
+        f"  next    clusterrun logs {job} -f     clusterrun status {job}     clusterrun cancel {job}",
+    )
+    if not data:
+        return  # --wait prints the envelope when the job has ended
+    ui.data({
+        "job_id": str(job), "run_id": run.run_id, "cluster": run.cluster, "scheduler": run.scheduler, "name": run.name,
+        "run_dir": str(run.run_dir), "logs": [str(out), str(err)],
+    })  # fmt: skip
+
+
+def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunState:
+    """Submit one of clusterrun's own short jobs, and wait for its end; Ctrl-C cancels it. ``what`` is its verb."""
+    plan = cluster.plan(args)
+    for notice in plan.notices:
+        ui.note(notice)
+    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
+        run = cluster.submit(plan)
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        shape = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
+        ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
+        (state,) = cluster.wait([run])
+    except BaseException:
+        cancel_runs(ui, cluster, [run])
+        raise
+    return state
+
+
+def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
+    """Cancel runs that nobody needs any more; name those that may still be in the queue."""
+    if not runs:
+        return
+    names = " ".join(str(run.job_id) for run in runs)
+    try:
+        alive = [state for state in cluster.states(runs) if not state.status.is_over]
+        done = all(result.done for _, result in cluster.cancel(alive))
+    except (ClusterrunError, KeyboardInterrupt):
+        done = False
+    jobs = f"job{'s' * (len(runs) > 1)} {names}"
+    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
+
+
+@contextmanager
+def interrupt_deferred(ui: Ui, finish: str) -> Iterator[list[float]]:
+    """Defer Ctrl-C while a submission is in progress; yield the times of each.
+
+    A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which the command ``finish`` finishes.
+    """
+    pressed: list[float] = []
+
+    def press(number: int, frame: object) -> None:
+        pressed.append(time.monotonic())
+        if pressed[-1] - pressed[0] > MOMENT:
+            raise KeyboardInterrupt
+        if len(pressed) == 1:
+            ui.note("finishing the submission; press Ctrl-C again to abandon it")
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield pressed
+    except KeyboardInterrupt:
+        ui.note(f"interrupted; run `clusterrun {finish}` to finish or undo this submission")
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
