@@ -212,7 +212,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         for i in range(raised.first, raised.end + 1)
         if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
     ]
-    able = (f for f in inside if f.row is not BARE and not _CAUGHT.search(f.line.text))
+    until = -1 if raised.noticed else raised.until if raised.after else raised.end
+    able = (f for f in inside if f.row is not BARE and f.index <= until and not _CAUGHT.search(f.line.text))
     known = min(able, key=lambda f: (f.strength, f.index), default=None)
     if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
@@ -223,13 +224,14 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
     if known is not None and known.kind == "disk-full" and raised.in_semaphore:
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
-        text = raised.text[:300]
-        text += f"; from {raised.cause[:120]}" if raised.cause else ""
+        text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
+        text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
         text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
-        text += f" ({raised.origin})" if raised.origin else ""
+        text += f"; then, while this was handled, {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
-        strength = Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE
+        weak = raised.threaded or raised.noticed
+        strength = Strength.ECHO if echo else Strength.HINT if weak else Strength.CAUSE
     else:
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
         if raised.activity and known.kind in _AMID:

@@ -262,6 +262,11 @@ def _later_exception(best: LogFinding, by_file: Sequence[Sequence[LogFinding]]) 
 def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
     """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
     found = [f for f in chain(*by_file) if not f.survived and not f.warned]
+    waited = {f.rank for f in found if f.strength is Strength.HANG}
+    absent = (f for f in found if f.row is EXCEPTION and f.strength is Strength.CAUSE and f.rank not in waited)
+    raised = next((f for f in absent if f.rank is not None and not _OF_PEERS.search(f.sentence)), None)
+    if None not in waited and raised is not None:
+        return raised
     able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
     network = [f for f in found if f.kind == "network" and f.strength is Strength.HINT]
     broken = [f for f in network if f.values.get("status") or _NO_ROUTE.search(f.sentence)]
@@ -280,6 +285,8 @@ _BEHIND: dict[str, Callable[[LogFinding], bool]] = {
     "shared-memory": lambda f: f.kind == "too-many-files",
     "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
 }
+#: an exception that may be due to the time-out
+_OF_PEERS = re.compile(r"(?i)nccl|gloo|timed? ?out|connection|process ?group|store|socket|worker|abort")
 _NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
 _ROOTS = frozenset(
     {"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full", "library-mismatch"}
