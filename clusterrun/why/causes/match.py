@@ -16,7 +16,7 @@ from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import BUILD, GPU
-from clusterrun.why.causes.table_launch import LAUNCH
+from clusterrun.why.causes.table_launch import LAUNCH, PANIC
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
@@ -79,10 +79,16 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         _add_traceback(found, one, lines)
     for index, cut in found.items():
         after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
-        continues = cut.kind == "setup" or cut.row is BARE
+        continues = cut.kind == "setup" or cut.row in (BARE, PANIC)
         named = after[:1] if continues and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
+        if "Weights only load failed" in cut.line.text:
+            texts = (split_rank(line)[1] for line in lines[index + 1 : index + 12])
+            why = next(
+                (text.partition("WeightsUnpickler error: ")[2] for text in texts if "WeightsUnpickler" in text), ""
+            )
+            found[index] = replace(cut, sentence=f"{cut.sentence} ({why[:160]})") if why else cut
         if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
             texts = (split_rank(line)[1].strip() for line in lines[index + 1 : index + 60])
             reason = next((_REPR.sub(r"\1: \3", text) for text in texts if _REPR.match(text)), "")
@@ -225,6 +231,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
         text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
+        text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
         text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
         text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
         text += f"; then, while this was handled, {raised.after[:120]}" if raised.after else ""

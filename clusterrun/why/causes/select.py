@@ -22,6 +22,7 @@ from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Stren
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.table_launch import SEPARATE
+from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
@@ -332,7 +333,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived]:
-            chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
+            chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.row is PEER_LOST, f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
 

@@ -53,7 +53,7 @@ _LISTED = 3  # lines of a list in a message that are repeated
 _ANOTHER = re.compile(
     r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
     r"|(?:Aborted|Killed|Segmentation fault|Terminated|ERROR|WARNING|INFO|CRITICAL)\b|Exception ignored"
-    r"|\S+: line \d+: |-{20}|mpirun |\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
+    r"|\S+: line \d+: |\S*python[\d.]*: |-{20}|mpirun |\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
 )
 
 
