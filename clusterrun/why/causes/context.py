@@ -45,6 +45,8 @@ _UNEXPLAINED = re.compile(
     r"(?i)^(?!srun:|.*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$))"
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
+#: what a program prints before it ends all ranks with MPI_Abort
+_SAID = re.compile(r"(?i)^\W*(?:fatal(?: error)?|error)\b(?![\s=:]*[-+.\d])(?!.*\bMPI)")
 #: NCCL's own threads report that a call failed
 _FOLLOWS = re.compile(
     r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
@@ -150,6 +152,12 @@ def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Seque
         near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]
         mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
         return next((text for text in mine if _UNEXPLAINED.match(text)), "")
+    if "MPI_Abort" in best.line.text:
+        said = (
+            (lines, n) for lines in logs for n, line in enumerate(lines) if _SAID.match(split_rank(line)[1][:_READ])
+        )
+        lines, first = next(said, ((), 0))
+        return " ".join(split_rank(line)[1].strip(" *%")[:200] for line in lines[first : first + 2])
     return ""
 
 

@@ -241,7 +241,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         strength = Strength.ECHO if echo else Strength.HINT if weak else Strength.CAUSE
     else:
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
-        if raised.activity and known.kind in _AMID:
+        if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
             finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)

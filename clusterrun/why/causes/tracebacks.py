@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.why.causes.frames import find_activity, find_place, format_origin, is_own, is_web_library
+from clusterrun.why.causes.frames import find_activity, find_package, find_place, format_origin, is_own, is_web_library
 from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
@@ -290,9 +290,12 @@ def _follows(raised: Raised, first: Raised) -> bool:
     """Return whether an exception only repeats a worker's, or was raised by accident while another one was handled."""
     if first._remote and raised.text == first.text:
         return True
-    expected = first.name.rpartition(".")[2] in _EXPECTED
+    expected = first.name.rpartition(".")[2] in _EXPECTED or raised._frames[-1] == first._frames[-1]
+    if not raised.handled or expected or raised.online:
+        return False
     of_raise = raised._source.startswith("raise") or raised._source.count(")") > raised._source.count("(")
-    return bool(raised.handled) and not (expected or raised.online or of_raise)
+    # who caught the first one and raises another translates it; a package that was called meanwhile does not
+    return not of_raise or find_package(raised._frames[-1][0]) != find_package(first._frames[0][0])
 
 
 def _take_first(raised: Raised, first: Raised) -> None:
