@@ -220,7 +220,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
     ]
     until = -1 if raised.noticed else raised.until if raised.after else raised.end
     able = (f for f in inside if f.row is not BARE and f.index <= until and not _CAUGHT.search(f.line.text))
-    known = min(able, key=lambda f: (f.strength, f.index), default=None)
+    known = min(able, key=lambda f: (f.strength, f.index <= raised.since, f.index), default=None)
     if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:

@@ -77,6 +77,7 @@ class Raised:
     handled: str = ""  # the exception that was being handled when it was raised
     after: str = ""  # an exception that was raised while this one was handled, and only follows from it
     until: int = -1  # the last line of this exception, if ``after`` follows from it
+    since: int = -1  # the last line of an exception that the program expected, and did something else then
     threaded: bool = False  # raised in a thread or a task: the program continued
     noticed: bool = False  # only notices that another process has ended
     activity: str = ""  # what the program was doing
@@ -273,6 +274,8 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
     raised.index = raised.end = index
     if raised._before is not None and _follows(raised, raised._before):
         _take_first(raised, raised._before)
+    elif raised.handled and raised._before is not None and _is_expected(raised._before):
+        raised.since = raised._before.end
     return True
 
 
@@ -286,12 +289,16 @@ def _undouble(raised: Raised) -> None:
     raised.message = raised.message[:middle] if raised.message == raised.message[:middle] * 2 else raised.message
 
 
+def _is_expected(raised: Raised) -> bool:
+    return raised.name.rpartition(".")[2] in _EXPECTED
+
+
 def _follows(raised: Raised, first: Raised) -> bool:
     """Return whether an exception only repeats a worker's, or was raised by accident while another one was handled."""
     if first._remote and raised.text == first.text:
         return True
-    expected = first.name.rpartition(".")[2] in _EXPECTED or raised._frames[-1] == first._frames[-1]
-    if not raised.handled or expected or raised.online:
+    again = raised._frames[-1] == first._frames[-1]
+    if not raised.handled or again or raised.online or _is_expected(first):
         return False
     of_raise = raised._source.startswith("raise") or raised._source.count(")") > raised._source.count("(")
     # who caught the first one and raises another translates it; a package that was called meanwhile does not
