@@ -14,6 +14,7 @@ from clusterrun.why.causes.aborts import apply_abort_messages
 from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
+from clusterrun.why.causes.summaries import Summary, find_summaries
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import BUILD, GPU
 from clusterrun.why.causes.table_launch import LAUNCH, PANIC
@@ -22,9 +23,7 @@ from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
 from clusterrun.why.causes.tracebacks import (
     Raised,
-    Summary,
     find_crash_place,
-    find_summaries,
     find_tracebacks,
     split_rank,
 )

@@ -1,9 +1,9 @@
-"""Find what spans several lines: Python's tracebacks, and torchrun's summary of the first failure."""
+"""Find Python's tracebacks, which span several lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.why.causes.frames import find_activity, find_package, find_place, format_origin, is_own, is_web_library
@@ -11,7 +11,6 @@ from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
 _HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
-SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
     r"^(?:(?:[^\[\]]{1,64}?\[default\d+\]:)?"
     r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+"
@@ -104,16 +103,6 @@ class Raised:
     def origin(self) -> str:
         """Where a library raised it, if that is not the place."""
         return format_origin(self._frames[-1], self._source, self.place) if self._frames else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """torchrun's summary of the first failure; a negative exit code is a signal."""
-
-    index: int
-    rank: int | None
-    host: str
-    code: int | None
 
 
 def split_rank(line: Line) -> tuple[int | None, str]:
@@ -339,25 +328,3 @@ def find_crash_place(lines: Sequence[Line], index: int) -> str:
     frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None and frame["file"]]
     own = [frame for frame in frames if is_own(frame["file"])]
     return f"{own[0]['file']}:{own[0]['line']}" if own else ""
-
-
-def find_summaries(lines: Sequence[Line]) -> Iterator[Summary]:
-    """Yield torchrun's summaries in the lines of one file."""
-    for index, line in enumerate(lines):
-        if SUMMARY not in line.text:
-            continue
-        values: dict[str, str] = {}
-        for later in lines[index + 1 : index + 40]:
-            if later.rank != line.rank:
-                continue
-            key, colon, value = split_rank(later)[1].partition(":")
-            if colon and key.strip() in ("host", "rank", "exitcode"):
-                values.setdefault(key.strip(), value.strip())
-            if len(values) == 3:
-                break
-        yield Summary(index, _leading(values.get("rank")), values.get("host", ""), _leading(values.get("exitcode")))
-
-
-def _leading(text: str | None) -> int | None:
-    match = re.match(r"-?\d+", text or "")
-    return int(match[0]) if match else None
