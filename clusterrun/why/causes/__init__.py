@@ -3,9 +3,10 @@
     model.py            the types: Line and EndFacts in, CauseRow and LogFinding between, Cause out
     table_*.py          the tables: pattern, meaning, advice, source
     match.py            lines -> findings
-    tracebacks.py, frames.py    Python's tracebacks and torchrun's summaries, which span several lines
+    tracebacks.py, frames.py, summaries.py    Python's tracebacks and torchrun's summaries, which span several lines
     aborts.py, native.py, nan_series.py, memory_units.py, context.py    what other lines or numbers add to a finding
     select.py           findings and facts -> the first cause
+    behind.py           what is behind a finding: the root of a time-out, a later exception
     describe.py         a finding -> Cause, with its reason, ranks and evidence
     fallback.py         the cause if no line names one
     nodes.py            the node of a finding

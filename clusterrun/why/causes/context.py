@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, row
-from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
+from clusterrun.why.causes.native import find_crashed_library, find_mpi_reason, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
-from clusterrun.why.causes.table_launch import ABORTED, NATIVE
+from clusterrun.why.causes.table_launch import ABORTED, MPI_CALL, NATIVE
 from clusterrun.why.causes.table_peers import LINK, SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
@@ -45,6 +45,8 @@ _UNEXPLAINED = re.compile(
     r"(?i)^(?!srun:|.*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$))"
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
+#: what a program prints before it ends all ranks with MPI_Abort
+_SAID = re.compile(r"(?i)^\W*(?:fatal(?: error)?|error)\b(?![\s=:]*[-+.\d])(?!.*\bMPI)")
 #: NCCL's own threads report that a call failed
 _FOLLOWS = re.compile(
     r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
@@ -94,8 +96,8 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
         if setup is not None:
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
-    if best.kind == "nccl-error":
-        return _with_nccl_reason(best, findings, logs)
+    if best.kind == "nccl-error" or best.row is MPI_CALL:
+        return _with_reason_after(best, findings, logs)
     reason = _reason_before(best, findings, logs)
     return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
 
@@ -150,10 +152,20 @@ def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Seque
         near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]
         mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
         return next((text for text in mine if _UNEXPLAINED.match(text)), "")
+    if "MPI_Abort" in best.line.text:
+        said = (
+            (lines, n) for lines in logs for n, line in enumerate(lines) if _SAID.match(split_rank(line)[1][:_READ])
+        )
+        lines, first = next(said, ((), 0))
+        return " ".join(split_rank(line)[1].strip(" *%")[:200] for line in lines[first : first + 2])
     return ""
 
 
-def _with_nccl_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+def _with_reason_after(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+    """Return the finding of an MPI call or of NCCL with the reason that the lines after it name."""
+    if best.row is MPI_CALL:
+        why = next((find_mpi_reason(lines, best.index) for lines in logs if _holds(lines, best)), "")
+        return replace(best, sentence=f"{best.sentence}: {why}") if why else best
     if best.row is SIZES:  # the exception after it names the rank and the line
         raised = next((f for f in findings if f.kind == best.kind and f.place), best)
         return replace(best, rank=raised.rank, place=raised.place)

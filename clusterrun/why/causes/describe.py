@@ -53,6 +53,9 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
     cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
+    unopened = (f for f in findings if best.kind == "address-in-use" and "can't open file" in f.line.text)
+    if (script := next(unopened, None)) is not None:  # neither follows from the other
+        cause = replace(cause, sentence=f"{cause.sentence}; besides, {script.sentence}")
     return _with_lost_rendezvous(cause, best, findings)
 
 

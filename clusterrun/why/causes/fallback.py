@@ -22,6 +22,7 @@ _ERROR = re.compile(
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
 _NEAR_END = 12  # lines that launchers may still print
+_SHOWN = 200  # characters of a line in a sentence
 _LAST = 5  # lines to show if none names a cause
 
 
@@ -55,8 +56,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        peer = best.values.get("peer") or "another rank"
-        bare = f"a rank lost the connection to {peer}; the log does not say why the other rank ended"
+        lost = f"a rank lost the connection to {peer}" if (peer := best.values.get("peer")) else best.sentence
+        bare = f"{lost}; the log does not show why"
         return replace(to_cause(best, facts), sentence=bare if best.row is PEER_LOST else best.sentence)
     if not facts.state and facts.exit_status is None:
         return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
@@ -97,9 +98,9 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     ended = next((f for f in findings if f.kind == "task-ended" and f.values.get("status")), None)
     rank = facts.failure.rank if facts.failure else ended.rank if ended else None
     # srun's status is the highest of all ranks', usually that of the ranks that it ended
-    first = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
-    signal = f" (signal {first - 128})" if first is not None and 128 < first < 193 else ""
-    status = f"exit status {first}{signal}" if first is not None else "why the job ended (exit status unknown)"
+    code = facts.failure.status if facts.failure is not None and facts.failure.status else facts.exit_status
+    signal = f" (signal {code - 128})" if code is not None and 128 < code < 193 else ""
+    status = f"exit status {code}{signal}" if code is not None else "why the job ended (exit status unknown)"
     lines: list[Line] = []
     for who in dict.fromkeys((rank, None)):  # the lines of that rank if they are labelled, else any
         for one in logs:
@@ -109,8 +110,9 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
     whose = f"rank {rank}" if rank is not None else "the log"
-    below = "the first line that mentions an error and " if spoken is not None else ""
-    tail = f"; {below}the last lines of {whose} are below" if lines else "; the logs are empty or missing"
+    shown = split_rank(spoken)[1].strip()[:_SHOWN] if spoken is not None else ""
+    first = f"; the first line that mentions an error: {shown}" if shown else ""
+    tail = f"{first}; the last lines of {whose} are below" if lines else "; the logs are empty or missing"
     return Cause(
         kind="unknown",
         rank=rank,

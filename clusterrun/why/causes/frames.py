@@ -47,6 +47,12 @@ def is_web_library(file: str) -> bool:
     return _WEB.search(file) is not None
 
 
+def find_package(file: str) -> str:
+    """Return the package of a frame's file, ``Python`` for the standard library, empty for the user's code."""
+    package = _PACKAGE.search(file)
+    return package["name"] if package else "" if is_own(file) else "Python"
+
+
 def find_place(frames: Sequence[tuple[str, str]]) -> str:
     """Return file:line of the user's innermost frame, else of the library whose module or command was started."""
     own = [frame for frame in frames if is_own(frame[0])]

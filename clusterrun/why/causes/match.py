@@ -14,17 +14,16 @@ from clusterrun.why.causes.aborts import apply_abort_messages
 from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
+from clusterrun.why.causes.summaries import Summary, find_summaries
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
 from clusterrun.why.causes.table_gpu import BUILD, GPU
-from clusterrun.why.causes.table_launch import LAUNCH
+from clusterrun.why.causes.table_launch import LAUNCH, PANIC
 from clusterrun.why.causes.table_peers import PEERS
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, PYTHON, SHM_FULL
 from clusterrun.why.causes.table_slurm import SLURM
 from clusterrun.why.causes.tracebacks import (
     Raised,
-    Summary,
     find_crash_place,
-    find_summaries,
     find_tracebacks,
     split_rank,
 )
@@ -79,10 +78,16 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         _add_traceback(found, one, lines)
     for index, cut in found.items():
         after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
-        continues = cut.kind == "setup" or cut.row is BARE
+        continues = cut.kind == "setup" or cut.row in (BARE, PANIC)
         named = after[:1] if continues and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
+        if "Weights only load failed" in cut.line.text:
+            texts = (split_rank(line)[1] for line in lines[index + 1 : index + 12])
+            why = next(
+                (text.partition("WeightsUnpickler error: ")[2] for text in texts if "WeightsUnpickler" in text), ""
+            )
+            found[index] = replace(cut, sentence=f"{cut.sentence} ({why[:160]})") if why else cut
         if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
             texts = (split_rank(line)[1].strip() for line in lines[index + 1 : index + 60])
             reason = next((_REPR.sub(r"\1: \3", text) for text in texts if _REPR.match(text)), "")
@@ -212,8 +217,9 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         for i in range(raised.first, raised.end + 1)
         if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
     ]
-    able = (f for f in inside if f.row is not BARE and not _CAUGHT.search(f.line.text))
-    known = min(able, key=lambda f: (f.strength, f.index), default=None)
+    until = -1 if raised.noticed else raised.until if raised.after else raised.end
+    able = (f for f in inside if f.row is not BARE and f.index <= until and not _CAUGHT.search(f.line.text))
+    known = min(able, key=lambda f: (f.strength, f.index <= raised.since, f.index), default=None)
     if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:
@@ -223,16 +229,18 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
     if known is not None and known.kind == "disk-full" and raised.in_semaphore:
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
-        text = raised.text[:300]
-        text += f"; from {raised.cause[:120]}" if raised.cause else ""
+        text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
+        text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
+        text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
         text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
-        text += f" ({raised.origin})" if raised.origin else ""
+        text += f"; then, while this was handled, {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
-        strength = Strength.ECHO if echo else Strength.HINT if raised.threaded else Strength.CAUSE
+        weak = raised.threaded or raised.noticed
+        strength = Strength.ECHO if echo else Strength.HINT if weak else Strength.CAUSE
     else:
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
-        if raised.activity and known.kind in _AMID:
+        if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
             finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)

@@ -8,11 +8,12 @@ exit status. Nothing is guessed: if no line names a cause, the sentence says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
+from clusterrun.why.causes.behind import BEHIND, later_exception, missing_launcher, noticed_by, root_of_hang
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.fallback import fallback_cause
@@ -22,6 +23,7 @@ from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Stren
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.table_launch import SEPARATE
+from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
@@ -201,14 +203,14 @@ def _better_finding(
 ) -> LogFinding:
     """Return a finding that explains more than ``best``: than a time-out, an exit status or an error about NaN."""
     if best.strength is Strength.HANG:
-        return _root_of_hang(by_file) or best
-    better = _missing_launcher(by_file) if best.kind == "file-missing" else _later_exception(best, by_file)
-    better = better or _noticed_by(best, findings)
+        return root_of_hang(by_file) or best
+    better = missing_launcher(by_file) if best.kind == "file-missing" else later_exception(best, by_file)
+    better = better or noticed_by(best, findings)
     if better is not None:
         return better
-    if best.kind in _BEHIND:
-        behind = _BEHIND[best.kind]
-        return next((f for f in findings if behind(f) and not f.survived), best)
+    if best.kind in BEHIND:
+        is_behind = BEHIND[best.kind]
+        return next((f for f in findings if is_behind(f) and not f.survived), best)
     turned = next((f for f in findings if f.row is NAN), None)
     if best.row is EXIT:
         hint = _earliest(by_file, facts)
@@ -226,78 +228,6 @@ def _explains_exit(hint: LogFinding, best: LogFinding) -> bool:
     return hint.row is BARE or (in_thread and _STATUS_ONLY.search(best.line.text) is not None)
 
 
-def _noticed_by(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:
-    """Return what an abort of NCCL's watchdog or an exception about a dead worker only noticed."""
-    if best.kind == "crashed" and _ABORTED.search(best.sentence):
-        hang = next((f for f in findings if f.strength is Strength.HANG and not f.survived), None)
-        return hang or _with_lost_peer(best, findings)
-    if best.row in (EXCEPTION, BARE) and _WORKER_LOST.search(best.sentence):
-        return next((f for f in findings if f.kind == "host-memory" and f.strength is Strength.CAUSE), None)
-    return None
-
-
-def _with_lost_peer(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
-    """Return the task whose end NCCL noticed before the abort; else the abort, with the peer if it is another node."""
-    peer = next((f.values["peer"] for f in findings if f.kind == "peer-lost" and "<" in f.values.get("peer", "")), "")
-    host = peer.partition("<")[0]
-    if not host or (best.node and host.startswith(best.node)):
-        return best
-    tasks = (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.node)
-    ended = next((f for f in tasks if host.startswith(f.node)), None)
-    if ended is not None:
-        sentence = f"{ended.sentence}; the other ranks then lost the connection to it"
-        return replace(ended, strength=Strength.CAUSE, sentence=sentence)
-    return replace(best, sentence=f"a rank lost the connection to {host}; then {best.sentence}")
-
-
-def _later_exception(best: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
-    """Return the same rank's exception after a bare line, which other programs print too and the rank may survive."""
-    if best.place or best.kind in _ENDS or _ERROR.search(best.line.text):
-        return None
-    here = next((found for found in by_file if best in found), ())
-    later = (f for f in here if f.row is EXCEPTION and f.strength is Strength.CAUSE and f.index > best.index)
-    return next((f for f in later if f.rank == best.rank and not f.survived), None)
-
-
-def _root_of_hang(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
-    """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
-    found = [f for f in chain(*by_file) if not f.survived and not f.warned]
-    able = [f for f in found if f.kind in _ROOTS and f.strength is Strength.CAUSE]
-    network = [f for f in found if f.kind == "network" and f.strength is Strength.HINT]
-    broken = [f for f in network if f.values.get("status") or _NO_ROUTE.search(f.sentence)]
-    return next(iter(able or broken), None)
-
-
-#: how a process ended, and what its GPU, its kernel, Slurm or clusterrun report
-_ENDS = frozenset(
-    {"killed", "crashed", "gpu-fault", "cuda-assert", "host-memory", "node-failure", "launch-failed", "worker"}
-)
-_ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b")
-_XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
-#: what is behind a kind of finding, even if its line comes later
-_BEHIND: dict[str, Callable[[LogFinding], bool]] = {
-    "disk-full": lambda f: f.kind == "shared-memory",
-    "shared-memory": lambda f: f.kind == "too-many-files",
-    "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,
-}
-_NO_ROUTE = re.compile(r"No route to host|Network is unreachable")
-_ROOTS = frozenset(
-    {"gpu-fault", "node-failure", "cuda-memory", "host-memory", "quota", "disk-full", "library-mismatch"}
-)
-
-
-def _missing_launcher(by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
-    """Return the launcher that the shell did not find: its ranks would have written the missing file."""
-    missing = (f for f in chain(*by_file) if f.kind == "command-missing" and _LAUNCHER.search(f.sentence))
-    return next((replace(f, row=replace(f.row, strength=Strength.CAUSE)) for f in missing), None)
-
-
-_LAUNCHER = re.compile(r"\b(?:torchrun|accelerate|deepspeed|mpirun|mpiexec|horovodrun|srun|python\d?(?:\.\d+)?)\b")
-_ABORTED = re.compile(r"\bsignal 6\b|SIGABRT|crashed: Aborted")
-#: an exception that only notices the end of a child process
-_WORKER_LOST = re.compile(
-    r"(?i)background worker|worker.{0,60}(?:exited|killed|died|dead)|terminated abruptly|^BrokenProcessPool|^EOFError"
-)
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 
 
@@ -325,7 +255,7 @@ def _earliest(by_file: Sequence[Sequence[LogFinding]], facts: EndFacts) -> LogFi
         if lasting:
             chosen.append(min(lasting, key=lambda f: f.index))
         elif weak := [f for f in found if not f.survived]:
-            chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.index)))
+            chosen.append(min(weak, key=lambda f: (f.strength, _later(f), f.row is PEER_LOST, f.index)))
     return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
 

@@ -10,7 +10,7 @@ _FULL = "free some space, write to another file system (set checkpoint_dir or TM
 
 #: a name that does not resolve in a library for requests to the internet
 UNRESOLVED = row(
-    "offline", "gaierror", "gaierror", "the node cannot reach the internet: {error}",
+    "offline", "gaierror", "gaierror", "the node cannot reach a server on the internet: {error}",
     "download the files on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
     "https://github.com/timesler/facenet-pytorch/issues/202", "clusterrun submit … --env TORCH_HOME=PATH",
 )  # fmt: skip
@@ -21,11 +21,14 @@ FILES: tuple[CauseRow, ...] = (
     row("disk-full", "no space left on device|storagefull", r"(?i)No space left on device(?:: '?(?P<what>[^'\n]+)'?)?|StorageFull",
         "a disk is full[: {what}]", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/5155", "df -h[ {folder}]; df -i[ {folder}]"),
     row("disk-full", "pytorchstreamwriter failed|inline_container", r"PytorchStreamWriter failed writing file (?P<what>\S+?): file write failed|inline_container\.cc:\d+\] \. (?P<what_too>unexpected pos \d+ vs \d+)",
-        "a checkpoint could not be written ({what}): the disk is full, or a quota was exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
+        "a checkpoint could not be written ({what}); usually the disk is full, or a quota was exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
         "df -h .; quota -s"),
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",
         "a rank has too many files open", "raise the limit on open files in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
         "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'"),
+    row("file-missing", "hugging face hub either", r"^(?:.*?Error: )?(?P<what>Couldn't find .*Hugging Face Hub either.{0,80})", "neither the disk nor the Hugging Face Hub has it: {what}",
+        "check the name or path; if the node cannot reach the internet, download the files on the login node first and set HF_HUB_OFFLINE=1", "https://github.com/huggingface/evaluate/issues/475",
+        "clusterrun submit … --env HF_HOME=PATH"),
     row("file-missing", "filenotfounderror|no such script|can't open file",
         r"FileNotFoundError: (?!.*Hugging Face Hub either)(?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
         r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
@@ -44,31 +47,32 @@ FILES: tuple[CauseRow, ...] = (
     row("read-only", "read-only file system", r"Read-only file system(?:: '?(?P<what>[^'\n]+)'?)?", "a file system is read-only[: {what}]",
         "write to another file system; some sites mount $HOME read-only on compute nodes, and container images are read-only", "Linux errno 30", "clusterrun submit … --env HF_HOME=PATH"),
     row("file-system", "stale file handle|stale nfs file handle", r"(?i)(?P<what>Stale (?:NFS )?file handle)(?:: '?(?P<file>[^'\n]+)'?)?", "a file system error occurred: {what}[: {file}]",
-        "another node replaced or deleted the file while this node had it open; if several nodes write to one cache or folder, let one rank write before the others read, or use one cache per node;"
+        "usually another node replaced or deleted the file while this node had it open: if several nodes write to one cache or folder, let one rank write before the others read, or use one cache per node;"
         " otherwise the node's mount is stale: exclude the node and tell your administrators",
         "https://github.com/modelscope/ms-swift/issues/6695", "clusterrun submit … --env HF_DATASETS_CACHE=PATH", Strength.HINT),
     row("file-system", "input/output error|transport endpoint|remote i/o error|communication error on send",
         r"(?i)Input/output error|(?<!\[Errno 107\] )Transport endpoint is not connected|Transport endpoint is not connected(?=: )|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
-        "a file system error occurred: {0}", "the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; if the error names no path, the cause may be a closed terminal",
+        "a file system error occurred: {0}", "usually the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; if the error names no path, the cause may be a closed terminal",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on: {0}",
         "download the file on the login node first, into the HF_HOME folder that the job uses; HF_HUB_OFFLINE=1 prevents downloads in the job",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HOME=PATH"),
-    row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|localentrynotfounderror|can't load",
-        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url(?!.*Caused by (?:ResponseError|SSLError\(SSLCertVerif))(?:.{0,400}?ProxyError\('(?P<proxy>[^']+?)\.?')?|Read timed out)"
-        r"|LocalEntryNotFoundError",
+    row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|can't load",
+        r"couldn't connect to '(?P<what>[^']+)'|^(?!.*(?:thrown while requesting|[Rr]etrying)).*ConnectionPool\(host='(?P<what_too>(?!127\.|10\.|192\.168\.)[^'.]+\.[^']+)'.*?(?:Max retries exceeded with url(?!.*Caused by (?:ResponseError|SSLError\(SSLCertVerif))(?:.{0,400}?ProxyError\('(?P<proxy>[^']+?)\.?')?|Read timed out)",
         "the node cannot reach the internet[ or the server {what}][ (through http_proxy or https_proxy: {proxy})]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access; the server may also be down or busy",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
-    row("offline", "couldn't reach |hugging face hub either|cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
-        r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|^(?:.*Error: )?(?P<what_old>Couldn't find .*Hugging Face Hub either)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
+    row("offline", "localentrynotfounderror", r"LocalEntryNotFoundError(?:: (?P<what>.{1,120}))?", "a file is not in the Hugging Face cache and could not be downloaded[: {what}]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access",
+        "https://huggingface.co/docs/huggingface_hub/package_reference/utilities", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
+    row("offline", "couldn't reach |cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
+        r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
         r"|EndpointConnectionError: (?P<url>.*)|(?:fatal: unable to access|curl: \(6\)).*Could not resolve host: (?P<host>\S+)|unable to resolve host address .(?P<address>[\w.-]+)|Error.*Failed to resolve '(?P<name>[\w.-]+)'",
-        "the node cannot reach the internet[: {what}][: {url}][: {host}][: {address}][: {name}]",
+        "the node cannot reach a server[: {what}][: {url}][: {host}][: {address}][: {name}]",
         "download the files on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
         "https://github.com/huggingface/datasets/issues/1764", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "urlopen error |connecterror: |connectionerror: |error: tunnel connection failed",
         r"^(?!\[nltk_data\]|.*(?:WARN|[Rr]etry)).*?urlopen error (?P<what>\[Errno -\d+\].*?|\[Errno 1(?:01|10|11|13)\].*?|timed out|Tunnel connection failed.*?|_ssl\.c:\d+: The handshake operation timed out)>?$"
         r"|(?:Connect|Connection)Error: (?P<what_too>\[Errno (?:-\d+|101|110|113)\] .*|.*(?:Name or service not known|Temporary failure in name resolution).*)|Error: (?P<what_old>Tunnel connection failed: .*)",
-        "the node cannot reach the internet: {what}", "download the files on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
+        "the node cannot reach a server: {what}", "if the server is on the internet, download the files on the login node first, into a folder that the compute nodes can read (TORCH_HOME, HF_HOME); many compute nodes have no internet access",
         "https://github.com/pytorch/pytorch/issues/14701", "clusterrun submit … --env TORCH_HOME=PATH"),
     row("offline", "error loading |error downloading ", r"\[nltk_data\] Error (?:loading|downloading) (?P<what>\S+): <urlopen error.*",
         "the node cannot reach the internet to download {what} for nltk", "download the data on the login node first (python -m nltk.downloader), into a folder that the compute nodes can read (NLTK_DATA)",

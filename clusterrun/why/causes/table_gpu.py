@@ -8,12 +8,13 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _SMALLER = (
     "use a smaller micro batch with more accumulation steps (same global batch), shorter sequences, or bf16;"
+    " if the rank itself holds little of the GPU's memory, other processes use it (nvidia-smi on the node lists them);"
     " PYTORCH_ALLOC_CONF=expandable_segments:True helps when a lot of memory is reserved but unused"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
-_ELSEWHERE = "the GPU is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
+_ELSEWHERE = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
-_DRIVER = "the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
+_DRIVER = "usually the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
 _MODEL = (
     "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model: torch.cuda.get_arch_list()"
     " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
@@ -38,27 +39,31 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-memory", "tried to allocate",
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
-        r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?",
-        "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; another process uses {other} of the GPU's memory]", _SMALLER,
+        r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?"
+        r"(?:.*?this process has (?P<held>[\d.]+ \w+) memory in use|.*?; (?P<held_old>[\d.]+ \w+) reserved in total)?",
+        "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; the rank itself holds {held}][; another process uses {other} of the GPU's memory]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
         "clusterrun submit … --set auto_micro_batch=true"),
-    row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cublas_status_alloc|cudnn_status_alloc|cusparse_status_alloc|cusolver_status_alloc|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating|cuda runtime error (2)",
-        r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory|CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED"
+    row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating|cuda runtime error (2)",
+        r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
+    row("cuda-memory", "_status_alloc_failed", r"CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED", "a GPU library could not allocate memory: {0}",
+        "usually the GPU's memory is full: " + _SMALLER + "; after an earlier error on the GPU (an index out of range) this error can follow from it: CUDA_LAUNCH_BLOCKING=1 shows the actual line",
+        "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
-        "GPU memory ran out: no memory was left for NCCL's buffers[ ({bytes} bytes)]",
+        "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
         _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
-        "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are hardware faults: exclude this"
+        "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are usually hardware faults: exclude this"
         " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
         "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
     row("gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
         "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE),
-    row("gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error",
+    row("gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error(?!s?\s*:\s*(?:0|N))",
         "a GPU reported an uncorrectable ECC error", _ELSEWHERE,
         "https://github.com/jade-hpc-gpu/jade-hpc-gpu.github.io/issues/194", _EXCLUDE),
     row("gpu-fault", "gpu is lost|unable to determine the device handle|hardware stack error|nvlink error",
@@ -80,10 +85,10 @@ GPU: tuple[CauseRow, ...] = (
         "a kernel failed on the GPU[: {what}]",
         "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if the error happens on one node only, that node's GPU may be faulty",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
-    row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "torch or a library has no code for this GPU model: {0}",
+    row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library has no code for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "request GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
+        "start no more ranks per node than it has GPUs for the job, request GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
         "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
@@ -104,8 +109,8 @@ GPU: tuple[CauseRow, ...] = (
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
         "the rank found no usable GPU, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
         "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N"),
-    row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: the links between them (NVSwitch) are not set up (error 802)",
-        "the node's fabric manager is not running, or its version does not match the driver: exclude the node and tell your administrators",
+    row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: system not yet initialized (error 802)",
+        "usually the node's fabric manager, which sets up the links between GPUs (NVSwitch), is not running, or its version does not match the driver: exclude the node and tell your administrators",
         "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]"),
     row("no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
         "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails on this node only, exclude the node and tell your administrators",
@@ -115,11 +120,12 @@ GPU: tuple[CauseRow, ...] = (
         "check that the job requested GPUs (--gpus-per-node), and run nvidia-smi on the node",
         "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True),
     row("no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
-        "the node's GPU driver is not responding: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
+        "the node's GPU driver cannot be used: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
     row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
-        "the installed torch was built without CUDA (CPU only): {0}", "install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started)",
+        "the installed torch has no support for CUDA, or for NCCL: {0}",
+        "on NVIDIA GPUs, install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started); on other devices (Intel XPU, NPU, CPU), the code must use their modules and backend, not torch.cuda and nccl",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
@@ -134,7 +140,7 @@ GPU: tuple[CauseRow, ...] = (
     row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
         r"(?:^|[ '])(?P<what>/\S+\.so[\w.]*: undefined symbol: (?:_Z\w*?(?:3c10|2at|5torch|6caffe2)|THP)\w*)|Error: (?P<what_too>operator torch(?:vision|audio|text)::\w+ does not exist"
         r"|Couldn't load custom C\+\+ ops\. This can happen if your PyTorch and torchvision versions are incompatible|Detected that PyTorch and torch(?:vision|audio) were compiled with different CUDA.{0,40})",
-        "an extension was built for another version of torch: {what}",
+        "an extension does not match the installed torch: {what}",
         "rebuild or reinstall the extension for the installed torch, in the same Python: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
         " or install a wheel that was built for this torch and CUDA",
         "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
@@ -152,7 +158,7 @@ GPU: tuple[CauseRow, ...] = (
         "the node's C library cannot be replaced: install a build of the package for this system (an older wheel, or a build from source), or use a container",
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
-        "two libraries with incompatible versions were loaded together: {what}",
+        "a library does not match the other libraries that were loaded: {what}",
         "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add `unset LD_LIBRARY_PATH` as a setup line; otherwise reinstall the package that the error names, and its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
@@ -172,6 +178,10 @@ GPU: tuple[CauseRow, ...] = (
         "ranks {first} and {second} use the same GPU ({device})",
         "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
+    # Ascend's codes; the next line of the log names a solution
+    row("cuda-error", "reason: |possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
+        "the Solution after this line in the log says what to check; a time-out (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
+        "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",

@@ -10,13 +10,25 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: to find the reason, read the log lines before this error, or the rank's own log"
 NATIVE = "the crash was in this library, not in Python: check that its version is compatible with torch, CUDA, the driver and MPI; if you report the crash to its developers, include the backtrace"
 #: why a process got SIGKILL, and where a crash was
-SENT_KILL = "the log does not show what sent SIGKILL; usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
+SENT_KILL = "this line does not show what sent SIGKILL; if no other rank failed before, usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
 NOT_PYTHON = "the crash was in native code, not in Python; read the log lines before this error"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
     "the log lines after this error (what() and the stack trace) name the call that failed; look before it for an earlier error on the GPU or on another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
+)  # fmt: skip
+#: of MPICH and the MPIs made from it; the last line of the stack after it names the reason
+MPI_CALL = row(
+    "exception", "fatal error in ", r"^(?:MPICH ERROR \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - )?(?:Abort\(\d+\)(?: on node \d+)?(?: \(rank (?P<rank_too>\d+) in comm \d+\))?: )?"
+    r"Fatal error in (?P<what>(?:internal_|P?MPI_)\w+: .*?)(?:, error stack)?:?$", "an MPI call failed: {what}",
+    "the error stack in the log names the reason; in MPI_Init, usually the MPI library does not match the launcher, or a network provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
+    "clusterrun logs JOB -n 50", Strength.HINT,
+)  # fmt: skip
+#: of Rust; in newer releases the next line is the message
+PANIC = row(
+    "crashed", "panicked at", r"^thread '.*?' (?:\(\d+\) )?panicked at (?:'(?P<what>.*)', )?(?P<where>[^:\s']+:\d+)", "a Rust program panicked at {where}:[ {what}]",
+    "the message names what the program did not expect; RUST_BACKTRACE=1 shows the calls that led to it", "https://doc.rust-lang.org/std/macro.panic.html", "clusterrun submit … --env RUST_BACKTRACE=1", Strength.HINT,
 )  # fmt: skip
 #: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
@@ -47,7 +59,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "the run stopped at step {step} because of {by} ({saved})",
         "submit the job again with the same checkpoint_dir to resume from this checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
     row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "the log does not show what sent SIGKILL: it was either the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
+        "this line does not show what sent SIGKILL: usually it was the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
     row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
         "rank {rank} on {node} was killed by a signal (exit status {status})", "the crash was in native code, not in Python: the last lines of that rank show where",
         "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
@@ -56,7 +68,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
         "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
     row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} ended the job itself: MPI_Abort with status {status}",
-        "the program printed the reason before it called MPI_Abort, often on stdout: the other ranks were only killed with it", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
+        "programs usually print the reason before they call MPI_Abort, often on stdout; the other ranks are then killed with it", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
     row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
@@ -123,7 +135,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         r"(?:(?P<node>[\w.-]+): )?(?:\S+@(?P<node_too>[\w.-]+): )?(?P<what>Permission denied \([a-z,-]+\)|Host key verification failed|ssh exited with exit code 255)"
         r"|ssh: connect to host (?P<node_old>(?!git|bitbucket)[\w.-]+) (?P<what_old>port \d+: .*)",
         "ssh could not log in[ to {node}]: {what}",
-        "pdsh and mpirun start ranks on other nodes through ssh: let clusterrun start the ranks with srun instead (--nodes), or set up ssh keys between the nodes",
+        "if pdsh or mpirun starts ranks on other nodes through ssh, let clusterrun start the ranks with srun instead (--nodes), or set up ssh keys between the nodes",
         "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N"),
     row("launch-failed", "docker daemon", r"(?P<what>(?i:permission denied) while trying to connect to the Docker daemon|Cannot connect to the Docker daemon)", "the container could not be started: {what}",
         "most clusters do not offer Docker: use Apptainer, or pyxis (srun --container-image)", "https://docs.docker.com/engine/install/linux-postinstall/", "clusterrun logs JOB --stream err -n 30"),
@@ -140,6 +152,13 @@ LAUNCH: tuple[CauseRow, ...] = (
         "MPI could not start: {0}", "usually the MPI library and the launcher are incompatible; srun --mpi=list shows the MPI types that Slurm supports; torch does not need MPI",
         "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list", Strength.HINT),
     TERMINATE,
+    MPI_CALL,
+    PANIC,
+    row("crashed", "assertion failed in file", r"Assertion failed in file (?P<file>\S+) at line (?P<line>\d+): (?P<what>.*)", "an assertion failed in the MPI library, at {file}:{line}: {what}",
+        "the backtrace after this line names the MPI call: often the MPI library does not match the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
+    # Rust's form of an error that main returns
+    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program ended with this error, in the form in which Rust prints one: its numbers of lines are those of the file that it read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
+        "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",
         "handle SIGUSR1 in the program: SIGUSR1 is usually the warning before the time limit (--signal=USR1); another signal usually means that the process exceeded a resource limit (ulimit -a)",

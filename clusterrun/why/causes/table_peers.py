@@ -16,11 +16,11 @@ NO_TRAFFIC = (
     " interface that links them (clusterrun check --nodes N measures nodes and links)"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
-_PEER = "this rank only noticed the failure: look for the rank that ended first"
-_PORT = "omit --master-port: clusterrun then finds a free port and reserves it for the job"
+_PEER = "usually this rank only noticed the failure: look for a rank that ended first"
+_PORT = "another job or an earlier run may still use the port: omit --master-port: clusterrun then finds a free port and reserves it for the job"
 _NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
-    "the nodes cannot reach each other's ports: a firewall blocks the ports, or NCCL or gloo uses the wrong network interface;"
+    "if the address is that of another node, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
     " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
 )
 _IB = "a network link or switch failed, or the other rank ended: if no rank died, exclude the node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
@@ -36,7 +36,7 @@ SIZES = row(
 )  # fmt: skip
 #: UCX aborts the process then, unless its program handles the error
 LINK = row(
-    "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "an RDMA link between nodes failed: transport retry count exceeded on {what}",
+    "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "a message over RDMA got no answer from another node: transport retry count exceeded on {what}",
     _IB, "https://github.com/horovod/horovod/issues/1390", "clusterrun submit … --exclude NODE", Strength.HINT,
 )  # fmt: skip
 #: the end of another process, noticed by a rank
@@ -46,7 +46,7 @@ PEER_LOST = row(
     r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
     r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
     r"|(?<!\. )(?<!connect to server: )Connection refused|RendezvousConnectionError|Horovod has been shut down|possible application crash on rank \d+",
-    "the connection to another rank was lost", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
+    "a connection to another process failed: {0}", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
     Strength.CONSEQUENCE,
 )  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
@@ -65,7 +65,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "NCCL or CUDA hung: the NCCL watchdog thread got no response", _HANG,
+        "NCCL's heartbeat monitor timed out: its watchdog thread was stuck", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
         "a rank timed out[ after {limit}] waiting for rank {awaited}, which creates the NCCL communicator", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
@@ -96,7 +96,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
-        "the nodes number their ranks alike, or an old process still uses the same address: start all ranks with one launcher (srun or torchrun, not both), and give each a rank of its own (RANK, or SLURM_PROCID)",
+        "the nodes may number their ranks alike, or an old process may still use the same address: start all ranks with one launcher (srun or torchrun, not both), and give each a rank of its own (RANK, or SLURM_PROCID)",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
@@ -108,14 +108,14 @@ PEERS: tuple[CauseRow, ...] = (
         "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
-        "the network between nodes failed earlier: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+        "a connection over InfiniBand or RoCE had failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/verl-project/verl/issues/726", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     LINK,
     # ibv_open_device and queries also fail where NCCL does without that device
     row("network", "call to ibv_", r"(?P<what>Call to ibv_(?:create|alloc|reg)_\w+ failed(?: with error .{1,60})?)", "NCCL could not set up InfiniBand (RDMA) on the node: {what}",
-        "the cause is on this node, not in the network: the limit on locked memory is too low (`ulimit -l` must be unlimited; in a container, --ulimit memlock=-1), the container lacks the RDMA devices, or the driver is incompatible;"
+        "usually the cause is on this node, not in the network: the limit on locked memory may be too low (`ulimit -l` should be unlimited; in a container, --ulimit memlock=-1), the container may lack the RDMA devices, or the driver may be incompatible;"
         " set NCCL_IB_DISABLE=1 to test whether the run works without InfiniBand",
         "https://github.com/NVIDIA/nccl/issues/1129", "srun bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
     row("network", "got completion |got async event|got fatal event|call to ibv_",
@@ -124,10 +124,13 @@ PEERS: tuple[CauseRow, ...] = (
         "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; errors 4 and 10 usually concern registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:\d+ ?\()?(?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?:connect to (?P<peer>(?!any )[\w.-]+:\d+|\[[^\]\s]+\]:\d+) .{0,80}?)?(?P<what_too>No route to host|Network is unreachable)",
-        "a connection between nodes failed[ (to {peer})]: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
+        "a network connection failed[ (to {peer})]: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "net/ofi request", r"NCCL WARN NET/OFI Request \S+ completed with error\. RC: \d+\. Error: (?P<what>\d+ \(.{1,120}?)(?: My EFA addr.*)?$",
         "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between these nodes is the cause: on AWS, the security group must allow all traffic between its own members; otherwise exclude the node and tell your administrators",
         "https://github.com/aws/aws-ofi-nccl", "clusterrun submit … --exclude NODE", Strength.HINT),
+    row("network", "ofi ", r"\(\d+\)[.: ]+(?P<what>OFI \S.{0,60}(?:failed|failure).*)", "MPI could not use the network (libfabric): {what}",
+        "in MPI_Init, usually the network card or its provider cannot be used on the node (fi_info lists the providers); later, another rank may have ended, or the network ran out of a resource",
+        "https://github.com/llnl/sundials/issues/316", "clusterrun logs JOB --errors"),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "usually gloo chose a network interface that the other nodes cannot reach: set the right interface (ip -br addr on a node lists the interfaces)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
@@ -138,7 +141,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address of the first node that the other nodes can reach, and check that no firewall blocks the port between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "the nodes cannot reach the first node's port: a firewall blocks it, or the batch script had already ended",
+        "{what}", "a firewall may block the first node's port, or the batch script had already ended",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
@@ -158,7 +161,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
         "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
-    row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError): torchrun had ended on another node",
+    row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError): usually torchrun had ended on another node",
         _PEER, "https://github.com/pytorch/pytorch/issues/91943", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     PEER_LOST,
 )  # fmt: skip

@@ -7,14 +7,14 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
-_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time)"
+_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time); if it is part of your project, add its folder to PYTHONPATH"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of the first bad step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",
-     "someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
-    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP: its terminal was closed", "the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
+     "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
+    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, as if its terminal had been closed", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
     (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; kill -l NUMBER prints the signal's name"),
 )  # fmt: skip
@@ -22,7 +22,7 @@ _TORCHRUN_SIGNALS = (
 #: also for a semaphore of multiprocessing on a full disk
 SHM_FULL = row(
     "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
-    r"out of shared memory|insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
+    r"(?<!workers are )out of shared memory|(?<!caused by )insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate|Too many open)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
     r"|No space left on device.*/dev/shm",
     "/dev/shm is full: data-loading workers and NCCL pass their data through it",
     "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') can also help",
@@ -30,18 +30,21 @@ SHM_FULL = row(
 )  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "a module of your project cannot be imported: {module}", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
+        "Python found no module {module}, which looks like one of your project", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
-    row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the tokenizer file is too new for the installed tokenizers and transformers: {0}",
-        "install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
-    row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheaderdeserialization|headertoolarge|ran out of input|invalid load key",
-        r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeaderDeserialization|HeaderTooLarge|Ran out of input|invalid load key.*))",
-        "a checkpoint or other saved file is incomplete or damaged: {what}", "the file was truncated (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous checkpoint, or download the file again",
+    row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the installed tokenizers package cannot read the tokenizer file: {0}",
+        "usually the file is newer than the package: install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
+    row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheader|headertoo|ran out of input|invalid load key",
+        r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeader\w+|HeaderToo\w+|Ran out of input|invalid load key.*))",
+        "a saved file cannot be read: {what}", "usually the file was truncated (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v'): use the previous checkpoint, or download the file again",
         "https://github.com/sml2h3/dddd_trainer/issues/36", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("usage", "could not override '|cannot find primary config|could not find '|you must specify '|error locating target|in 'con|missing mandatory value|is not in struct",
         r"^(?P<what>Could not override '.*|Cannot find primary config .*|(?:In '[^']+': )?Could not find '[\w-]+/[^']+'.*|You must specify '.*|Error locating target '[^']+'|Missing mandatory value: .*|Key '[^']+' is not in struct)",
         "Hydra rejected the configuration: {what}", "check that the option, file or class named in the configuration exists; set HYDRA_FULL_ERROR=1 to see the full stack trace",
         "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT),
+    row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '(?P<module>(?P<package>\w+)\.[\w.]+)'", "the installed {package} has no module {module}",
+        "another version of {package} may have this module, or a file or folder named {package} in your project hides the package",
+        "https://github.com/microsoft/DeepSpeed/issues/2845", "python -m pip show {package}"),
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "Python 3.11", "python -m pip install {module}"),
     row("import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
@@ -52,7 +55,7 @@ PYTHON: tuple[CauseRow, ...] = (
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
-        "the installed version of a package may differ from the version that the code expects: compare the output of pip list in the job and on the login node", "Python 3.11",
+        "if the message names a package or a name in one, its installed version may differ from the version that the code expects (python -m pip list); otherwise the package itself reports what it needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
         "some parameters of the model got no gradient in the last step, which DDP does not expect", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
@@ -64,8 +67,8 @@ PYTHON: tuple[CauseRow, ...] = (
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",
         "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
-    row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+: (?:GLOBAL )?\S+)",
-        "torch.load refused a checkpoint that holds more than tensors: since torch 2.6 weights_only is true by default[ ({what})]", "if you trust the file, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
+    row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+:? (?:GLOBAL )?\S+)",
+        "torch.load could not read a file with weights_only=True, which is the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is no checkpoint (118 and 60: a Git LFS pointer, an HTML page); otherwise the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
         "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of ranks? [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
@@ -75,17 +78,19 @@ PYTHON: tuple[CauseRow, ...] = (
         "the loss or a gradient became NaN or infinite[ at iteration {step}][: {what} returned NaN]", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
         "{what} was found in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
-    row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum: the gradients of every step are NaN or infinite",
+    row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum, as it does if the gradients stay NaN or infinite",
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "host memory ran out ({where}), with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
     row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:).*[Cc]annot allocate memory",
-        "the network card could not register memory: the limit on locked memory is too low on the node",
-        "`ulimit -l` must be unlimited on the node: ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
+        "the network card could not register memory: {0}",
+        "often the limit on locked memory is too low (`ulimit -l` should be unlimited on the node): ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; if the limit is unlimited, the node or the card ran out of memory for such buffers",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
-    row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|running low on memory|defaultcpuallocator: not enough memory",
-        r"DefaultCPUAllocator: not enough memory: (?P<what_too>you tried to allocate \d+ bytes)|(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|due to the node running low on memory|can't allocate memory|[Cc]annot allocate memory",
-        "host memory ran out in this rank[: {what}]", _HOST, "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
+    row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|defaultcpuallocator: not enough memory",
+        r"DefaultCPUAllocator: not enough memory: (?P<what_too>you tried to allocate \d+ bytes)|(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|can't allocate memory(?:: (?P<what_old>you tried to allocate \d+ bytes))?|[Cc]annot allocate memory",
+        "this rank could not allocate host memory[: {what}]", _HOST + "; a request far above what the data needs may come from a wrong shape or a damaged file", "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
+    row("host-memory", "running low on memory", r"due to the node running low on memory", "Ray ended a task or worker because the node was running low on memory", _HOST,
+        "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html", "clusterrun submit … --mem SIZE"),
     # Ray restarts them a few times
     row("host-memory", "killed due to memory pressure", r"(?P<n>[1-9]\d*) Workers \(tasks / actors\) killed due to memory pressure",
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
@@ -101,13 +106,16 @@ PYTHON: tuple[CauseRow, ...] = (
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had already exited", "look for the first error before this line in the log: it shows the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
-    row("shared-memory", "is killed by signal: bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error",
-        "a data-loading worker (process {pid}) was killed by a bus error; usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
+    row("shared-memory", "bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error|Unexpected bus error encountered in worker",
+        "a data-loading worker[ (process {pid})] was killed by a bus error; usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
         "a data-loading worker (process {pid}) crashed: {how}", "native code in the dataset failed: set num_workers=0 to see the Python line",
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50"),
+    row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was ended by SIGTERM",
+        "launchers and Slurm send SIGTERM to end a job: look for the rank that failed first, a scancel, a preemption or the time limit", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
+        "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     row("killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
         "a data-loading worker (process {pid}) was killed (SIGKILL)", "usually the kernel's OOM killer sent SIGKILL because host memory ran out: use fewer workers, or request more memory",
         "https://github.com/pytorch/pytorch/issues/8976", "clusterrun submit … --mem SIZE"),
@@ -143,13 +151,13 @@ PYTHON: tuple[CauseRow, ...] = (
     row("process-limit", "can't start new thread|resource temporarily unavailable", r"can't start new thread|(?:fork|pthread_create|\bthread:).{0,80}Resource temporarily unavailable",
         "a rank cannot start more threads or processes: {0}", "use fewer data-loading workers and threads (OMP_NUM_THREADS), or raise the limit (ulimit -u)",
         "https://github.com/pytorch/pytorch/issues/4019", "clusterrun submit … --env OMP_NUM_THREADS=1 --setup 'ulimit -u hard'"),
-    row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "someone sent SIGINT, for example with scancel --signal=INT or Ctrl-C in an interactive step",
+    row("interrupted", "keyboardinterrupt", r"^KeyboardInterrupt\b", "a rank was interrupted (SIGINT)", "usually someone sent SIGINT, for example with scancel --signal=INT or Ctrl-C in an interactive step",
         "Python 3.11", "clusterrun logs JOB -n 50", Strength.HINT),
 )  # fmt: skip
 
 #: An exception that no row knows.
 EXCEPTION = row(
-    "exception", "exception", "exception", "{error}", "the script raised this exception at the line shown",
+    "exception", "exception", "exception", "{error}", "the exception's traceback in the log shows the calls that led to it; start at the line shown",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )  # fmt: skip
 #: The last line of a traceback whose beginning is missing, if no other row matches the line.
@@ -157,7 +165,7 @@ BARE = row(
     "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
     r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",  # a log may hold them: these are names to search for
-    "{0}", "the traceback of this exception is not in the log; the lines around it may show where it was raised",
+    "{0}", "no traceback of this exception was found in the log; the lines around it may show where it was raised",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.

@@ -1,17 +1,16 @@
-"""Find what spans several lines: Python's tracebacks, and torchrun's summary of the first failure."""
+"""Find Python's tracebacks, which span several lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from clusterrun.why.causes.frames import find_activity, find_place, format_origin, is_own, is_web_library
+from clusterrun.why.causes.frames import find_activity, find_package, find_place, format_origin, is_own, is_web_library
 from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
 _HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
-SUMMARY = "Root Cause (first observed failure):"
 _PREFIX = re.compile(
     r"^(?:(?:[^\[\]]{1,64}?\[default\d+\]:)?"
     r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+"
@@ -34,7 +33,18 @@ _CHAINED = (
 #: of torch.multiprocessing.spawn, and of OpenNMT
 _HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|(?:-- Tracebacks .*)?be ignored --$")
 #: the line before a traceback that does not end the program
-_HARMLESS = ("Exception ignored in", "Error in atexit", "--- Logging error ---", "Exception ignored when")
+_HARMLESS = ("Exception ignored ", "Error in atexit", "--- Logging error ---", "Error in sys.excepthook")
+#: the line before a traceback after which the program continues: of a thread, of an asyncio task
+_ASIDE = ("Exception in thread ", "future: <Task ", "handle: <", "Task exception was never retrieved")
+#: what programs catch in order to do something else: an error of that is not a consequence
+_EXPECTED = frozenset(
+    ("KeyError", "AttributeError", "IndexError", "ImportError", "ModuleNotFoundError", "StopIteration", "Empty",
+     "FileNotFoundError", "FileExistsError", "KeyboardInterrupt", "SystemExit")
+)  # fmt: skip
+#: a process reads from another one, which has ended
+_READS_PROCESS = re.compile(r"(?<!torch)/multiprocess(?:ing)?/(?:spawn|forkserver|connection|resource_sharer)\.py$")
+#: a frame that a terminal wrapped: the rest is on the next line
+_WRAPPED = re.compile(r'\s*File "[^"]*(?:",?(?: line ?)?)?$')
 _LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
 _MESSAGE_LINES = 8  # lines of a message
 _LISTED = 3  # lines of a list in a message that are repeated
@@ -42,7 +52,7 @@ _LISTED = 3  # lines of a list in a message that are repeated
 _ANOTHER = re.compile(
     r"(?:[a-z_]\w*\.)+[A-Z]\w*(?:Error|Exception): |srun: |slurmstepd|terminate called|\s+what\(\):|wandb: "
     r"|(?:Aborted|Killed|Segmentation fault|Terminated|ERROR|WARNING|INFO|CRITICAL)\b|Exception ignored"
-    r"|\S+: line \d+: |-{20}|mpirun |\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
+    r"|\S+: line \d+: |\S*python[\d.]*: |-{20}|mpirun |\[?\d{4}-\d\d-\d\d|\[[WEFI]\d*[ \]]|[WEFI]\d{4} "
 )
 
 
@@ -64,7 +74,11 @@ class Raised:
     harmless: bool = False
     cause: str = ""
     handled: str = ""  # the exception that was being handled when it was raised
-    threaded: bool = False  # raised in a thread: the program continued
+    after: str = ""  # an exception that was raised while this one was handled, and only follows from it
+    until: int = -1  # the last line of this exception, if ``after`` follows from it
+    since: int = -1  # the last line of an exception that the program expected, and did something else then
+    threaded: bool = False  # raised in a thread or a task: the program continued
+    noticed: bool = False  # only notices that another process has ended
     activity: str = ""  # what the program was doing
     in_semaphore: bool = False  # multiprocessing was creating a semaphore
     online: bool = False  # a frame is in a library for requests to the internet
@@ -75,6 +89,9 @@ class Raised:
     _frames: list[tuple[str, str]] = field(default_factory=list)
     _indent: int = 0  # of all its lines, as in the output of a launcher
     _source: str = ""  # of the innermost frame
+    _before: Raised | None = None  # the one that it is chained to
+    _remote: bool = False  # quoted from a worker process
+    _of_syntax: bool = False  # the last frame names no function
 
     @property
     def text(self) -> str:
@@ -86,16 +103,6 @@ class Raised:
     def origin(self) -> str:
         """Where a library raised it, if that is not the place."""
         return format_origin(self._frames[-1], self._source, self.place) if self._frames else ""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """torchrun's summary of the first failure; a negative exit code is a signal."""
-
-    index: int
-    rank: int | None
-    host: str
-    code: int | None
 
 
 def split_rank(line: Line) -> tuple[int | None, str]:
@@ -112,17 +119,23 @@ def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
     open_: dict[int | None, Raised] = {}
     ended: dict[int | None, Raised] = {}  # the last one of each rank, which a chain may continue
     before: dict[int | None, str] = {}
+    wrapped: dict[int | None, str] = {}
     for index, line in enumerate(lines):
         if not open_ and not ended and "Traceback (most" not in line.text and 'File "' not in line.text:
             before[line.rank] = line.text
             continue
         rank, text = split_rank(line)
+        begun = wrapped.pop(rank, "")
+        text = f"{begun}{' ' * begun.endswith(',')}{text}"
+        if rank in open_ and not begun and _WRAPPED.match(text):
+            wrapped[rank] = text
+            continue
         current = open_.get(rank)
         opened = _opened(index, rank, text, current, ended.get(rank), before.get(rank, ""))
         if opened is not None:
             open_[rank] = opened
         elif current is not None:
-            if current.headless and text.strip() and text[0] not in " \t" and not _is_error(text):
+            if current.headless and text.strip() and text[0] not in " \t" and not _may_continue(current, index, text):
                 del open_[rank]
             elif _read_line(current, index, text):
                 done.append(current)
@@ -138,6 +151,11 @@ def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
         if text.strip():
             before[rank] = text
     return _last_of_chains(done)
+
+
+def _may_continue(raised: Raised, index: int, text: str) -> bool:
+    """Return whether an unindented line may belong to a traceback without a header: an error, or rejected code."""
+    return _is_error(text) or (raised._of_syntax and index - raised.first < _MESSAGE_LINES)
 
 
 def _chains(text: str) -> bool:
@@ -180,8 +198,10 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
     raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
-    raised.threaded = before.startswith("Exception in thread ")
+    raised.threaded = before.strip().startswith(_ASIDE)
+    raised._remote = before.strip() in ('"""', "'''")
     if last is not None:
+        raised._before = last if before.strip() in _CHAINED else None
         raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
         raised.place = last.place if is_own(last.place.rpartition(":")[0]) else ""
         raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
@@ -217,7 +237,7 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         if not raised._frames and frame["file"]:
             raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
         raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
-        raised._source = ""
+        raised._source, raised._of_syntax = "", text.rstrip().endswith(f"line {frame['line']}")
         raised.activity = find_activity(text) or raised.activity
         raised.online = raised.online or is_web_library(raised._frames[-1][0])
         return False
@@ -229,22 +249,60 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
     if match is None or (match["message"] is None and match["name"].islower() and "." not in match["name"]):
         return False  # a line of another process, or the end of a line that a terminal wrapped
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
-    half = len(raised.name) // 2
-    if raised.name == raised.name[:half] * 2 and raised.message.startswith(": "):  # two processes wrote at once
-        raised.name, raised.message = raised.name[:half], raised.message[2:]
-        middle = len(raised.message) // 2
-        raised.message = raised.message[:middle] if raised.message == raised.message[:middle] * 2 else raised.message
+    _undouble(raised)
     raised.message_follows = text.rstrip().endswith(":")
     caught_by = raised._frames[0][0]
     raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")
-    if raised.name in _READER_GONE and caught_by.endswith("multiprocessing/queues.py"):
-        raised.harmless = True  # the queue's thread prints this, and the process continues
-    if caught_by.endswith("multiprocessing/util.py"):
-        raised.harmless = True  # of a clean-up at the end of a process
+    # the queue's thread prints this, and the process continues; the other is a clean-up at the end of a process
+    of_queue = raised.name in _READER_GONE and caught_by.endswith("multiprocessing/queues.py")
+    raised.harmless = raised.harmless or of_queue or caught_by.endswith("multiprocessing/util.py")
+    ended = raised.name in _READER_GONE or raised.name in ("EOFError", "_pickle.UnpicklingError")
+    raised.noticed = ended and _READS_PROCESS.search(raised._frames[-1][0]) is not None
     if not raised.place or any(is_own(file) for file, _ in raised._frames):  # else that of the chain before
         raised.place = find_place(raised._frames)
     raised.index = raised.end = index
+    if raised._before is not None and _follows(raised, raised._before):
+        _take_first(raised, raised._before)
+    elif raised.handled and raised._before is not None and _is_expected(raised._before):
+        raised.since = raised._before.end
     return True
+
+
+def _undouble(raised: Raised) -> None:
+    """Undo that two processes wrote the same line at once: ``ErrorError: : texttext``."""
+    half = len(raised.name) // 2
+    if raised.name != raised.name[:half] * 2 or not raised.message.startswith(": "):
+        return
+    raised.name, raised.message = raised.name[:half], raised.message[2:]
+    middle = len(raised.message) // 2
+    raised.message = raised.message[:middle] if raised.message == raised.message[:middle] * 2 else raised.message
+
+
+def _is_expected(raised: Raised) -> bool:
+    return raised.name.rpartition(".")[2] in _EXPECTED
+
+
+def _follows(raised: Raised, first: Raised) -> bool:
+    """Return whether an exception only repeats a worker's, or was raised by accident while another one was handled."""
+    if first._remote and raised.text == first.text:
+        return True
+    again = raised._frames[-1] == first._frames[-1]
+    if not raised.handled or again or raised.online or _is_expected(first):
+        return False
+    of_raise = raised._source.startswith("raise") or raised._source.count(")") > raised._source.count("(")
+    # who caught the first one and raises another translates it; a package that was called meanwhile does not
+    return not of_raise or find_package(raised._frames[-1][0]) != find_package(first._frames[0][0])
+
+
+def _take_first(raised: Raised, first: Raised) -> None:
+    """Let a traceback stand for the one that it follows from; its range covers both."""
+    raised.after = "" if raised.text == first.text else raised.text
+    raised.index, raised.until = first.index, first.until if first.after else first.end
+    raised.name, raised.message, raised.message_follows = first.name, first.message, False
+    raised.handled, raised.cause, raised.after = first.handled, first.cause, first.after or raised.after
+    raised._frames, raised._source, raised.activity = first._frames, first._source, first.activity or raised.activity
+    if is_own(first.place.rpartition(":")[0]):
+        raised.place = first.place
 
 
 def _last_of_chains(done: list[Raised]) -> list[Raised]:
@@ -270,25 +328,3 @@ def find_crash_place(lines: Sequence[Line], index: int) -> str:
     frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None and frame["file"]]
     own = [frame for frame in frames if is_own(frame["file"])]
     return f"{own[0]['file']}:{own[0]['line']}" if own else ""
-
-
-def find_summaries(lines: Sequence[Line]) -> Iterator[Summary]:
-    """Yield torchrun's summaries in the lines of one file."""
-    for index, line in enumerate(lines):
-        if SUMMARY not in line.text:
-            continue
-        values: dict[str, str] = {}
-        for later in lines[index + 1 : index + 40]:
-            if later.rank != line.rank:
-                continue
-            key, colon, value = split_rank(later)[1].partition(":")
-            if colon and key.strip() in ("host", "rank", "exitcode"):
-                values.setdefault(key.strip(), value.strip())
-            if len(values) == 3:
-                break
-        yield Summary(index, _leading(values.get("rank")), values.get("host", ""), _leading(values.get("exitcode")))
-
-
-def _leading(text: str | None) -> int | None:
-    match = re.match(r"-?\d+", text or "")
-    return int(match[0]) if match else None

@@ -8,7 +8,8 @@ import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
 from clusterrun.why.causes.model import RankEnd, RankFailure
-from clusterrun.why.causes.tracebacks import SUMMARY, find_tracebacks, split_rank
+from clusterrun.why.causes.summaries import SUMMARY
+from clusterrun.why.causes.tracebacks import find_tracebacks, split_rank
 
 WAITED = "[Rank {local}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600045 milliseconds"
 TOLD = "[PG ID 11 PG GUID {group} Rank {local}] Exception (either an error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {last}, last completed NCCL work: 5."
@@ -216,7 +217,7 @@ def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end
         ),
         (
             "RuntimeError: HIP error: invalid device function",
-            "torch or a library has no code for this GPU model: HIP error: invalid device function",
+            "the GPU could not run a kernel: HIP error: invalid device function; usually torch or a library has no code for this GPU model",
         ),
         (
             "RuntimeError: CUDA error: invalid device ordinal",
