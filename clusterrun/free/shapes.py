@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.scheduler.slurm.sinfo import parse_gpus
+from clusterrun.scheduler.slurm.values import parse_gpus
 from clusterrun.submit.request import SubmitArgs
 
 MOST_SHAPES = 4

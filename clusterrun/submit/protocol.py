@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from clusterrun.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.job import JobId, JobStatus
-from clusterrun.records import claims, run_record, sweeps
+from clusterrun.records import claims, run_record
 from clusterrun.records.ownership import JobIndex, one_cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -218,7 +218,9 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
         return store.commit(record, submission.job(claim.job), claim.cluster)
     if job is not None:
         return store.commit(record, submission.job(job.id.base))
-    number = sweeps.job_of(record) if submission.task is not None else ""
+    from clusterrun.records.sweeps import job_of  # a submission needs it only when it is settled
+
+    number = job_of(record) if submission.task is not None else ""
     if number:
         return store.commit(record, submission.job(number))
     here = submission.submitter[0] == os.uname().nodename
