@@ -5,6 +5,7 @@ Errors are printed here and nowhere else: one line, Slurm's own message, a hint,
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import stat
@@ -14,6 +15,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 gc.set_threshold(100_000)  # imports make many objects and no garbage: this saves 6 % of the start-up time
+atexit.register(gc.freeze)  # nor does the end look for garbage in what ends with the process
 try:
     import click
 

@@ -9,11 +9,11 @@ from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.base.job import JobId, is_job_id, is_run_id
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
-from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line
 
 if TYPE_CHECKING:
     from clusterrun.records.sweeps import Sweep
+    from clusterrun.state.reconcile import RunState
 
 LAST = "last"
 _SHOWN = 3  # of the older jobs with the same name

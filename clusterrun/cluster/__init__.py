@@ -13,19 +13,17 @@ from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import LOCAL, JobId, Outcome, is_run_id
 from clusterrun.cluster.arrays import ArrayMethods
 from clusterrun.config.files import find_root
-from clusterrun.records import open_runs
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, state_folder
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
-from clusterrun.state import external, filters
-from clusterrun.state.query import StateQuery, scheduler_of
-from clusterrun.state.reconcile import Listing, RunState
 
-if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
+if TYPE_CHECKING:  # a command that queries jobs needs only some of them, a submission others
     from clusterrun.free.estimate import StartEstimates
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
+    from clusterrun.state.query import StateQuery
+    from clusterrun.state.reconcile import Listing, RunState
     from clusterrun.state.watch import Watch
     from clusterrun.submit.plan import LocalContext, Plan
     from clusterrun.submit.request import Request, SubmitArgs
@@ -254,6 +252,8 @@ class Cluster(ArrayMethods):
 
         Raises NoSuchJob for an unknown job, and for a task of a run that is not an array.
         """
+        from clusterrun.state import external, filters
+
         texts = list(texts)
         runs = {text: self.run(text) for text in texts}
         known = self.states([run for run in runs.values() if run is not None])
@@ -299,6 +299,9 @@ class Cluster(ArrayMethods):
 
     def select(self, *, name: str = "") -> list[RunState]:
         """Return the user's active runs whose name matches a glob. Raises SchedulerError if a scheduler is silent."""
+        from clusterrun.records import open_runs
+        from clusterrun.state import filters
+
         runs = self._query().reachable(open_runs.open_runs(self.store()))
         found = filters.choose(self.states(runs), filters.JobFilter(name=name))
         silent = next((s for s in found if s.note and s.status.outcome is Outcome.UNKNOWN), None)
@@ -323,6 +326,8 @@ class Cluster(ArrayMethods):
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _query(self) -> StateQuery:
+        from clusterrun.state.query import StateQuery
+
         return StateQuery(self._factory, self.store(), self.notify)
 
     def _here(self) -> LocalContext:
@@ -338,4 +343,6 @@ class Cluster(ArrayMethods):
         )
 
     def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
+        from clusterrun.state.query import scheduler_of
+
         return scheduler_of(run, self._factory)

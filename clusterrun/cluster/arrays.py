@@ -12,11 +12,11 @@ from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.records.sweeps import Sweep, sweep_of
 from clusterrun.scheduler import Scheduler
-from clusterrun.state.reconcile import RunState
 
 if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
+    from clusterrun.records.sweeps import Sweep
+    from clusterrun.state.reconcile import RunState
     from clusterrun.state.sweep_table import SweepTable
     from clusterrun.submit.parameters import Axis, Set
     from clusterrun.submit.plan import Plan
@@ -72,6 +72,7 @@ class ArrayMethods:
 
     def table(self: Submits, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
         """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
+        from clusterrun.records.sweeps import sweep_of
         from clusterrun.state.sweep_table import load_table
 
         return load_table(sweep_of(runs[0]), self.states(runs), metric, largest=largest)

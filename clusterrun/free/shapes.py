@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.scheduler.slurm.sinfo import parse_gpus
+from clusterrun.scheduler.slurm.values import parse_gpus
 from clusterrun.submit.request import SubmitArgs
 
 MOST_SHAPES = 4
@@ -17,8 +17,7 @@ _GPU_COUNT = re.compile(r"((?:^|,)gpu(?::[^:,()]+)?:)([0-9]+)(?=$|[,(])")
 _MEM = re.compile(r"([0-9]+)([KMGT]?)(B?)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """A number of nodes with a number of GPUs each (ranks, for a job without GPUs)."""
 
     nodes: int
@@ -28,8 +27,7 @@ class Shape:
         return f"{self.nodes}x{self.each}"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What a job needs of a node besides its shape: the type of GPU, "" for any, and the CPUs of each rank."""
 
     gpus: bool

@@ -117,7 +117,7 @@ class Store:
             elif shared:
                 logs.chmod(logs.stat().st_mode & 0o7777 | 0o050)
             probe = logs / f".write-{os.getpid()}"
-            safe_files.write(probe, b"")
+            safe_files.append(probe, b"")
             probe.unlink()
         except OSError as error:
             raise RequestError(
@@ -138,10 +138,10 @@ class Store:
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
                          record.run_dir / "claims", record.run_dir / "attempts"):  # fmt: skip
                 safe_files.make_folder(path, folder)
-            write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared)
-            write(record.script, script, record.shared)
+            write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared, sync_folder=False)
+            write(record.script, script, record.shared, sync_folder=False)  # the write of record.json syncs it
             for name, text in {**({"notify.json": json.dumps(notify)} if notify else {}), **(files or {})}.items():
-                write(record.run_dir / name, text)
+                write(record.run_dir / name, text, sync_folder=False)
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
@@ -320,9 +320,10 @@ class Store:
                 continue  # a partly written line
 
 
-def write(path: Path, text: str, shared: bool = False) -> None:
-    """Replace a file atomically. Mode 0600, or 0640 if shared; raises OSError."""
-    safe_files.write(path, text.encode("utf-8", "surrogateescape"), 0o640 if shared else 0o600)
+def write(path: Path, text: str, shared: bool = False, *, sync_folder: bool = True) -> None:
+    """Replace a file atomically, see :func:`safe_files.write`. Mode 0600, or 0640 if shared; raises OSError."""
+    data, mode = text.encode("utf-8", "surrogateescape"), 0o640 if shared else 0o600
+    safe_files.write(path, data, mode, sync_folder=sync_folder)
 
 
 def append_line(path: Path, line: str) -> None:

@@ -17,13 +17,12 @@ others                handled by name in ``launchers.py``
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.base.errors import RequestError
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """An option of a launcher: its name with hyphens, its kind and the kind's argument, and the number of values."""
 
     name: str
@@ -33,8 +32,7 @@ class Option:
     """0, 1 or 2; -1 for an optional value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(NamedTuple):
     """The options of one launcher, and how it parses them.
 
     ``single_dash``: long names may follow one hyphen. ``anywhere``: options are recognised after the script too,
@@ -46,8 +44,7 @@ class Table:
     anywhere: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Typed:
+class Typed(NamedTuple):
     """An option as it was typed: ``spelled`` is its name, ``value`` is empty for a switch."""
 
     option: Option

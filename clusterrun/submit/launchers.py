@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, is_own_variable
@@ -59,8 +59,7 @@ class Launch:
             self.refusal, self.instead = reason, {name.replace("_", "-"): value for name, value in instead.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """The folder and the environment that a line was typed in, and the job's Python."""
 
     cwd: Path

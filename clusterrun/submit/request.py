@@ -264,13 +264,13 @@ def _check_words(words: Sequence[str]) -> None:
 
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}
 
-
 #: Older versions cannot serve the run's store on a socket that is open already (pytorch/pytorch#150215).
 OLDEST_TORCH = (2, 8)
 _FIND_PACKAGES = """
-import importlib.util, os, sys
+import os, sys  # importlib.util would take longer than all of this
 script, *needs = sys.argv[1:]
-found = {name: importlib.util.find_spec(name) for name in needs}
+finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+found = {name: next(filter(None, (one.find_spec(name, None) for one in finders)), None) for name in needs}
 print(*(name for name, spec in found.items() if spec is None))
 if found["torch"] and found["torch"].origin:
     file = os.path.join(os.path.dirname(found["torch"].origin), "version.py")

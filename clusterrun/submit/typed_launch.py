@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
 from clusterrun.config.files import is_file
@@ -31,7 +32,9 @@ from clusterrun.submit.launchers import (
     without_python,
 )
 from clusterrun.submit.script_source import read_text, source_of, wanted_local_rank
-from clusterrun.submit.shell_scripts import ShellScript, parse_script
+
+if TYPE_CHECKING:
+    from clusterrun.submit.shell_scripts import ShellScript
 
 _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
@@ -124,6 +127,7 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
     script = _script_of(words, place.cwd)
     if script is None:
         return
+    from clusterrun.submit.shell_scripts import parse_script  # most commands start no shell script
 
     def is_command(one: Sequence[str]) -> bool:
         rest = one[prefix_length(one) :]

@@ -120,8 +120,11 @@ class Folder(NamedTuple):
 # -- writing -------------------------------------------------------------------------------------------------------
 
 
-def write(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Replace a file in a folder of the user atomically: temporary name, fsync, rename, fsync of the folder."""
+def write(path: Path, data: bytes, mode: int = 0o600, *, sync_folder: bool = True) -> None:
+    """Replace a file in a folder of the user atomically: temporary name, fsync, rename, fsync of the folder.
+
+    Without ``sync_folder`` a crash may leave the old content, until another write syncs the folder.
+    """
     temporary = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     with _own_folder(path.parent) as folder:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -137,7 +140,8 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
             raise
-        os.fsync(folder)
+        if sync_folder:
+            os.fsync(folder)
 
 
 def append(path: Path, data: bytes) -> None:

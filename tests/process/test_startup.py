@@ -64,12 +64,13 @@ def test_asking_reads_no_logs_and_no_job_files(desk: Desk, words: list[str]) -> 
 
 
 @pytest.mark.parametrize("words", [["--dry-run"], []])
-def test_submit_loads_no_log_reader_and_no_worker(desk: Desk, words: list[str]) -> None:
+def test_submit_loads_no_log_reader_no_worker_and_no_states(desk: Desk, words: list[str]) -> None:
     desk.slurm.answer("sbatch", "123\n")
     found = imported("submit", *words, "--", "train.py")
     assert "clusterrun.submit.plan" in found and "jinja2" in found
-    assert not packages(found) & {"logs", "why", "top", "worker"}
+    assert not packages(found) & {"logs", "why", "top", "worker", "state"}
     assert not found & {"clusterrun.cli.follow", "torch", "rich"}
+    assert not found & {"clusterrun.records.sweeps", "clusterrun.submit.shell_scripts"}
     assert "--dry-run" not in words or "submitit" not in found
 
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
-from clusterrun.scheduler.slurm.sinfo import parse_gpus
-from clusterrun.scheduler.slurm.values import parse_duration, parse_int
+from clusterrun.scheduler.slurm.values import parse_duration, parse_gpus, parse_int
 
 Gpus = tuple[tuple[str, int], ...]
 """(type, number) pairs; the type is empty if the site names none."""

@@ -7,7 +7,7 @@ per account only for those who have run in it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.scheduler.slurm.values import parse_duration
 
@@ -66,8 +66,7 @@ def _size(text: str) -> float | None:
     return None if match is None else float(match[1]) * (1024 ** "MGTP".index(match[2]) if match[2] else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Association:
+class Association(NamedTuple):
     """An account that the user may charge, with its partition (or empty) and QOS."""
 
     account: str

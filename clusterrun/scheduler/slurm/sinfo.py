@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 
-from clusterrun.scheduler.slurm.values import SEP, parse_count
+from clusterrun.scheduler.slurm.values import SEP, parse_count, parse_gpus
 
 _SINFO_FIELDS = ("%P", "%a", "%l", "%L", "%D", "%c", "%m", "%G", "%T")
 _UNUSABLE = ("down", "drain", "fail", "inval", "unk", "error", "future", "reboot")
@@ -84,19 +83,3 @@ def parse_sinfo(text: str) -> tuple[PartitionSummary, ...]:
         nodes = NodeGroup(parse_count(count), parse_count(cpus), parse_count(memory), parse_gpus(gres), state)
         kinds.setdefault(plain, []).extend([nodes] if nodes.count else [])
     return tuple(PartitionSummary(name, *head, tuple(kinds[name])) for name, head in heads.items())
-
-
-def parse_gpus(gres: str) -> tuple[tuple[str, int], ...]:
-    """Parse the GPUs in a gres list: ``gpu:a100:4(S:0-1),nvme:1`` is one kind, ``(null)`` none.
-
-    The form is ``name[:type][:no_consume][:number]`` (man slurm.conf 22.05, Gres).
-    """
-    found = []
-    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
-        name, *rest = item.strip().split(":")
-        if name != "gpu":
-            continue
-        rest = [r for r in rest if r != "no_consume"]
-        number = int(rest.pop()) if rest and re.fullmatch(r"[0-9]{1,9}", rest[-1]) else 1
-        found.append((":".join(rest), number))
-    return tuple(found)

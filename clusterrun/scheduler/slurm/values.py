@@ -57,3 +57,19 @@ def parse_count(text: str) -> int:
     """Parse the number at the start of a text, 0 if there is none: ``8+`` is 8."""
     match = re.match(r"[0-9]{1,12}", text)
     return int(match[0]) if match else 0
+
+
+def parse_gpus(gres: str) -> tuple[tuple[str, int], ...]:
+    """Parse the GPUs in a gres list: ``gpu:a100:4(S:0-1),nvme:1`` is one kind, ``(null)`` none.
+
+    The form is ``name[:type][:no_consume][:number]`` (man slurm.conf 22.05, Gres).
+    """
+    found = []
+    for item in re.sub(r"\([^)]*\)", "", gres).split(","):
+        name, *rest = item.strip().split(":")
+        if name != "gpu":
+            continue
+        rest = [r for r in rest if r != "no_consume"]
+        number = int(rest.pop()) if rest and re.fullmatch(r"[0-9]{1,9}", rest[-1]) else 1
+        found.append((":".join(rest), number))
+    return tuple(found)

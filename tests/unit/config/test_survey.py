@@ -25,7 +25,8 @@ from clusterrun.jobspec.fields import FIELD, Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
 from clusterrun.scheduler.slurm.sacctmgr import Association
-from clusterrun.scheduler.slurm.sinfo import NodeGroup, PartitionSummary, parse_gpus, parse_sinfo
+from clusterrun.scheduler.slurm.sinfo import NodeGroup, PartitionSummary, parse_sinfo
+from clusterrun.scheduler.slurm.values import parse_gpus
 from clusterrun.system.shell import Completed
 from tests.folders import DATA
 
