@@ -76,7 +76,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "create user namespace", r"failed to create user namespace(?:: (?P<why>.*))?", "the container could not be started: the node did not create a user namespace[ ({why})]",
         "enroot and rootless Apptainer need user namespaces: on this node the limit (sysctl user.max_user_namespaces) is 0 or reached, or the kernel forbids them; try another node, and send your administrators this error",
         "https://github.com/NVIDIA/pyxis/issues/93", "srun sysctl user.max_user_namespaces"),
-    row("launch-failed", "pyxis: ", r"(?:slurmstepd(?:\S*:| +\S+:)|^) ?error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\])\S.*)", "the container could not be started: {why}",
+    row("launch-failed", "pyxis: ", r"(?:slurmstepd(?:\S*:| +\S+:)|^) ?error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\]|/etc/profile\.d/|\S+: line \d+: \[: )\S.*)", "the container could not be started: {why}",
         "enroot or one of its hooks failed: check the image's name or file, and that the mounted folders exist on the node; then try another node, or show your administrators this error",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
     row("launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
