@@ -14,6 +14,7 @@ _ACTIVITIES = (
     (
         re.compile(
             r", in (?:_?save_checkpoint\w*|save_pretrained|_?save_model|save_state_dict|_?save_zero_checkpoint)$"
+            r"|/torch/serialization\.py\", line \d+, in _?save$"
         ),
         "a checkpoint or a model was being saved",
     ),
@@ -34,6 +35,7 @@ def is_own(file: str) -> bool:
     """Return whether a frame is in the user's code, not in a library, a library's command or the interpreter."""
     return not (
         file.startswith("<")
+        or file.endswith((".pyx", ".pxi"))  # Cython's, which libraries name by their path in the sources
         or "site-packages" in file
         or "dist-packages" in file
         or re.search(r"/bin/[\w-]+$", file) is not None

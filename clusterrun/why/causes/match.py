@@ -61,7 +61,8 @@ _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
 #: torch's announcement of a worker's traceback, whose own message follows
 _CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker process|pin memory thread|replica) ")
 _URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
-_WORD, _PART = re.compile(r"\{(\w+)\}"), re.compile(r"\[([^\]]*)\]")
+_WORD = re.compile(r"\{(\w+)\}")
+_TEMPLATE = re.compile(r"\[(?P<part>[^\]]*)\]|\{(?P<word>\w+)\}")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
 
 
@@ -87,7 +88,7 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
             why = next(
                 (text.partition("WeightsUnpickler error: ")[2] for text in texts if "WeightsUnpickler" in text), ""
             )
-            found[index] = replace(cut, sentence=f"{cut.sentence} ({why[:160]})") if why else cut
+            found[index] = replace(cut, sentence=f"{cut.sentence} ({why.split('. ')[0][:160]})") if why else cut
         if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
             texts = (split_rank(line)[1].strip() for line in lines[index + 1 : index + 60])
             reason = next((_REPR.sub(r"\1: \3", text) for text in texts if _REPR.match(text)), "")
@@ -180,10 +181,13 @@ def parse_ranges(text: str) -> tuple[int, ...]:
 def fill_template(template: str, words: Mapping[str, str]) -> str:
     """Return a row's text with ``{words}`` filled in; a part in brackets is dropped if one of its words is missing."""
 
-    def part(match: re.Match[str]) -> str:
-        return fill_template(match[1], words) if all(name in words for name in _WORD.findall(match[1])) else ""
+    def fill(match: re.Match[str]) -> str:
+        if match["word"]:
+            return words.get(match["word"], "?")
+        part = match["part"]
+        return _TEMPLATE.sub(fill, part) if all(name in words for name in _WORD.findall(part)) else ""
 
-    return _WORD.sub(lambda m: words.get(m[1], "?"), _PART.sub(part, template))
+    return _TEMPLATE.sub(fill, template)  # in one pass: brackets and braces of a log's text stay
 
 
 def _candidate_lines(lines: Sequence[Line]) -> Iterable[tuple[CauseRow, int]]:

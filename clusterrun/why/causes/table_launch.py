@@ -168,6 +168,9 @@ LAUNCH: tuple[CauseRow, ...] = (
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         SENT_KILL, "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE"),
+    row("crashed", "bus error|sigbus", r"(?:line \d+: +\d+ |^)Bus error ?(?: +\(core ?dumped\))?(?: |\(|$)|^zsh: bus error(?: |$)|terminated by signal SIGBUS\b",
+        "a process crashed: bus error", "usually /dev/shm is full (run df -h /dev/shm on the node) or too small in a container (increase --shm-size), or a memory-mapped file was truncated",
+        "bash 5.2", "srun df -h /dev/shm"),
     row("crashed", "segmentation fault|bus error|abort|illegal instruction|illegal hardware instruction|floating point exception|memory fault|terminated by signal ",
         r"(?:line \d+: +\d+ |^)(?P<how>Segmentation fault|Bus error|Aborted|Illegal instruction|Floating point exception|Memory fault) ?(?: +\(core ?dumped\))?(?: |\(|$)"
         r"|^zsh: (?P<how_too>segmentation fault|bus error|abort|illegal hardware instruction|floating point exception)(?: |$)|terminated by (?P<how_old>signal (?:SIGSEGV|SIGABRT|SIGBUS|SIGILL|SIGFPE|4|6|7|8|11))\b",

@@ -24,6 +24,7 @@ _BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
 _AN_ERROR = re.compile(
     r"(?:\w+\.)*(?:[A-Z]\w*(?:Error|Failed|Failure|Interrupt|Iteration|Timeout|Expired|Warning)|(?:[A-Z]\w*)?Exception)$"
     r"|(?:\w+\.)+(?:\w*error|timeout|Error)$"
+    r"|(?:[a-z_]\w*\.)+[A-Z]\w*$"
 )
 _RAISED = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?::(?:\s(?P<message>.*))?)?$", re.DOTALL)
 _CHAINED = (
