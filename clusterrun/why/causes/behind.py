@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.why.causes.model import LogFinding, Strength
+from clusterrun.why.causes.table_launch import TERMINATE
 from clusterrun.why.causes.table_python import BARE, EXCEPTION
 
 #: how a process ended, and what its GPU, its kernel, Slurm or clusterrun report
@@ -39,6 +40,7 @@ _ABORTED = re.compile(r"\bsignal 6\b|SIGABRT|crashed: Aborted")
 #: an exception that only notices the end of a child process
 _WORKER_LOST = re.compile(
     r"(?i)background worker|worker.{0,60}(?:exited|killed|died|dead)|terminated abruptly|^BrokenProcessPool|^EOFError"
+    r"|pickle data was truncated$"
 )
 
 
@@ -48,7 +50,8 @@ def noticed_by(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding |
         hang = next((f for f in findings if f.strength is Strength.HANG and not f.survived), None)
         return hang or _with_lost_peer(best, findings)
     if best.row in (EXCEPTION, BARE) and _WORKER_LOST.search(best.sentence):
-        return next((f for f in findings if f.kind == "host-memory" and f.strength is Strength.CAUSE), None)
+        killed = next((f for f in findings if f.kind == "host-memory" and f.strength is Strength.CAUSE), None)
+        return killed or next((f for f in findings if f.row is TERMINATE and f.index < best.index), None)
     return None
 
 

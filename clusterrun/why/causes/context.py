@@ -87,8 +87,8 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
             then = warned.sentence if warned.sentence == best.sentence else f"{warned.sentence}; then {best.sentence}"
             known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
             return replace(known, sentence=then)
-    if best.kind == "crashed" and not best.place:
-        best = _link_failure(best, findings, logs) or _with_library(best, logs)
+    if best.kind == "crashed":
+        return _crash(best, findings, logs)
     if best.row is BUILD:
         header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
         return best if header is None else replace(header, place=best.place, rank=best.rank)
@@ -98,6 +98,21 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
             return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
     if best.kind == "nccl-error" or best.row is MPI_CALL:
         return _with_reason_after(best, findings, logs)
+    return _with_reason_before(best, findings, logs)
+
+
+def _crash(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+    """Return a crash with the failed MPI call before it, or the failed link or the library in which it happened."""
+    call = next((f for f in findings if f.row is MPI_CALL), None)
+    if call is not None:  # a library that caught the error of MPI crashes afterwards
+        call = _with_reason_after(call, findings, logs)
+        return replace(call, sentence=f"{call.sentence}; then {best.sentence}")
+    if not best.place:
+        best = _link_failure(best, findings, logs) or _with_library(best, logs)
+    return _with_reason_before(best, findings, logs)
+
+
+def _with_reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
     reason = _reason_before(best, findings, logs)
     return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
 

@@ -51,7 +51,7 @@ FILES: tuple[CauseRow, ...] = (
         " otherwise the node's mount is stale: exclude the node and tell your administrators",
         "https://github.com/modelscope/ms-swift/issues/6695", "clusterrun submit … --env HF_DATASETS_CACHE=PATH", Strength.HINT),
     row("file-system", "input/output error|transport endpoint|remote i/o error|communication error on send",
-        r"(?i)(?:write\(\): fd \d+ failed with )?Input/output error|(?<!\[Errno 107\] )Transport endpoint is not connected|Transport endpoint is not connected(?=: )|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
+        r"(?i)(?:write\(\): fd \d+ failed with )?Input/output error|/\S{3,200}?['\"]?: Transport endpoint is not connected|Transport endpoint is not connected(?=: ['\"]?/)|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
         "a file system error occurred: {0}", "usually the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; if the error names no path, the cause may be a closed terminal",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
     row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on: {0}",

@@ -14,8 +14,8 @@ SENT_KILL = "this line does not show what sent SIGKILL; if no other rank failed 
 NOT_PYTHON = "the crash was in native code, not in Python; read the log lines before this error"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
-    "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|without an active exception)", "a process aborted in compiled code[: {what}]",
-    "the log lines after this error (what() and the stack trace) name the call that failed; look before it for an earlier error on the GPU or on another rank", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|(?P<what_too>without an active exception))", "a process aborted in compiled code[: {what}]",
+    "the log lines after this error (what() and the stack trace, if there are any) name the call that failed; look before it for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: of MPICH and the MPIs made from it; the last line of the stack after it names the reason

@@ -109,6 +109,9 @@ PEERS: tuple[CauseRow, ...] = (
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
         "a connection over InfiniBand or RoCE had failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+    row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to another process than it expected: {what}",
+        "usually several nodes have the same address on one network, such as that of a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
+        "clusterrun submit … --env OMPI_MCA_btl_tcp_if_include=NAME"),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/verl-project/verl/issues/726", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),

@@ -22,7 +22,7 @@ _TORCHRUN_SIGNALS = (
 #: also for a semaphore of multiprocessing on a full disk
 SHM_FULL = row(
     "shared-memory", "out of shared memory|insufficient shared memory|posix_fallocate|shared memory segment|</?torch_|/dev/shm|</torch_",
-    r"(?<!workers are )out of shared memory|(?<!caused by )insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate|Too many open)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
+    r"(?<!workers are )out of shared memory|(?<!caused by )insufficient shared memory|posix_fallocate.*No space left|[Ee]rror while creating shared memory segment(?!.*error: (?!No space))|unable to (?:open(?!.*in read-write mode)|write|mmap|resize|allocate)(?!.*(?:No such file|Permission denied|Cannot allocate|Too many open)).*(?:</?torch_|/dev/shm).*|/dev/shm\S*'?.*No space left"
     r"|No space left on device.*/dev/shm",
     "/dev/shm is full: data-loading workers and NCCL pass their data through it",
     "use fewer workers (num_workers), or a container with a larger /dev/shm; torch.multiprocessing.set_sharing_strategy('file_system') can also help",
@@ -67,6 +67,8 @@ PYTHON: tuple[CauseRow, ...] = (
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",
         "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
+    row("exception", "keyerror: 'slurm_", r"KeyError: '(?P<what>SLURM_(?:PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|STEP_NODELIST|TASKS_PER_NODE|NTASKS_PER_NODE))'$",
+        "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, choose another way to find the ranks in the program's settings", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
     row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+:? (?:GLOBAL )?\S+)",
         "torch.load could not read a file with weights_only=True, which is the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is no checkpoint (118 and 60: a Git LFS pointer, an HTML page); otherwise the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
         "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50"),
@@ -82,8 +84,8 @@ PYTHON: tuple[CauseRow, ...] = (
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "host memory ran out ({where}), with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
-    row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:).*[Cc]annot allocate memory",
-        "the network card could not register memory: {0}",
+    row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:|create (?:extended )?(?:CQ|QP|MR)\b).*[Cc]annot allocate memory",
+        "the network card could not get locked memory: {0}",
         "often the limit on locked memory is too low (`ulimit -l` should be unlimited on the node): ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; if the limit is unlimited, the node or the card ran out of memory for such buffers",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|defaultcpuallocator: not enough memory",
@@ -102,6 +104,9 @@ PYTHON: tuple[CauseRow, ...] = (
         "a shared memory segment could not be opened: {what}",
         "\"No such file\" means that the process that created the segment had ended, or that the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\" means that host memory ran out, or that the process reached the limit on mappings (vm.max_map_count)",
         "https://github.com/vllm-project/vllm/issues/18831", "srun ls -l /dev/shm"),
+    row("shared-memory", "in read-write mode", r"unable to open shared memory object </?torch_\S+> in read-write mode$", "a data-loading worker could not open shared memory: {0}",
+        "usually the process reached the limit on open files or on mappings (vm.max_map_count): use fewer workers (num_workers), raise the limit (ulimit -n), or try torch.multiprocessing.set_sharing_strategy('file_system'), or 'file_descriptor' if that is set",
+        "torch/lib/libshm/libshm.h, at::MapAllocator", "srun bash -c 'ulimit -n'"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had already exited", "look for the first error before this line in the log: it shows the cause",
@@ -145,6 +150,8 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),
+    row("usage", "flags parsing error", r"FATAL Flags parsing error: *(?P<what>.*)", "the program rejected its arguments: {what}", "fix the arguments after the program's name; an empty value often comes from a variable that is not set",
+        "absl-py app.py", "python SCRIPT --help"),
     row("usage", "error: no such option|error: missing option|error: missing argument|error: invalid value for|error: got unexpected extra argument",
         r"^Error: (?P<what>(?:No such option|Missing (?:option|argument)|Invalid value for|Got unexpected extra argument).*)", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "https://click.palletsprojects.com/en/stable/exceptions/", "python SCRIPT --help"),

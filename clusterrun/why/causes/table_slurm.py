@@ -34,7 +34,7 @@ SLURM: tuple[CauseRow, ...] = (
         "exclude the node until your administrators have checked it; with --requeue Slurm restarts the job",
         "https://github.com/nebius/soperator/issues/854", "clusterrun submit … --exclude[ {node}] --requeue"),
     row("cancelled", "cancelled at", r"\*\*\* JOB \S+ (?:ON \S+ )?CANCELLED AT (?P<at>[\d:T-]+)(?: DUE [Tt][Oo] SIGNAL [\w ]+| on \S+)? \*\*\*",
-        "the job was cancelled at {at}", "a user or a program ran scancel; Slurm accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30"),
+        "the job was cancelled at {at}", "usually a user or a program ran scancel; Slurm accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30"),
     row("requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "Slurm requeued the job at {at}",
         "the job restarts under the same job id", SLURM_C, "clusterrun status JOB", Strength.ECHO),
     row("host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "host memory ran out: Slurm reports {number} oom-kill event(s)",
@@ -96,7 +96,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("slurm-error", "slurmstepd|srun: fatal|srun: error: ",
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
         "Slurm reports: {what}", "look up the message, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT),
-    row("command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
-        "{what} cannot be run on the node: {why}", "use a path that exists on the compute nodes (on a shared file system), and check that the job uses the right Python environment",
+    row("command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+|\w+=.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
+        "{what} cannot be run on the node: {why}", "use a path that exists on the compute nodes (on a shared file system), and check that the job uses the right Python environment; a NAME=value belongs before srun, or after `env`",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH"),
 )  # fmt: skip

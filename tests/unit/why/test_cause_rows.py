@@ -198,7 +198,7 @@ def test_task_whose_container_failed_has_srun_s_node() -> None:
     ("text", "sentence", "advice"),
     [
         (f"{NCCL}Call to ibv_reg_mr failed", "on the node", "ulimit -l"),
-        (f"{NCCL}Call to ibv_create_qp failed with error Cannot allocate memory", "could not register memory", "ulimit -l"),
+        (f"{NCCL}Call to ibv_create_qp failed with error Cannot allocate memory", "could not get locked memory", "ulimit -l"),
         (f"{NCCL}Call to ibv_modify_qp failed with error Connection timed out", "InfiniBand or RoCE failed", "switch"),
         ("connect returned No route to host", "a network connection failed", "firewall"),
         ("ssh: connect to host n2 port 22: No route to host", "ssh could not log in to n2: port 22: No route", "srun"),
