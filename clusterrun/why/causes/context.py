@@ -81,24 +81,27 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
     """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
     if best.kind == "launch-failed" and "pyxis:" in best.line.text:
         return _container_reason(best, findings)
-    if best.row is EXCEPTION or best.kind == "no-gpu":
-        warned = _cuda_warning(best, findings)
-        if warned is not None:
-            then = warned.sentence if warned.sentence == best.sentence else f"{warned.sentence}; then {best.sentence}"
-            known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
-            return replace(known, sentence=then)
+    if (best.row is EXCEPTION or best.kind == "no-gpu") and (warned := _cuda_warning(best, findings)) is not None:
+        then = warned.sentence if warned.sentence == best.sentence else f"{warned.sentence}; then {best.sentence}"
+        known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
+        return replace(known, sentence=then)
     if best.kind == "crashed":
         return _crash(best, findings, logs)
-    if best.row is BUILD:
-        header = next((f for f in findings if _COMPILER.search(f.sentence)), None)
-        return best if header is None else replace(header, place=best.place, rank=best.rank)
+    if best.row is BUILD and (header := next((f for f in findings if _COMPILER.search(f.sentence)), None)):
+        return replace(header, place=best.place, rank=best.rank)
     if best.kind in ("import-error", "command-missing"):
-        setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
-        if setup is not None:
-            return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
+        best = _with_setup(best, findings)
     if best.kind == "nccl-error" or best.row is MPI_CALL:
         return _with_reason_after(best, findings, logs)
     return _with_reason_before(best, findings, logs)
+
+
+def _with_setup(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+    """Return a missing module or command with the failed setup line before it."""
+    setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
+    if setup is None:
+        return best
+    return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
 
 
 def _crash(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
