@@ -81,6 +81,6 @@ def new_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Lab
 
 @pytest.fixture(scope="module")
 def undisturbed(site: Site, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The weights of `lm_runs.lm` after STEPS, trained once per session and scheduler."""
+    """The weights of `lm_runs.lm` after STEPS, trained once per session: the scheduler changes no bit of them."""
     own = tmp_path_factory.getbasetemp()
     return undisturbed_weights(site, own.parent if "PYTEST_XDIST_WORKER" in os.environ else own)

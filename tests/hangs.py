@@ -17,7 +17,8 @@ from tests.rank_files import progress_of
 
 LIMIT = 10  # seconds, of --hang-timeout
 LATE = 300  # seconds that a test waits
-WATCHED = ("--hang-timeout", str(LIMIT), "--max-restarts", "20")
+HANG = ("--hang-timeout", str(LIMIT))
+WATCHED = (*HANG, "--max-restarts", "20")
 SCRIPT = Path(__file__).parent / "data" / "scripts" / "trains_on.py"
 
 

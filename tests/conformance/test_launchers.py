@@ -16,7 +16,8 @@ SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 ONE_EACH = (*SHAPE[:-1], "1")  # where one rank per node shows the same: each costs two seconds of processor time
 JOINS = str(SCRIPTS / "joins.py")
 no_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not a dependency")
-OTHERS = ["accelerate", pytest.param("deepspeed", marks=no_deepspeed)]
+#: Where a rank that is killed shows what a launcher that ends well shows too: the other one of each pair.
+OTHERS = [("slurm", "accelerate"), *(pytest.param(one, "deepspeed", marks=no_deepspeed) for one in ("local", "slurm"))]
 WORDS = ("$local_rank $$", "--", "-x")
 LIMIT = 180  # seconds; each rank imports torch, and so does each launcher
 
@@ -46,24 +47,24 @@ def processes(job: Job) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("launcher", OTHERS)
+@pytest.mark.parametrize(("site", "launcher"), OTHERS, indirect=["site"])
 def test_ranks_meet_and_each_line_has_its_ranks_label(site: Site, launcher: str) -> None:
     job = launch(site, launcher, "--", JOINS, "well", *WORDS)
     assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
     look_at_ranks_that_met(site, job)
+    assert statuses(job) == dict.fromkeys(range(4), 0)
+    assert site.state(job)["joined_group"] is True
 
 
 def look_at_ranks_that_met(site: Site, job: Job) -> None:
-    """Labels, words, end records, the start record and `logs` of four ranks on two nodes."""
+    """Labels, words, the start record and `logs` of four ranks on two nodes."""
     for rank in range(4):
         assert f"{rank}: rank {rank} of 4: sum 6 {[*WORDS]}" in lines_of(job)
         assert f"{rank}: error line of {rank}" in lines_of(job, "err")
-    assert statuses(job) == dict.fromkeys(range(4), 0)
     ranks = (job.start() or {})["ranks"]
     assert [(r["rank"], r["task"], r["node_rank"]) for r in ranks] == [(0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1)]
     assert len({r["node"] for r in ranks[:2]}) == len({r["node"] for r in ranks[2:]}) == 1
     assert ranks[0]["node"] < ranks[2]["node"]  # in the scheduler's order
-    assert site.state(job)["joined_group"] is True
     shown = site.cli("logs", job.id, "--rank", "3").stdout
     assert "rank 3 of 4" in shown and "rank 2 of 4" not in shown
 
@@ -76,16 +77,31 @@ def test_the_exit_status_is_the_failing_ranks(site: Site) -> None:
     assert (first["rank"], first["status"]) == (1, 7)
 
 
-# test_launched_scripts.py kills a rank under accelerate on Slurm
-@pytest.mark.parametrize(("site", "launcher"), [("local", "accelerate"), ("slurm", "torchrun")], indirect=["site"])
-def test_a_killed_rank_is_named_and_its_last_line_is_kept(site: Site, launcher: str) -> None:
-    job = launch(site, launcher, "--", JOINS, "kill")
+@pytest.mark.parametrize("site", ["local"], indirect=True)
+def test_ranks_of_accelerate_meet_and_one_that_is_killed_is_named(site: Site) -> None:
+    job = launch(site, "accelerate", "--", JOINS, "kill", *WORDS)
+    look_at_a_killed_rank(site, job, 3)
+    look_at_ranks_that_met(site, job)
+
+
+@pytest.mark.parametrize("site", ["slurm"], indirect=True)
+def test_a_killed_rank_is_named_and_its_last_line_is_kept(site: Site) -> None:
+    look_at_a_killed_rank(site, launch(site, "torchrun", "--", JOINS, "kill", shape=ONE_EACH), 1)
+
+
+@pytest.mark.parametrize("site", ["local"], indirect=True)
+def test_with_none_a_rank_that_a_shell_script_started_and_that_is_killed_is_named(site: Site) -> None:
+    words = ("--", str(SCRIPTS / "starts_torchrun.sh"), JOINS, "kill")
+    look_at_a_killed_rank(site, launch(site, "none", *words, shape=ONE_EACH), 1)
+
+
+def look_at_a_killed_rank(site: Site, job: Job, rank: int) -> None:
     state = site.wait_state(job, "FAILED", timeout=LIMIT)
     # a rank that lost the connection may exit with 1 before the launcher has seen the signal
     assert state["exit_status"] in (137, 1), job.err.read_text()
-    assert "3: " + "last line " * 50 in job.out.read_text()
+    assert f"{rank}: " + "last line " * 50 in job.out.read_text()
     said = site.cli("why", job.id, status=None).stdout
-    assert "rank 3" in said and ("SIGKILL" in said or "killed" in said), said
+    assert f"rank {rank}" in said and ("SIGKILL" in said or "killed" in said), said
     until(lambda: not processes(job), 20, lambda: f"{processes(job)} still run")
 
 
@@ -95,6 +111,8 @@ def test_ranks_that_fail_are_restarted_and_meet_again(site: Site) -> None:
     assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
     assert all(f"{rank}: rank {rank} after a restart" in lines_of(job) for rank in range(4))
     look_at_ranks_that_met(site, job)
+    assert statuses(job) == dict.fromkeys(range(4), 0)
+    assert site.state(job)["joined_group"] is True
     assert not (job.attempts()[-1] / "first_failure.json").exists()
 
 
@@ -134,7 +152,7 @@ def test_a_built_in_task_saves_on_sigterm(site: Site) -> None:
         assert site.wait_state(job, "FAILED", timeout=LIMIT)["exit_status"] == 85
     else:
         site.cli("cancel", job.id, "--yes")
-        site.wait_state(job, "CANCELLED")
+        assert site.wait_state(job, "CANCELLED")["outcome"] == "cancelled"
     stopped = read_json(job.attempts()[-1] / "stopped") or {}
     assert stopped["reason"] == "SIGTERM"
     assert (job.run_dir / "checkpoints" / "latest").read_text().strip() == f"step-{stopped['step']:08d}"

@@ -63,12 +63,13 @@ def test_training_tells_its_steps_and_phases(step: Starter, tmp_path: Path) -> N
                 steps.append(one.step or 0)
             time.sleep(0.02)
 
-    done = step(1, 2, "task", "lm", "steps=60", "eval_every=0", environ=OFTEN, during=look)
+    small = ("vocab=300", "seq_len=16", "global_batch_size=8", "steps=200", "eval_every=0")
+    done = step(1, 2, "task", "lm", *small, environ=OFTEN, during=look)
     assert done.status == 0, done.err
     assert {"loading", "training"} <= seen[0] & seen[1]
     assert len(set(steps)) > 3
     first, other = read_ranks(done.run_dir / "attempt")
-    assert (first.step, first.steps, other.step, other.steps) == (60, 60, 60, 60)
+    assert (first.step, first.steps, other.step, other.steps) == (200, 200, 200, 200)
     assert first.tokens_per_second is not None and other.tokens_per_second is None
 
 

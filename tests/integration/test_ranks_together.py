@@ -54,10 +54,10 @@ def test_an_exception_is_the_users_traceback_alone(step: Callable) -> None:
 
 
 def test_rank_0_may_leave_last(step: Callable) -> None:
-    done = step(2, 2, "script", "--", "worker/leaves_late.py")
+    done = step(2, 1, "script", "--", "worker/leaves_late.py")
     assert done.status == 0, done.err
     assert set(done.lines(0)[-3:]) == {"thread done", "executor done", "atexit done"}
-    assert done.statuses() == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert done.statuses() == {0: 0, 1: 0}
     ends = [end["time"] for end in done.ends().values()]
     started = done.json("start.json")["time"]
     assert min(ends) - started > 1.3, "no rank may leave before the last has returned"
@@ -65,12 +65,12 @@ def test_rank_0_may_leave_last(step: Callable) -> None:
 
 def test_a_rank_that_never_comes_is_named_within_the_limit(step: Callable, tmp_path: Path) -> None:
     began = time.time()
-    (tmp_path / "sitecustomize.py").write_text("import os, time\nos.environ.get('RANK') == '3' and time.sleep(60)\n")
+    (tmp_path / "sitecustomize.py").write_text("import os, time\nos.environ.get('RANK') == '1' and time.sleep(60)\n")
     environ = {"CLUSTERRUN_JOIN_TIMEOUT": "4", "PYTHONPATH": str(tmp_path)}
-    done = step(2, 2, "script", "--", "allreduce.py", environ=environ)
+    done = step(2, 1, "script", "--", "allreduce.py", environ=environ)
     assert done.status == 1
-    assert "join barrier: 1 of 4 ranks did not join within 4 s: rank 3 on local1" in done.err
-    assert done.json("first_failure.json")["error"].startswith("join barrier: 1 of 4 ranks")
+    assert "join barrier: 1 of 2 ranks did not join within 4 s: rank 1 on local1" in done.err
+    assert done.json("first_failure.json")["error"].startswith("join barrier: 1 of 2 ranks")
     assert not done.has("start.json") and time.time() - began < 40
 
 
@@ -186,6 +186,5 @@ def test_a_stranger_at_the_store_ends_no_wait(step: Callable, tmp_path: Path) ->
 
 
 def test_waiting_ranks_are_silent(step: Callable) -> None:
-    script = "import os, time; time.sleep(12 * (os.environ['RANK'] == '0'))"
-    done = step(2, 2, "command", "--", sys.executable, "-c", script)
+    done = step(2, 1, "command", "--", "sh", "-c", '[ "$RANK" != 0 ] || sleep 12')
     assert (done.status, done.err) == (0, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.installed_command import SCRIPTS, Site
+from tests.rank_files import ends_of
 
 YAML = """compute_environment: LOCAL_MACHINE
 distributed_type: {}
@@ -33,6 +34,7 @@ def test_precision_and_fsdp_reach_the_script(site: Site, ranks: int, text: str, 
     assert site.wait_state(job, "COMPLETED", "FAILED", timeout=180)["state"] == "COMPLETED", job.err.read_text()
     lines = [line for line in job.out.read_text().splitlines() if "precision" in line]
     assert sorted(lines) == [f"{rank}: {shown}" for rank in range(ranks)]
+    assert {rank: end["status"] for rank, end in ends_of(job.attempts()[-1]).items()} == dict.fromkeys(range(ranks), 0)
 
 
 def test_fsdp_of_the_default_file_in_the_home_is_not_lost(site: Site) -> None:

@@ -54,7 +54,7 @@ def test_run_is_compared_with_what_was_requested(site: Site, trained: Job) -> No
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="no GPU of this machine is missing")  # CI has none
 def test_broken_node_ends_the_job_before_it_trains_and_why_names_it(site: Site) -> None:
-    job = site.submit("--gpus-per-node", "2", *TRAIN)
+    job = site.submit("--gpus-per-node", "1", *TRAIN)
     site.cli("wait", job.id, status=1)
     assert site.state(job)["state"] == "FAILED"
     assert "step" not in job.out.read_text()
@@ -62,12 +62,12 @@ def test_broken_node_ends_the_job_before_it_trains_and_why_names_it(site: Site) 
     assert [line.partition(" has ")[0] for line in lines] == [
         f"0: clusterrun: check: broken: {node}" for node in ("local0", "local1")
     ]
-    assert "local0 has 0 of 2 GPUs" in site.cli("why", job.id).stdout
+    assert "local0 has 0 of 1 GPUs" in site.cli("why", job.id).stdout
     assert not site.json("check", job.id, status=1)["ok"]
 
 
 def test_ctrl_c_cancels_the_job(site: Site) -> None:
-    command = site.start("check", *TWO)
+    command = site.start("check", *TWO[:-1], "1")
     until(lambda: site.listed("--state", "RUNNING"), 60, pause=0.2)
     command.send_signal(signal.SIGINT)
     text, _ = command.communicate(timeout=60)

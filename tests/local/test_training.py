@@ -1,11 +1,14 @@
-"""Training on the local scheduler: stopped before its time limit, told as stopped, and gone on with by another job."""
+"""Training on the local scheduler: stopped before its time limit, told as stopped, and gone on with by another job.
+
+That a cancelled one saves first: conformance/test_launchers.py and, resumed, conformance/test_resume.py.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.installed_command import Job, Site, until
+from tests.installed_command import Job, Site
 from tests.lm_runs import reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
@@ -30,13 +33,3 @@ def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoi
     site.wait_state(goes_on, "COMPLETED", timeout=120)
     assert f"(step {stopped['step']})" in goes_on.out.read_text()
     assert reached(goes_on) == stopped["step"] + 5
-
-
-def test_cancel_saves_before_it_ends(site: Site) -> None:
-    job = train(site, settings=("steps=1000000",))
-    until(lambda: reached(job) >= 5, 120, lambda: f"{job} does not train")
-    site.cli("cancel", job.id, "--yes")
-    state = site.wait_state(job, "CANCELLED")
-    assert state["outcome"] == "cancelled"
-    stopped = json.loads((job.attempts()[0] / "stopped").read_text())
-    assert (job.run_dir / "checkpoints" / "latest").read_text().strip() == f"step-{stopped['step']:08d}"

@@ -1,4 +1,7 @@
-"""The supervisor killed, or the controller away for a while: the run is not lost, and its records are true."""
+"""The supervisor killed, or the controller away for a while: the run is not lost, and its records are true.
+
+The trainings have one rank: the supervisor and the controller are one as well.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, STEPS, lm, wait_saved, weights
+from tests.lm_runs import LIMIT, ONE, STEPS, lm, wait_saved, weights
 
 TIMES = 5
 
@@ -31,7 +34,7 @@ def supervisors(job: Job) -> list[int]:
 
 
 def check_killed(site: Site, undisturbed: str) -> None:
-    job = lm(site, STEPS)
+    job = lm(site, STEPS, *ONE)
     wait_saved(job, 10)
     (pid,) = supervisors(job)
     os.kill(pid, signal.SIGKILL)
@@ -46,7 +49,7 @@ def check_killed(site: Site, undisturbed: str) -> None:
 
 def check_controller_away(site: Site, undisturbed: str, seconds: float) -> None:
     assert site.lab is not None
-    job, controller = lm(site, STEPS), site.lab.daemon("slurmctld")
+    job, controller = lm(site, STEPS, *ONE), site.lab.daemon("slurmctld")
     wait_saved(job, 10)
     until_back = time.monotonic() + seconds
     controller.terminate()

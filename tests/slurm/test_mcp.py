@@ -87,13 +87,13 @@ def test_an_agent_reads_a_failed_job_and_gets_its_cause(site: Site, failed: str)
     assert "KeyError: 'learning_rate'" in json.dumps(logs)
 
 
-@pytest.mark.parametrize("job", ["--all", "-h", "99999", "no-such-name"])
-def test_a_wrong_job_is_an_error_with_a_message(site: Site, job: str) -> None:
+def test_a_wrong_job_is_an_error_with_a_message(site: Site) -> None:
     async def conversation(call: Call) -> None:
-        await call("job_status", job=job)
+        for job in ("--all", "-h", "99999", "no-such-name"):
+            with pytest.raises(Failed, match=r"not a job id or name|no such job|no job is named"):
+                await call("job_status", job=job)
 
-    with pytest.raises(Failed, match=r"not a job id or name|no such job|no job is named"):
-        talk(site, (), conversation)
+    talk(site, (), conversation)
 
 
 def test_submissions_stay_within_the_budget(site: Site) -> None:
@@ -113,25 +113,29 @@ def test_submissions_stay_within_the_budget(site: Site) -> None:
     talk(site, ("--allow-submit", "--gpu-hours", "1.5"), conversation)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
+REFUSED: list[tuple[list[str], str]] = [
     ([*SHAPE, "--", "true"], "the cost of this job is unknown"),
     ([*SHAPE, *HOUR, "--sbatch-arg=--array=0-9", "--", "true"], "--sbatch-arg cannot be used"),
     ([*SHAPE, *HOUR, "--no-check", "--", "true"], "--no-check cannot be used"),
     ([*SHAPE, *HOUR, "--nodse", "3", "--", "true"], "--nodse"),
     ([*SHAPE, *HOUR, "--nodes", "4", "--gpus-per-node", "4", "--", "true"], "could use 16 GPU-hours"),
     ([*SHAPE, *HOUR, "--total-time", "2d", "--", "true"], "could use 48 GPU-hours"),
-])  # fmt: skip
-def test_submissions_that_are_refused(site: Site, arguments: list[str], message: str) -> None:
-    async def conversation(call: Call) -> None:
-        await call("submit", arguments=arguments)
+]
 
+
+def test_submissions_that_are_refused(site: Site) -> None:
     def runs() -> set[str]:
         return {path.name for path in (site.project / ".clusterrun" / "runs").glob("*")}
 
     before = runs()
-    with pytest.raises(Failed, match=message):
-        talk(site, ("--allow-submit", "--gpu-hours", "10"), conversation)
-    assert runs() == before
+
+    async def conversation(call: Call) -> None:
+        for arguments, message in REFUSED:
+            with pytest.raises(Failed, match=message):
+                await call("submit", arguments=arguments)
+            assert runs() == before, arguments
+
+    talk(site, ("--allow-submit", "--gpu-hours", "10"), conversation)
 
 
 def test_a_job_of_somebody_else_is_not_cancelled(site: Site) -> None:

@@ -127,7 +127,7 @@ def start_many(site: Site, node: str, number: int) -> list[Job]:
         return list(pool.map(start, range(number)))
 
 
-@pytest.mark.parametrize("number", [12, pytest.param(40, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("number", [6, pytest.param(40, marks=pytest.mark.faults)])
 def test_starts_on_a_crowded_node_find_a_free_port(site: Site, lab: Lab, free_ports: set[int], number: int) -> None:
     assert len(free_ports) < 2300
     jobs = start_many(site, lab.node_names[0], number)

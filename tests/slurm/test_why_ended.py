@@ -17,6 +17,7 @@ from lab.cluster import Lab
 from tests.installed_command import SCRIPTS, Job, Site, until
 
 SCRIPT = "fails_as.py"
+SLEEPS = str(SCRIPTS / "sleeps.sh")
 PORT = 29_511
 
 
@@ -45,9 +46,9 @@ class Planted:
                 f"{lab.node_names[2]},{self.cut}",
                 "--no-requeue",
                 "--",
-                *self._script("sleep"),
+                SLEEPS,
             ),
-            "scancel": site.rank(SCRIPT, *one, arguments=["sleep"]),
+            "scancel": site.rank("sleeps.sh", *one),
             "stopped": self._pair("stopped", "1", "--pg-timeout", "8"),
             "killed": self._pair("killed", "1"),
             "exception": self._pair("exception", "1"),
@@ -56,9 +57,7 @@ class Planted:
             "crash": site.rank(SCRIPT, *one, arguments=["crash"]),
             "import": site.rank(SCRIPT, *one, arguments=["import"]),
             "disk": site.rank(SCRIPT, *one, arguments=["disk"]),
-            "port": site.rank(
-                SCRIPT, "--nodelist", lab.node_names[0], "--master-port", str(PORT), arguments=["exception"]
-            ),
+            "port": site.rank("says_hello.sh", "--nodelist", lab.node_names[0], "--master-port", str(PORT)),
             "setup": site.rank("says_hello.sh", *one, "--setup", "true", "--setup", "module_that_is_not load cuda"),
         }
 
