@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 LAB    ?= dev
-# Workers side by side, each with labs of its own; a file's tests stay together and in their order. More workers than a
-# machine of two cores has cores: most of their time they wait for Slurm.
-WORKERS ?= 3
+# Workers side by side, each with labs of its own; a file's tests stay together and in their order. Twice as many as a
+# machine of two cores has cores: much of their time they wait for Slurm.
+WORKERS ?= 4
 # thousands of commands are started here: without byte code each would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
@@ -40,10 +40,9 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE)
-	$(BIN)/python -m pytest -m "alone and not faults"
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE) && wait $$types
+	$(BIN)/python -m pytest -m "alone and not faults" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
 	$(BIN)/python -m lab.install

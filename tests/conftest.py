@@ -35,12 +35,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # a second takes ten. Read when torch is imported, and by the jobs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-#: Files that take long in one worker: begun first, so that no worker is alone with them at the end.
-LONG_WAITS = ("test_launchers.py", "test_restarts.py", "test_ends.py", "test_crafted_runs.py", "test_models_gguf.py")
+#: Files that take more than a minute in one worker: begun first, so that no worker is alone with them at the end. Those
+#: that wait and those that compute take turns.
+LONG = (
+    "slurm/test_lost_nodes.py", "conformance/test_launchers.py", "slurm/test_ends.py",
+    "security/test_crafted_runs.py", "lab/test_faults.py", "conformance/test_restarts.py", "process/test_script.py",
+    "slurm/test_check.py", "conformance/test_launched_scripts.py", "slurm/test_chains.py", "worker/test_watchdog.py",
+    "conformance/test_resume.py", "slurm/test_list.py", "integration/test_ranks_together.py",
+    "local/test_training.py", "slurm/test_why_ended.py", "worker/test_models_gguf.py",
+)  # fmt: skip
+TESTS = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG_WAITS)
+    place = {TESTS / name: number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path, len(LONG)))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ wait before its end, and whose failure is one line in the log.
 
 from __future__ import annotations
 
-import http.client
 import importlib
 import json
 import os
@@ -17,9 +16,7 @@ import stat
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -98,6 +95,11 @@ def send(document: Mapping[str, Any]) -> None:
 
 def post(url: str, host: str, body: bytes) -> None:
     """Post JSON to a webhook, again if its server fails; raises OSError naming the host only."""
+    # not above: the supervisor of every job imports this module, and these would double its start
+    import http.client
+    import urllib.error
+    import urllib.request
+
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", "User-Agent": "clusterrun"})  # noqa: S310
     for left in reversed(range(ATTEMPTS)):
         try:

@@ -20,19 +20,19 @@ def train(site: Site, *settings: str) -> Job:
 
 @pytest.mark.alone  # the lab's Slurm gives five seconds to save and to leave
 def test_a_requeued_job_saves_first_and_goes_on_from_there(lab: Lab, site: Site) -> None:
-    job = train(site, "steps=700")
+    job = train(site, "steps=300")
     until(lambda: reached(job) >= 5, 120, lambda: f"{job} does not train")
     assert lab.run(["scontrol", "requeue", job.id]).returncode == 0
     until(lambda: len(job.attempts()) == 2, 120, lambda: f"{job} does not start again")
     stopped = json.loads((job.attempts()[0] / "stopped").read_text())
     assert stopped["reason"] == "SIGTERM"
-    assert 5 <= stopped["step"] < 700
+    assert 5 <= stopped["step"] < 300
     end = read_json(job.attempts()[0] / "end.json")
     # the lab's KillWait is 5 s, a sixth of Slurm's default: on a loaded machine it may come before the script's record
     assert end is None or (end["status"], end["due"]) == (85, "JOB REQUEUE")
     site.wait_state(job, "COMPLETED", timeout=180)
     assert f"/checkpoints/step-{stopped['step']:08d} (step {stopped['step']})" in job.out.read_text()
-    assert reached(job) == 700
+    assert reached(job) == 300
     assert (job.run_dir / "model" / "config.json").exists()
 
 
