@@ -85,7 +85,7 @@ def list_command(
     session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
     all_clusters: bool, cluster: str | None, watch: bool, as_json: bool,
 ) -> None:  # fmt: skip
-    """List your active jobs, oldest first: runs from any folder, and queued jobs that you submitted with other tools.
+    """List your active jobs, oldest first: runs from any folder, and other tools' jobs in the queue.
 
     \b
       clusterrun list

@@ -122,11 +122,11 @@ def judge_maintenance(
         if end <= now or in_time or len(usable) - len(held) >= shape.nodes:
             continue
         fits = int(start - now - _MARGIN) // 60 * 60
-        less = f"; --time {format_time_limit(fits)} fits before the maintenance" if fits > 0 else ""
+        less = f"; --time {format_time_limit(fits)} fits before it" if fits > 0 else ""
         job = f"a job with a time limit of {format_duration(seconds)}" if seconds else "a job without a time limit"
         found.append(Finding(
             f"maintenance {name} from {format_time(start, now)} to {format_time(end, now)} on {len(held)} of"
-            f" {plural(len(usable), 'node')}: {job} cannot start before it ends{less}"
+            f" {plural(len(usable), 'node')}: {job} cannot start before the maintenance ends{less}"
         ))  # fmt: skip
     return found
 

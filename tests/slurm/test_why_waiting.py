@@ -71,7 +71,7 @@ def test_priority_and_the_job_ahead(why: Callable[[str], Explained], jobs: dict[
     found = why("priority")
     assert found["ahead"]["jobs"] == [jobs["resources"]] and found["starts"] == "alone"
     assert found["here"][0] == "the job's priority is 500: partition 500"
-    assert found["here"][1] == f"job {jobs['resources']}, the first in line, has 500: partition 500"
+    assert found["here"][1] == f"job {jobs['resources']}, the first in line, has priority 500: partition 500"
     assert "clusterrun free" in found["do"][0]
 
 

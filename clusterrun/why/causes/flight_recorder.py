@@ -65,7 +65,8 @@ def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
         late = {rank: number for rank, number in numbers.items() if number < most}
         if len(numbers) > 1 and 2 * len(late) < len(numbers) + 1:
             for rank, number in late.items():
-                reached = f"the flight recorder of rank {rank} ends at collective {number}, but others reached {most}"
+                ends = f"the flight recorder of rank {rank} ends at collective {number}"
+                reached = f"{ends}, but other ranks reached {most}"
                 last = dumps[rank].last or "a collective"
                 where = f"; the rank last called {last} at {dumps[rank].place}" if dumps[rank].place else ""
                 found.setdefault(rank, f"{reached}{where}")

@@ -237,7 +237,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
         text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
         text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
-        text += f"; then, while this was handled, {raised.after[:120]}" if raised.after else ""
+        text += f"; handling this exception then raised {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
         weak = raised.threaded or raised.noticed

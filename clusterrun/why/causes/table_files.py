@@ -26,7 +26,7 @@ FILES: tuple[CauseRow, ...] = (
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",
         "a rank has too many files open", "raise the limit on open files in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",
         "https://github.com/pytorch/pytorch/issues/973", "clusterrun submit … --setup 'ulimit -n 65536'"),
-    row("file-missing", "hugging face hub either", r"^(?:.*?Error: )?(?P<what>Couldn't find .*Hugging Face Hub either.{0,80})", "neither the disk nor the Hugging Face Hub has it: {what}",
+    row("file-missing", "hugging face hub either", r"^(?:.*?Error: )?(?P<what>Couldn't find .*Hugging Face Hub either.{0,80})", "a file or dataset is neither on disk nor on the Hugging Face Hub: {what}",
         "check the name or path; if the node cannot reach the internet, download the files on the login node first and set HF_HUB_OFFLINE=1", "https://github.com/huggingface/evaluate/issues/475",
         "clusterrun submit … --env HF_HOME=PATH"),
     row("file-missing", "filenotfounderror|no such script|can't open file",

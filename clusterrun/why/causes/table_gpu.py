@@ -51,7 +51,7 @@ GPU: tuple[CauseRow, ...] = (
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "_status_alloc_failed", r"CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED", "a GPU library could not allocate memory: {0}",
-        "usually the GPU's memory is full: " + _SMALLER + "; after an earlier error on the GPU (an index out of range) this error can follow from it: CUDA_LAUNCH_BLOCKING=1 shows the actual line",
+        "usually the GPU's memory is full: " + _SMALLER + "; an earlier error on the GPU (such as an index out of range) can also cause this error: CUDA_LAUNCH_BLOCKING=1 shows the actual line",
         "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
@@ -88,7 +88,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library has no code for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "start no more ranks per node than it has GPUs for the job, request GPUs per node, not per task, or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
+        "start at most as many ranks per node as the job has GPUs there; request GPUs per node, not per task; or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
         "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
@@ -180,7 +180,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
     # Ascend's codes; the next line of the log names a solution
     row("cuda-error", "reason: |possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
-        "the Solution after this line in the log says what to check; a time-out (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
+        "the text after 'Solution' below this line in the log says what to check; a timeout (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
         "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",

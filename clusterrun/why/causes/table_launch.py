@@ -15,7 +15,7 @@ NOT_PYTHON = "the crash was in native code, not in Python; read the log lines be
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|(?P<what_too>without an active exception))", "a process aborted in compiled code[: {what}]",
-    "the log lines after this error (what() and the stack trace, if there are any) name the call that failed; look before it for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "the log lines after this error (what() and the stack trace, if there are any) name the call that failed; also look for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: of MPICH and the MPIs made from it; the last line of the stack after it names the reason
@@ -28,7 +28,7 @@ MPI_CALL = row(
 #: of Rust; in newer releases the next line is the message
 PANIC = row(
     "crashed", "panicked at", r"^thread '.*?' (?:\(\d+\) )?panicked at (?:'(?P<what>.*)', )?(?P<where>[^:\s']+:\d+)", "a Rust program panicked at {where}:[ {what}]",
-    "the message names what the program did not expect; RUST_BACKTRACE=1 shows the calls that led to it", "https://doc.rust-lang.org/std/macro.panic.html", "clusterrun submit … --env RUST_BACKTRACE=1", Strength.HINT,
+    "the message names what the program did not expect; RUST_BACKTRACE=1 shows the calls that led to the panic", "https://doc.rust-lang.org/std/macro.panic.html", "clusterrun submit … --env RUST_BACKTRACE=1", Strength.HINT,
 )  # fmt: skip
 #: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
@@ -68,10 +68,10 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
         "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
     row("exception", "mpich error", r"^MPICH ERROR(?: \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - Abort\(-?\d+\)(?: \(rank \d+ in comm \d+\))?)?: (?P<what>(?!Fatal error in|application called)\S.*)",
-        "MPI ended the job: {what}", "the message names what MPI needs: usually an environment variable, a module or a library that does not fit the program", "OLCF user documentation, PyTorch on Frontier",
+        "MPI ended the job: {what}", "the message names the problem: usually an environment variable, a module or a library does not fit the program", "OLCF user documentation, PyTorch on Frontier",
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} ended the job itself: MPI_Abort with status {status}",
-        "programs usually print the reason before they call MPI_Abort, often on stdout; the other ranks are then killed with it", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
+        "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
     row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
@@ -160,7 +160,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("crashed", "assertion failed in file", r"Assertion failed in file (?P<file>\S+) at line (?P<line>\d+): (?P<what>.*)", "an assertion failed in the MPI library, at {file}:{line}: {what}",
         "the backtrace after this line names the MPI call: often the MPI library does not match the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
     # Rust's form of an error that main returns
-    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program ended with this error, in the form in which Rust prints one: its numbers of lines are those of the file that it read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
+    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program, probably in Rust, ended with this error; line numbers in the error are those of the file that the program read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",

@@ -17,7 +17,7 @@ NO_TRAFFIC = (
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "usually this rank only noticed the failure: look for a rank that ended first"
-_PORT = "another job or an earlier run may still use the port: omit --master-port: clusterrun then finds a free port and reserves it for the job"
+_PORT = "another job or an earlier run may still use the port: omit --master-port, and clusterrun finds a free port and reserves it for the job"
 _NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
     "if the address is that of another node, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
@@ -96,7 +96,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
-        "the nodes may number their ranks alike, or an old process may still use the same address: start all ranks with one launcher (srun or torchrun, not both), and give each a rank of its own (RANK, or SLURM_PROCID)",
+        "several nodes may use the same rank numbers, or an old process may still use the same address: start all processes with one launcher (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
@@ -108,8 +108,8 @@ PEERS: tuple[CauseRow, ...] = (
         "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
-        "a connection over InfiniBand or RoCE had failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
-    row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to another process than it expected: {what}",
+        "a connection over InfiniBand or RoCE had already failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
+    row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to a different process than it expected: {what}",
         "usually several nodes have the same address on one network, such as that of a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
         "clusterrun submit … --env OMPI_MCA_btl_tcp_if_include=NAME"),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
@@ -132,7 +132,7 @@ PEERS: tuple[CauseRow, ...] = (
         "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between these nodes is the cause: on AWS, the security group must allow all traffic between its own members; otherwise exclude the node and tell your administrators",
         "https://github.com/aws/aws-ofi-nccl", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "ofi ", r"\(\d+\)[.: ]+(?P<what>OFI \S.{0,60}(?:failed|failure).*)", "MPI could not use the network (libfabric): {what}",
-        "in MPI_Init, usually the network card or its provider cannot be used on the node (fi_info lists the providers); later, another rank may have ended, or the network ran out of a resource",
+        "if the error is in MPI_Init, usually the network card or its provider cannot be used on the node (fi_info lists the providers); if it is in a later call, another rank may have ended, or the network may have run out of a resource",
         "https://github.com/llnl/sundials/issues/316", "clusterrun logs JOB --errors"),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
         "usually gloo chose a network interface that the other nodes cannot reach: set the right interface (ip -br addr on a node lists the interfaces)",
@@ -144,13 +144,13 @@ PEERS: tuple[CauseRow, ...] = (
         "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address of the first node that the other nodes can reach, and check that no firewall blocks the port between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "a firewall may block the first node's port, or the batch script had already ended",
+        "{what}", "a firewall may block the first node's port, or the batch script may already have ended",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
     row("network", "exceeded error retry count", r"connect returned (?P<why>Connection (?:refused|timed out)), exceeded error retry count",
-        "NCCL could not connect to another rank in any of its tries: {why}", "the other rank had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, choose the interface that links the nodes (ip -br addr lists the interfaces)",
+        "NCCL could not connect to another rank, even after retries: {why}", "the other rank had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, choose the interface that links the nodes (ip -br addr lists the interfaces)",
         "https://github.com/NVIDIA/nccl/issues/1515", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("collective-mismatch", "mismatch between collectives", r"Detected mismatch between collectives on ranks\. Rank (?P<one>\d+) is running (?:inconsistent )?collective: .*?OpType=(?P<what>\w+)(?:, TensorShape=(?P<shape>\[[^\]]{0,80}\]))?.*?, but Rank (?P<other>\d+) is running (?:inconsistent )?collective: .*?OpType=(?P<what_b>\w+)(?:, TensorShape=(?P<shape_b>\[[^\]]{0,80}\]))?",
         "the ranks called different collectives: rank {one} {what}[ of shape {shape}], rank {other} {what_b}[ of shape {shape_b}]",

@@ -49,7 +49,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
         "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True),
     row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task{s} {ranks} on {node} {was} killed (SIGKILL)",
-        "this line does not show what sent SIGKILL: a launcher sends it to the other ranks after one has failed (look for an earlier error), the kernel if host memory ran out (the node's kernel log, dmesg, shows this), and users can send it",
+        "this line does not show what sent SIGKILL: a launcher sends it to the other ranks after one has failed (look for an earlier error), the kernel sends it if host memory ran out (the node's kernel log, dmesg, shows this), and users can send it",
         "Slurm 22.05, seen on the lab", _MEMORY_COMMAND),
     row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
         "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last lines of that rank may show where",

@@ -24,8 +24,8 @@ def free_room(facts: PendingFacts) -> Finding:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
     partition = f"partition {', '.join(facts.partition_names)}"
     nodes, which = _named(facts, nodes)
-    where = f"on the {which} of {partition}" if which else f"in {partition}"
-    none = f"none of the {which} of {partition}" if which else f"no node in {partition}"
+    where = f"on the {which} in {partition}" if which else f"in {partition}"
+    none = f"none of the {which} in {partition}" if which else f"no node in {partition}"
     free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
     cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
     gpus = f", {free} of {plural(total, 'GPU')}" if total else ""

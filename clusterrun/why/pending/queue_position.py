@@ -100,7 +100,7 @@ def priority_parts(facts: PendingFacts) -> Finding:
     here = [f"the job's priority is {_made_of(own)}"]
     first = find_ahead(facts)
     others = [one for one in facts.priorities or () if first and str(one.job) in first.jobs[:1]]
-    here += [f"job {one.job}, the first in line, has {_made_of(one)}" for one in others[:1]]
+    here += [f"job {one.job}, the first in line, has priority {_made_of(one)}" for one in others[:1]]
     return Finding(tuple(here))
 
 

@@ -129,8 +129,8 @@ def maintenance(asked: JobSpec, text: str = MAINTENANCE, now: float = NOW) -> li
 def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None:
     (line,) = maintenance(spec(nodes=2, time=12 * 3600))
     assert line.startswith("maintenance maint from ")
-    assert "on 3 of 4 nodes: a job with a time limit of 12:00:00 cannot start before it ends" in line
-    assert line.endswith("; --time 5:55:00 fits before the maintenance")
+    assert "on 3 of 4 nodes: a job with a time limit of 12:00:00 cannot start before the maintenance ends" in line
+    assert line.endswith("; --time 5:55:00 fits before it")
     assert maintenance(spec(nodes=2, time=6 * 3600)) == [], "it ends in time"
     assert maintenance(spec(nodes=2)) == [], "the partition's default is 4 hours"
     assert maintenance(spec(nodes=1, time=12 * 3600)) == [], "a node is left"
@@ -139,7 +139,7 @@ def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None
     assert maintenance(spec(nodes=2, time=12 * 3600), "No reservations in the system\n") == []
     assert maintenance(spec(nodes=2, time=60), now=NOW + 11 * 3600) == [], "it is over"
     (line,) = maintenance(spec(nodes=2, time=60), now=NOW + 7 * 3600)
-    assert "cannot start before it ends" in line and "--time" not in line
+    assert "cannot start before the maintenance ends" in line and "--time" not in line
 
 
 def test_a_refusal_of_test_only_counts_unless_nodes_are_out_of_service() -> None:

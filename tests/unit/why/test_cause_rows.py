@@ -31,7 +31,7 @@ def judge(text: str) -> Cause:
         ("PermissionError: [Errno 13] Permission denied: '/data/a.cache.txt'", "permission", "/data/a.cache.txt", "owner"),
         ("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:77, remote process exited or there was a network error, NCCL version 2.26.2"
          "\nLast error:\nsocketPollConnect: connect returned Connection refused, exceeded error retry count (35)",
-         "network", "in any of its tries: Connection refused", "ended first"),
+         "network", "even after retries: Connection refused", "ended first"),
         ("srun: error: n1: task 3: Aborted", "crashed", "task 3 on n1", "SIGABRT"),
         ("store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)"
          "\nRuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=2, worker_count=4, timeout=0:02:00)",

@@ -119,7 +119,7 @@ def test_what_a_priority_is_made_of() -> None:
                   priorities=parse_priority("7|500|1|0|499|0|0|0|0\n3|1500|1000.5|0|499|0|0|0|0\n"))  # fmt: skip
     assert queue_position.priority_parts(known).here == (
         "the job's priority is 500: fair share 499, age 1",
-        "job 3, the first in line, has 1500: age 1000.5, fair share 499",
+        "job 3, the first in line, has priority 1500: age 1000.5, fair share 499",
     )
     assert queue_position.priority_parts(replace(known, priorities=None)) == Finding()
 

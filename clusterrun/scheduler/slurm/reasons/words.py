@@ -171,7 +171,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
          _row("JobHeldUser", YOU, "The user's login environment could not be read on the node, so the job is held.",
-              "look for a blocking command in your shell's profile, then run `scontrol release {job}`",
+              "look for a command that hangs in your shell's startup files, then run `scontrol release {job}`",
               "Slurm 26.05, src/slurmctld/job_mgr.c")),
         (r"launch failed requeued held",
          _row("JobHeldUser", YOU,
