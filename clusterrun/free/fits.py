@@ -44,7 +44,8 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     if not fit:
         yield f"no node has {what} (at most {largest})"
     if fit < shape.nodes:
-        yield f"only {plural(fit, 'node')} {'has' if fit == 1 else 'have'} at least {what}"
+        has = "has" if fit == 1 else "have"
+        yield f"only {plural(fit, 'node')} {has} {'at least ' if need.gpus else ''}{what}"
 
 
 def node_capacity(node: Node, need: Need) -> int:

@@ -122,7 +122,7 @@ def planted(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Plante
         ("import", "import-error", 0, "no_such_module_anywhere"),
         ("disk", "disk-full", 0, "a disk is full"),
         ("crash", "crashed", 0, "Segmentation fault"),
-        ("host memory", "host-memory", 0, "memory ran out"),
+        ("host memory", "host-memory", 0, "could not allocate host memory"),
         ("cuda memory", "cuda-memory", 1, "tried to allocate 2.00 GiB on GPU 0, with 1.01 GiB of 79.11 GiB free"),
         ("exception", "exception", 1, "the batch has 7 rows, not 8"),
         ("killed", "killed", 1, "SIGKILL"),
