@@ -254,9 +254,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 def _group_runs(group: int) -> bool:
     """Return whether a process of the group still runs. Zombies do not count: they may never be collected."""
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for folder in Path("/proc").iterdir():  # glob raises when a process ends meanwhile (ESRCH)
+        if not folder.name.isdecimal():
+            continue
         with contextlib.suppress(OSError):
-            state, _, its_group = stat.read_text(errors="replace").rpartition(")")[2].split()[:3]
+            state, _, its_group = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
                 return True
     return False

@@ -30,7 +30,8 @@ from . import distenv, end_records
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .launched import OUTPUTS, RANKS, find_free_port
-from .local_launcher import Labeler, children, write_all
+from .local_launcher import Labeler, write_all
+from .probe import children
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "none")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,17 +35,6 @@ def die_with_parent(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return kill_with_parent
-
-
-def children() -> list[int]:
-    """Return the process ids of this process's children."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                found.append(int(path.parent.name))
-    return found
 
 
 class Labeler:

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 STOPPED, TRACED, DEAD = "stopped (SIGSTOP)", "stopped by a debugger", "dead"
@@ -39,6 +40,29 @@ def state(pid: int, token: str, proc: Path = Path("/proc")) -> str:
 def states(pids: Iterable[int], token: str) -> dict[int, str]:
     """Return the state of each process."""
     return {pid: state(pid, token) for pid in pids}
+
+
+def children() -> list[int]:
+    """Return the process ids of this process's children."""
+    return _children_by_parent(Path("/proc")).get(os.getpid(), [])
+
+
+def descendants(process: int, proc: Path = Path("/proc")) -> list[int]:
+    """Return the process ids of a process's children, their children, and so on."""
+    by_parent = _children_by_parent(proc)
+    found = [process]
+    for one in found:  # it grows meanwhile
+        found += by_parent.get(one, [])
+    return found[1:]
+
+
+def _children_by_parent(proc: Path) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir(proc)):  # Path.glob raises when a process ends meanwhile (ESRCH)
+        with suppress(OSError, ValueError, IndexError):
+            parent = int((proc / name / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            found.setdefault(parent, []).append(int(name))
+    return found
 
 
 def _is_ours(folder: Path, token: str) -> bool:

@@ -24,7 +24,8 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -290,15 +291,19 @@ def _holder(port: int) -> str:
             continue
         inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port}
     wanted = {f"socket:[{inode}]" for inode in inodes}
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*") if wanted else ():
-        try:
-            if os.readlink(descriptor) in wanted:
-                pid = descriptor.parts[2]
+    for pid in filter(str.isdecimal, os.listdir("/proc")) if wanted else ():
+        with suppress(OSError):  # processes of others, or ended meanwhile
+            if wanted & set(_descriptors(pid)):
                 command = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
                 return f" by process {pid} ({b' '.join(command).decode(errors='replace').strip()[:80]})"
-        except OSError:
-            continue
     return ""
+
+
+def _descriptors(pid: str) -> Iterator[str]:
+    """Yield what a process's open descriptors refer to."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(OSError):  # closed meanwhile
+            yield os.readlink(f"/proc/{pid}/fd/{name}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 
-from . import epoch
+from . import epoch, probe
 
 PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
 
@@ -30,23 +29,10 @@ def end_if_superseded(rank: int) -> None:
     printing = threading.Thread(target=_print, args=(line,), daemon=True)
     printing.start()
     printing.join(PRINT_S)
-    for pid in descendants(os.getpid()):
+    for pid in probe.descendants(os.getpid()):
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def descendants(process: int) -> list[int]:
-    """Return the process ids of a process's children, their children, and so on."""
-    children: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):
-            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
-            children.setdefault(parent, []).append(int(path.parent.name))
-    found = [process]
-    for one in found:  # it grows meanwhile
-        found += children.get(one, [])
-    return found[1:]
 
 
 def _print(line: str) -> None:

@@ -21,7 +21,8 @@ from types import FrameType, TracebackType
 
 from .end_records import describe_error
 from .errors import WorkerError
-from .local_launcher import children, die_with_parent
+from .local_launcher import die_with_parent
+from .probe import children
 from .progress import here
 from .saved_code import search_path
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import re
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from . import collectives
@@ -174,8 +174,11 @@ def message(result: str, world_size: int, process_group: str) -> tuple[str, bool
 
 def _descendants(pid: str) -> Iterator[str]:
     """Yield the processes below a process; those that end meanwhile are left out."""
-    for path in Path("/proc", pid, "task").glob("*/children"):
-        for child in _read(str(path)).decode().split():
+    threads: list[str] = []
+    with contextlib.suppress(OSError):
+        threads = os.listdir(f"/proc/{pid}/task")  # Path.glob raises when a process ends meanwhile (ESRCH)
+    for thread in threads:
+        for child in _read(f"/proc/{pid}/task/{thread}/children").decode().split():
             yield child
             yield from _descendants(child)
 

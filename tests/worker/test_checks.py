@@ -38,11 +38,11 @@ def test_many_nodes_have_few_rounds_in_which_each_node_has_a_partner(count: int)
     assert all(0 <= a < b < count for pairs in rounds for a, b in pairs)
 
 
-def test_pairs_are_measured_twice_and_an_error_leaves_out_the_second_pass() -> None:
-    rounds, fixed = links.plan_rounds({"a": [0, 1], "b": [2, 3], "c": [4, 5]}, "gloo", 2)
-    assert [kind for kind, _, _ in rounds] == ["node", *["pair"] * 6, "all"] and fixed == 4
-    assert [kind for kind, _, _ in links.plan_rounds({"a": [0, 1]}, "nccl", 2)[0]] == ["node", "all"]
-    assert links.plan_rounds({"a": [0]}, "gloo", 2)[0] == []
+def test_pairs_are_measured_twice_and_all_ranks_together_once_at_the_end() -> None:
+    rounds = links.plan_rounds({"a": [0, 1], "b": [2, 3], "c": [4, 5]}, "gloo", 2)
+    assert [kind for kind, _, _ in rounds] == ["node", *["pair"] * 6, "all"]
+    assert [kind for kind, _, _ in links.plan_rounds({"a": [0, 1]}, "nccl", 2)] == ["node", "all"]
+    assert links.plan_rounds({"a": [0]}, "gloo", 2) == []
 
 
 def test_names_are_resolved_and_unknown_ones_have_a_reason() -> None:

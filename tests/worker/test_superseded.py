@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import superseded
+from clusterrun.worker import probe, superseded
 from lab.procs import start_time
 from tests.installed_command import until
 
@@ -73,7 +73,25 @@ def test_an_epoch_that_cannot_be_read_ends_nothing(
 def test_descendants_are_found_over_generations() -> None:
     with subprocess.Popen(["bash", "-c", "sleep 600 & wait"], start_new_session=True) as shell:
         try:
-            (program,) = until(lambda: superseded.descendants(shell.pid), 10)
-            assert {shell.pid, program} <= {*superseded.descendants(os.getpid())}
+            (program,) = until(lambda: probe.descendants(shell.pid), 10)
+            assert {shell.pid, program} <= {*probe.descendants(os.getpid())}
         finally:
             os.killpg(shell.pid, signal.SIGKILL)
+
+
+def test_processes_that_end_while_they_are_listed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on a busy machine: /proc answers ESRCH, which Path.glob and Path.exists raise."""
+    read_text = Path.read_text
+
+    def read(path: Path, **how: str) -> str:
+        if path.parts[1:3] == ("proc", str(ended.pid)):
+            raise ProcessLookupError(3, "No such process")
+        return read_text(path, **how)
+
+    with subprocess.Popen(["sleep", "600"]) as ended, subprocess.Popen(["sleep", "600"]) as alive:
+        try:
+            monkeypatch.setattr(Path, "read_text", read)
+            assert alive.pid in probe.children() and ended.pid not in probe.children()
+        finally:
+            ended.kill()
+            alive.kill()

@@ -69,19 +69,18 @@ def measure_all(
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a timeout raises an error instead of ending the process
     nodes = list(dict.fromkeys(one["node"] for one in ranks))
     members = {node: [one["rank"] for one in ranks if one["node"] == node] for node in nodes}
-    rounds, fixed = plan_rounds(members, backend, effort.passes)
-    errors, end = 0, time.monotonic() + effort.links_s
+    rounds, end = plan_rounds(members, backend, effort.passes), time.monotonic() + effort.links_s
     for number, (kind, groups, sizes) in enumerate(rounds):
         if time.monotonic() > end:
             store.add("late", 1)
         meeting.meet(f"round/{number}", 2 * TIMEOUT_S[backend])
-        errors = errors or store.add("errors", 0)
-        # all ranks decide alike. A broken link is known after the first pass, and breaks the rest
-        if (errors and number >= fixed) or store.add("late", 0):
+        # all ranks decide alike: what they read here was written before they met
+        if (kind == "all" and store.add("errors", 0)) or store.add("late", 0):
             break
         group = next((group for group in groups if dist.node in group), [])
         in_group = [rank for node in group for rank in members[node]]
-        if len(in_group) < 2:
+        broken = f"broken/{kind}/{' '.join(group)}"  # in an earlier pass
+        if len(in_group) < 2 or store.add(broken, 0):
             continue
         name = f"group/{number}/{group[0]}"
         others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
@@ -91,6 +90,7 @@ def measure_all(
             results = _measure(backend, store, name, in_group, dist.rank, sizes, effort.size_s)
         except Exception as error:  # what breaks is the result
             store.add("errors", 1)
+            store.add(broken, 1)
             text = (str(error).splitlines() or [type(error).__name__])[0][:300]
             found.append(Link(kind, tuple(group), len(in_group), error=text)._asdict())
             continue
@@ -105,8 +105,8 @@ def measure_all(
                 found.append(Link(kind, tuple(group), len(in_group), size, busbw, correct)._asdict())
 
 
-def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> tuple[list[Round], int]:
-    """Return the rounds, and how many of them take place even after an error.
+def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> list[Round]:
+    """Return the rounds; that over all ranks comes last, since a broken link breaks it too.
 
     `members` has the ranks of each node. The groups of a round are disjoint, and are measured at the same time. Several
     `passes` over the pairs keep one busy moment from making a link look slow.
@@ -115,12 +115,10 @@ def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> tup
     if max(map(len, members.values())) > 1:
         rounds.append(("node", [[node] for node in nodes], COMPARED[backend]))
     pairs = [[[nodes[a], nodes[b]] for a, b in one] for one in pair_rounds(len(nodes))] if len(nodes) > 1 else []
-    rounds += [("pair", one, COMPARED[backend]) for one in pairs]
-    fixed = len(rounds)
-    rounds += [("pair", one, COMPARED[backend]) for _ in range(passes - 1) for one in pairs]
+    rounds += [("pair", one, COMPARED[backend]) for _ in range(passes) for one in pairs]
     if sum(map(len, members.values())) > 1:
         rounds.append(("all", [nodes], SIZES[backend]))
-    return rounds, fixed
+    return rounds
 
 
 def _measure(
