@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ def launch_line(found: Sequence[Launch]) -> str:
     if len(found) < 2:
         return ""
     before = found[-2]
-    ended = "ended" if before.status in (0, STOPPED_STATUS) else "failed"
+    ended = "ended" if before.status in (0, STOPPED_STATUS, 128 + signal.SIGTERM) else "failed"
     return str(len(found)) + (f"; the previous launch {ended}: {before.cause}" if before.cause else "")
 
 

@@ -62,6 +62,8 @@ def read_launch(
         cause = f"{_name(lost)} ended without a record (killed, or the node was lost)"
     elif reported:
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
+    elif status == TERMINATED:
+        cause = "the ranks were ended by SIGTERM"
     else:
         cause = f"the step ended with status {status}"
     first_rank = progress.get(0, {})

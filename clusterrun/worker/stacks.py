@@ -10,13 +10,20 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .attempt_files import create
 
 REQUEST = "hang_request.json"
+MOST_READ, MOST_BYTES = 64, 2**18  # files whose stacks are compared, and of each
+_FRAME = re.compile(r'  File "(?P<path>.+)", line (?P<line>\d+) in (?P<function>.+)')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/clusterrun/worker/|^<")
 
 
 def stacks_name(rank: int) -> str:
@@ -63,6 +70,35 @@ def flight_recorder(traces: bool) -> bytes:
             except Exception:  # a private interface
                 return b""
     return b""
+
+
+def main_thread_place(stacks: str) -> str:
+    """Return `FILE:LINE in FUNCTION`, the innermost frame of the user's code in the main thread; empty if unknown.
+
+    If all of it is a library, that library's innermost frame. faulthandler writes the main thread last.
+    """
+    lines = stacks.rpartition("(most recent call first):")[2].splitlines()
+    frames = [frame for line in lines if (frame := _FRAME.fullmatch(line))]
+    own = next((frame for frame in frames if not _LIBRARY.search(frame["path"])), frames[0] if frames else None)
+    return f"{own['path']}:{own['line']} in {own['function']}" if own else ""
+
+
+def common_place(folder: Path, names: Sequence[str], ranks: int) -> str:
+    """Return where most of the ranks are by these files, as `4 of 4 ranks are at FILE:LINE in FUNCTION`.
+
+    Empty if no file shows it.
+    """
+    places: Counter[str] = Counter()
+    for name in names[:MOST_READ]:
+        with suppress(OSError), open(folder / name, "rb") as file:
+            places[main_thread_place(file.read(MOST_BYTES).decode(errors="replace"))] += 1
+    del places[""]
+    if not places:
+        return ""
+    place, count = places.most_common(1)[0]
+    if ranks == 1:
+        return f"the rank is at {place}"
+    return f"{'at least ' * (len(names) > MOST_READ)}{count} of {ranks} ranks are at {place}"
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -118,7 +118,7 @@ def _train(
 
     def evaluate_now(step: int) -> dict[str, float]:
         """Evaluate on all ranks, and generate samples on rank 0."""
-        with here.during("evaluating"):
+        with here.during("evaluating"), memory.explained(device, sizes, precision.name):
             measures = evaluate(model, work, sizes, config, precision, device, consensus, dist.rank)
             if dist.rank == 0 and work.sample is not None:
                 for prompt in config.sample_prompts:
@@ -156,7 +156,7 @@ def _train(
             group["lr"] = lr
 
         local_loss = torch.zeros((), device=device)  # this rank's part of the step's mean loss
-        try:
+        with memory.explained(device, sizes, precision.name):
             for i, (slot, samples, batch) in enumerate(micro_batches):
                 reseed(seed_of(config.seed, "step", step + 1, slot), device)
                 unsynced = i < len(micro_batches) - 1 or (config.measure and step >= config.measure)
@@ -171,10 +171,6 @@ def _train(
                     factor = dist.world_size / weight if samples and weight else 0.0
                     scaler.scale(loss * factor).backward()
                 local_loss += loss.detach() * (factor / dist.world_size)
-        except (RuntimeError, MemoryError) as error:
-            if memory.is_oom(error):
-                raise memory.explain(device, sizes, precision.name) from None
-            raise
         if stopped:
             break
         step += 1
@@ -189,7 +185,8 @@ def _train(
         finite = scaler.is_enabled() or finite_check.passes(result, now=bool(log_due))
         throughput.add_step(local_loss if finite else None, int(tokens))
         if finite:
-            scaler.step(optimizer)
+            with memory.explained(device, sizes, precision.name):  # the first step allocates the optimizer's states
+                scaler.step(optimizer)
             scaler.update()
         else:
             report.say(f"step {step}: the gradient is not finite; skipping this step")

@@ -22,7 +22,7 @@ from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
 from .orphans import ALIVE
-from .stacks import REQUEST, stacks_name
+from .stacks import REQUEST, common_place, stacks_name
 from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
@@ -241,7 +241,8 @@ class Watchdog:
     def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
         """Collect the stacks, name the cause, and end the launch or print a warning."""
         written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
-        cause = describe(suspicion, states)
+        place = "" if suspicion.ranks else common_place(self._folder, written, len(self._marks))
+        cause = describe(suspicion, states, place)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
         if self._is_over():
             return
@@ -300,12 +301,15 @@ def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
     return sorted({mark.node for mark in suspicion.ranks if states.get(mark.pid) == hung_step.NO_ANSWER})
 
 
-def describe(suspicion: Suspicion, states: dict[int, str]) -> str:
-    """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do."""
+def describe(suspicion: Suspicion, states: dict[int, str], place: str = "") -> str:
+    """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do.
+
+    `place` is where the ranks are in the user's code, for a hang in which none is behind.
+    """
     busy = " with the GPUs 100% busy" if suspicion.gpus_busy else ""
     begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
     if not suspicion.ranks:
-        return f"{begin}no rank is behind the others"
+        return f"{begin}no rank is behind the others{'; ' * bool(place)}{place}"
     named = suspicion.ranks[:NAMED]
     lost = lost_nodes(suspicion, states)
     parts = []

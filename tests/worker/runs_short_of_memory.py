@@ -1,4 +1,4 @@
-"""Trains under a limit of the address space a little above what the process has: `… MICRO AUTO FOLDER`."""
+"""Trains under a limit of the address space, MORE MiB above what the process has: `… MICRO AUTO FOLDER MORE`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main() -> int:
     work.loss(work.model, Ones().batch([0]).tensors).backward()
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 700 * MIB, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[4]) * MIB, resource.RLIM_INFINITY))
     try:
         train(work, config, distenv.resolve({}), RunEnv(run_dir=folder), torch.device("cpu"))
     except WorkerError as error:

@@ -90,6 +90,12 @@ def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path
     assert end.error == "" and error in end.cause
 
 
+def test_ranks_that_sigterm_ended_did_not_fail(tmp_path: Path) -> None:
+    records(tmp_path, {0: 143, 1: 143}, {})
+    end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 143, 2)
+    assert end.cause == "the ranks were ended by SIGTERM" and end.is_terminated
+
+
 def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
     (tmp_path / "first_failure.json").write_bytes(b"[\xff")
     put_bytes(tmp_path, 0, b"{\xff")

@@ -18,7 +18,7 @@ import pytest
 
 from clusterrun.worker import hung_step, probe, watchdog
 from clusterrun.worker.notify import Notifier
-from clusterrun.worker.stacks import REQUEST, StackWriter
+from clusterrun.worker.stacks import REQUEST, StackWriter, common_place
 from clusterrun.worker.stall import RankMark, Suspicion
 from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
 from tests.installed_command import until
@@ -206,6 +206,32 @@ def test_stacks_are_written_once_for_each_request(tmp_path: Path) -> None:
     path.unlink()
     writer.write_if_requested()
     assert not path.exists()
+
+
+MAIN_THREAD = """Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 355 in wait
+  File "/home/a/prefetch.py", line 7 in load
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/a/clusterrun/worker/stacks.py", line 50 in _write_stacks
+
+Thread 0x00007f03 (most recent call first):
+  File "/env/lib/python3.12/site-packages/torch/cuda/__init__.py", line 1040 in synchronize
+  File "/home/a/my code.py", line {line} in train_epoch
+  File "/home/a/my code.py", line 90 in <module>
+"""
+
+
+def test_the_users_line_that_most_ranks_are_at_is_found(tmp_path: Path) -> None:
+    names = [f"stacks-rank-{rank}.txt" for rank in range(3)]
+    for name, line in zip(names, (41, 41, 7), strict=True):
+        (tmp_path / name).write_text(MAIN_THREAD.format(line=line))
+    place = "/home/a/my code.py:41 in train_epoch"
+    assert common_place(tmp_path, names, 3) == f"2 of 3 ranks are at {place}"
+    assert common_place(tmp_path, [*names, "stacks-rank-3.txt"], 4) == f"2 of 4 ranks are at {place}"
+    assert common_place(tmp_path, names[:1], 1) == f"the rank is at {place}"
+    (tmp_path / names[0]).write_text("no thread")
+    assert common_place(tmp_path, names[:1], 1) == common_place(tmp_path, [], 4) == ""
 
 
 def test_the_state_of_a_process_is_seen_from_outside() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,8 +22,19 @@ def is_oom(error: BaseException) -> bool:
     )
 
 
+@contextmanager
+def explained(device: torch.device, sizes: BatchSizes, precision: str) -> Iterator[None]:
+    """Raise WorkerError with what to set, in place of any exception that means out of memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if is_oom(error):
+            raise explain(device, sizes, precision) from None
+        raise
+
+
 def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerError:
-    """Return the error for a step that ran out of memory: peak and free memory, the device, and what to set."""
+    """Return the error for a GPU or node whose memory ran out: peak and free memory, the device, and what to set."""
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         where = (

@@ -125,4 +125,5 @@ def test_a_launch_that_ended_as_it_should_has_not_failed() -> None:
     stopped, last = Launch(Path("t.0.0"), 85, "the time limit"), Launch(Path("t.1.0"))
     assert launch_line([stopped, last]) == "2; the previous launch ended: the time limit"
     assert launch_line([stopped._replace(cause=""), last]) == "2"
+    assert "launch ended: the ranks" in launch_line([stopped._replace(status=143, cause="the ranks were ended"), last])
     assert launch_line([last]) == launch_line([]) == ""
