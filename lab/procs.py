@@ -25,13 +25,16 @@ exec "$@" >>"$log" 2>&1 </dev/null
 
 
 def start_time(pid: int) -> int | None:
-    """When the process was born, in clock ticks since boot; None when it is gone or a zombie."""
+    """When the process was born, in clock ticks since boot; None when it is gone or a zombie.
+
+    A process whose main thread alone is a zombie is still there: the other threads hold its files and ports.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" and int(fields[17]) <= 1 else int(fields[19])
 
 
 def state(pid: int) -> str:

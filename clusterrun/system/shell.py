@@ -258,8 +258,9 @@ def _group_runs(group: int) -> bool:
         if not folder.name.isdecimal():
             continue
         with contextlib.suppress(OSError):
-            state, _, its_group = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
+            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            state, its_group, threads = fields[0], int(fields[2]), int(fields[17])
+            if its_group == group and (state not in "ZX" or threads > 1):  # its main thread may end before the others
                 return True
     return False
 

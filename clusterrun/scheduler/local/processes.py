@@ -38,7 +38,11 @@ class Life(Enum):
 
 
 class Process(NamedTuple):
-    """A process as /proc shows it; ``start`` is clock ticks since boot."""
+    """A process as /proc shows it; ``start`` is clock ticks since boot.
+
+    A dead main thread is a zombie too, while the other threads still hold the process's files, ports and GPUs: such a
+    process counts as running.
+    """
 
     pid: int
     start: int
@@ -102,7 +106,8 @@ def find_process(pid: int) -> Process | None:
         data = (_PROC / str(pid) / "stat").read_bytes()
         # the name in parentheses may contain anything, so count from the last ")": state is field 3
         fields = data[data.rindex(b")") + 2 :].split()
-        return Process(pid, int(fields[19]), int(fields[1]), fields[0] in (b"Z", b"X"))
+        threads = int(fields[17])
+        return Process(pid, int(fields[19]), int(fields[1]), fields[0] in (b"Z", b"X") and threads <= 1)
     except (OSError, ValueError, IndexError):
         return None
 
