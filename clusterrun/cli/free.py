@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @json_option
 @click.pass_context
 def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """Show free resources by partition and node, and your limits. With the arguments of `submit`, show where that job
+    """Show free resources by partition and node, and your limits. Given the arguments of `submit`, show where the job
     would start soonest: in which partition and on how many nodes.
 
     \b

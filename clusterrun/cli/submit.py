@@ -151,5 +151,7 @@ def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[
         hint = "submit the script on its own, with --after-ok last"
         raise RequestError("--chain takes job files, not a script after --", hint=hint)
     if len(before) < 2:
-        raise RequestError("--chain needs several job files", hint="clusterrun submit first.toml second.toml --chain")
+        raise RequestError(
+            "--chain needs at least two job files", hint="clusterrun submit first.toml second.toml --chain"
+        )
     return before

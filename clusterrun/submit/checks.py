@@ -49,7 +49,7 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
         if not value:
             hint = f"export {name}=…, then try again"
             if "CLUSTERRUN_REMOTE" in os.environ:  # the user's machine sends the variables that its command line names
-                hint = f"export {name}=… on your machine, and add --secret {name}"
+                hint = f"export {name}=… on your own machine, and pass --secret {name} on the command line"
             raise RequestError(f"--secret: {name} is not set in this shell", hint=hint)
         if len(value) >= SHORTEST_SECRET and value in stored:
             raise RequestError(

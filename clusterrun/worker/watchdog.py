@@ -322,7 +322,7 @@ def describe(suspicion: Suspicion, states: dict[int, str], place: str = "") -> s
         state = states.get(mark.pid, "")
         if not suspicion.is_silent:
             at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
-            state = f"is behind the others at {at}{f' and {state}' if state else ''}"
+            state = f"is at {at}, behind the others{f', and {state}' if state else ''}"
         elif state in probe.NOT_RUNNING:
             state = f"is {state}"
         else:

@@ -67,7 +67,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("e*y", "no file matches e*y"),  # folders are no files
         ("deep", "deep is a folder: name its files, for example deep/*.csv"),
         ("empty", "empty is a folder: name its files, for example empty/*.txt"),
-        ("imdb/plain", "for a dataset on the Hugging Face hub, write hf:imdb/plain"),
+        ("imdb/plain", "for a dataset on the Hugging Face Hub, write hf:imdb/plain"),
         ("a\0b", r"no such file: 'a\x00b'"),
         ("\x1b[31m", r"no file matches '\x1b[31m'"),
         ("builtin:labeled", "no such data: builtin:labeled (did you mean 'builtin:labelled'?)"),

@@ -245,6 +245,6 @@ def test_code_from_a_model_folder_is_never_run(copied: Path, tmp_path: Path) -> 
 def test_a_hub_name_without_network_is_one_line_with_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "answers", lambda: False)
     said = refused(Source("hub", "org/name"))
-    assert said.startswith("cannot get org/name from the Hugging Face hub") and "tiny, smollm2-135m" in said
+    assert said.startswith("cannot get org/name from the Hugging Face Hub") and "tiny, smollm2-135m" in said
     with pytest.raises(WorkerError, match="cannot get the tokenizer of org/name"):
         tokenizer(Source("hub", "org/name"))

@@ -127,7 +127,7 @@ def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path
     launches.append(launch := Launch(tmp_path))
     assert launch.step.wait(30) == -signal.SIGKILL
     (line,) = launch.lines
-    assert f"rank 1 on n1 (pid {launch.rank.pid}) is behind the others at collective 6 and waiting" in line
+    assert f"rank 1 on n1 (pid {launch.rank.pid}) is at collective 6, behind the others, and waiting" in line
     names = sorted(path.name for path in tmp_path.glob("stacks-*"))
     assert names == ["stacks-rank-0.txt"], "rank 1 has no thread that writes"
 
@@ -317,7 +317,7 @@ def rank(number: int, node: str = "n2") -> RankMark:
         ([rank(3)], True, {}, "rank 3 on n2 (pid 103) has no heartbeat"),
         ([rank(2), rank(3)], True, dict.fromkeys((102, 103), hung_step.NO_ANSWER),
          "node n2 is not responding (ranks 2, 3)"),
-        ([rank(3)], False, {103: "running"}, "rank 3 on n2 (pid 103) is behind the others at step 7 and running"),
+        ([rank(3)], False, {103: "running"}, "rank 3 on n2 (pid 103) is at step 7, behind the others, and running"),
         ([], False, {}, "no rank is behind the others"),
     ],
 )  # fmt: skip

@@ -47,7 +47,8 @@ def parse(text: str) -> Dependency:
         return Dependency()
     if "," in text and "?" in text:
         raise Refused(
-            f"--dependency: {text!r} mixes , (all) and ? (any)", hint="use only one of the two separators, as in Slurm"
+            f"--dependency: {text!r} mixes ',' (all) and '?' (any)",
+            hint="use only one of the two separators, as in Slurm",
         )
     conditions: list[tuple[str, str]] = []
     for part in text.replace("?", ",").split(","):

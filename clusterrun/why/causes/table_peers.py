@@ -129,7 +129,7 @@ PEERS: tuple[CauseRow, ...] = (
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:\d+ ?\()?(?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?:connect to (?P<peer>(?!any )[\w.-]+:\d+|\[[^\]\s]+\]:\d+) .{0,80}?)?(?P<what_too>No route to host|Network is unreachable)",
         "a network connection failed[ (to {peer})]: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "net/ofi request", r"NCCL WARN NET/OFI Request \S+ completed with error\. RC: \d+\. Error: (?P<what>\d+ \(.{1,120}?)(?: My EFA addr.*)?$",
-        "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between these nodes is the cause: on AWS, the security group must allow all traffic between its own members; otherwise exclude the node and tell your administrators",
+        "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between the nodes is the cause: on AWS, check that the security group allows all traffic between its own members; if it does, exclude the node and tell your administrators",
         "https://github.com/aws/aws-ofi-nccl", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "ofi ", r"\(\d+\)[.: ]+(?P<what>OFI \S.{0,60}(?:failed|failure).*)", "MPI could not use the network (libfabric): {what}",
         "if the error is in MPI_Init, usually the network card or its provider cannot be used on the node (fi_info lists the providers); if it is in a later call, another rank may have ended, or the network may have run out of a resource",

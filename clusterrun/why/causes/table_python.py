@@ -43,7 +43,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "Hydra rejected the configuration: {what}", "check that the option, file or class named in the configuration exists; set HYDRA_FULL_ERROR=1 to see the full stack trace",
         "https://hydra.cc/docs/advanced/override_grammar/basic/", "clusterrun submit … --env HYDRA_FULL_ERROR=1", Strength.HINT),
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '(?P<module>(?P<package>\w+)\.[\w.]+)'", "the installed {package} has no module {module}",
-        "another version of {package} may have this module, or a file or folder named {package} in your project hides the package",
+        "another version of {package} may have this module, or a file or folder named {package} in your project may shadow the package",
         "https://github.com/microsoft/DeepSpeed/issues/2845", "python -m pip show {package}"),
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "Python 3.11", "python -m pip install {module}"),

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub; needs the package `datasets`, and the network or its cache."""
+"""Data sets of the Hugging Face Hub; needs the package `datasets`, and the network or its cache."""
 
 from __future__ import annotations
 

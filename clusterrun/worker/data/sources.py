@@ -1,4 +1,4 @@
-"""Read what `data=` names as rows or texts: files, globs, built-in data, data sets of the Hugging Face hub."""
+"""Read what `data=` names as rows or texts: files, globs, built-in data, data sets of the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _nearest_file(path: str) -> str:
 
 def _hub_hint(name: str) -> str:
     looks_so = re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not format_of(name)
-    return f"; for a dataset on the Hugging Face hub, write {PREFIX}{name}" if looks_so else ""
+    return f"; for a dataset on the Hugging Face Hub, write {PREFIX}{name}" if looks_so else ""
 
 
 def _has_rows(source: str) -> bool:

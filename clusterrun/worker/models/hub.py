@@ -1,4 +1,4 @@
-"""Push a finished model to the Hugging Face hub in a separate process, so that it cannot block the run.
+"""Push a finished model to the Hugging Face Hub in a separate process, so that it cannot block the run.
 
 The hub's client waits without limit for an answer and for as long as a server asks; a process can be ended.
 This file is also that process: `python hub.py create REPO` and `python hub.py upload REPO FOLDER`.

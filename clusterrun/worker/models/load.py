@@ -160,7 +160,7 @@ def explained(source: Source, what: str = "") -> Iterator[None]:
         reason = next((line.strip() for line in lines if line.strip()), type(error).__name__)
         if source.kind == "hub":
             hint = f" (no local folder or preset has this name; presets: {', '.join(presets.PRESETS)})"
-            raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face hub: {reason}{hint}") from None
+            raise WorkerError(f"cannot get {what}{source.name} from the Hugging Face Hub: {reason}{hint}") from None
         raise WorkerError(f"cannot load {what}{source.name}: {reason}") from None
 
 

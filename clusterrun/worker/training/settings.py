@@ -90,7 +90,7 @@ class Training:
     resume: str = "auto"  # auto (this run's checkpoints), no, a checkpoint, a folder of them, or a .pt file
     time_margin: float = 0.0  # seconds before the time limit to save and stop; 0: from the measured time of saving
     save_path: str = ""  # folder for the finished model in Hugging Face format; default: in the run's folder
-    push_to_hub: str = ""  # org/name on the Hugging Face hub to push the finished model to
+    push_to_hub: str = ""  # org/name on the Hugging Face Hub to push the finished model to
     tensorboard: bool = False  # also log to TensorBoard, in the run's folder
     wandb: str = ""  # also log to this W&B project
 

@@ -193,7 +193,7 @@ def test_a_dry_run_of_a_chain_writes_nothing(desk: Desk, files: list[SubmitArgs]
 @pytest.mark.parametrize(("words", "expected"), [
     (("a.toml", "b.toml"), "clusterrun submit a.toml b.toml --chain"),
     (("torchrun", "train.py"), "clusterrun submit -- torchrun train.py"),
-    (("a.toml", "--chain"), "--chain needs several job files"),
+    (("a.toml", "--chain"), "--chain needs at least two job files"),
     (("a.toml", "b.toml", "--chain", "--", "train.py"), "--chain takes job files, not a script"),
     (("a.toml", "b.toml", "--chain", "--ladder"), "cannot be combined"),
     (("--recover", "20261121-000001-k3v7qa", "--dry-run"), "--recover cannot be combined with a job, --dry-run"),

@@ -189,7 +189,7 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
         ("accelerate launch --config_file train.py train.py", {}, "not an accelerate configuration"),
         ("accelerate launch --config_file broken.py train.py", {}, "not an accelerate configuration"),
         ("accelerate launch --config_file text.yaml train.py", {}, "text.yaml cannot be parsed by"),
-        ("./token.sh", {}, "the launcher's line in ./token.sh: found what looks like a Hugging Face token"),
+        ("./token.sh", {}, "the launch command in ./token.sh: found what looks like a Hugging Face token"),
         ("torchrun --tee 3 train.py 'a\nb'", {}, "a newline is not allowed"),
         ("sbatch gone.sh", {}, "no such script: gone.sh"),
     ],

@@ -73,7 +73,10 @@ def test_a_command_of_another_machine_names_the_secret_again(
 ) -> None:
     monkeypatch.setenv("CLUSTERRUN_REMOTE", "end")
     said = desk.type(verb, "101", "--no-check") if verb == "resubmit" else desk.type(verb, "101")
-    assert said.status == 2 and "hint: export MY_TOKEN=… on your machine, and add --secret MY_TOKEN\n" in said.err
+    assert (
+        said.status == 2
+        and "hint: export MY_TOKEN=… on your own machine, and pass --secret MY_TOKEN on the command line\n" in said.err
+    )
     desk.set(MY_TOKEN=VALUE)
     desk.slurm.answer("sbatch", "102\n")
     desk.slurm.forget()
