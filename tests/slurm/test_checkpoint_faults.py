@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
 from tests.lm_runs import LIMIT, weights
@@ -42,6 +43,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", disk], check=True, timeout=10)
     yield disk
     subprocess.run(["umount", "-l", disk], check=True, timeout=10)
+
+
+@pytest.fixture
+def disk_site(small_disk: Path, tmp_path: Path) -> Iterator[Site]:
+    """A site on a lab of its own: nodes see only the disks that were mounted before they started."""
+    with Lab(name=f"t{os.getpid()}d", nodes=2, accounting=False) as lab:
+        site = Site(tmp_path, lab)
+        yield site
+        site.close()
 
 
 def lm(site: Site, *options: str) -> Job:
@@ -118,7 +128,8 @@ def test_kills_during_a_write(site: Site, figure: Figure) -> None:
     figure(8, f"kill -9: {TIMES} of {TIMES} continued from the checkpoint before, bitwise")
 
 
-def test_full_disks_during_a_write(site: Site, small_disk: Path, figure: Figure) -> None:
+def test_full_disks_during_a_write(disk_site: Site, small_disk: Path, figure: Figure) -> None:
+    site = disk_site
     undisturbed = lm(site)
     site.wait_state(undisturbed, "COMPLETED", timeout=LIMIT)
     job = lm(site, "--max-restarts", str(TIMES), "--set", f"checkpoint_dir={small_disk}/kept")
