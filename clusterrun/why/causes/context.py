@@ -204,7 +204,7 @@ def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
     if last and not _FOLLOWS.search(last):
         return last
     before = (
-        _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - _NEAR) : best.index])
+        _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - 2 * _NEAR) : best.index])
     )
     return next((match["what"] for match in before if match and not _FOLLOWS.search(match["what"])), last)
 

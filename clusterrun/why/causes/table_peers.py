@@ -107,7 +107,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
         "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
-    row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )5\b",
+    row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?:IBV_WC_\w+\()?5\b",
         "a connection over InfiniBand or RoCE had already failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to a different process than it expected: {what}",
         "usually several nodes have the same address on one network, such as that of a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
@@ -122,7 +122,7 @@ PEERS: tuple[CauseRow, ...] = (
         " set NCCL_IB_DISABLE=1 to test whether the run works without InfiniBand",
         "https://github.com/NVIDIA/nccl/issues/1129", "srun bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
     row("network", "got completion |got async event|got fatal event|call to ibv_",
-        r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?!5\b)(?P<status>\d+)"
+        r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?:IBV_WC_\w+\()?(?!5\b)(?P<status>\d+)\)?"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
         "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; errors 4 and 10 usually concern registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
@@ -158,7 +158,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/speechbrain/speechbrain/issues/2401", "clusterrun logs JOB --errors"),
     SIZES,
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
-        r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80}), NCCL version"
+        r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80})(?:, NCCL version|$)"
         r"|(?P<other>unhandled (?:system|cuda) error)",
         "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
