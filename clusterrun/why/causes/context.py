@@ -98,7 +98,14 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
 
 def _with_setup(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
     """Return a missing module or command with the failed setup line before it."""
-    setup = next((f for f in findings if f.kind == "setup" and f.row.common and f.line is not best.line), None)
+    setup = next(
+        (
+            f
+            for f in findings
+            if f.kind == "setup" and f.row.common and (f.line.file != best.line.file or f.index < best.index)
+        ),
+        None,
+    )
     if setup is None:
         return best
     return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
