@@ -64,7 +64,7 @@ FILES: tuple[CauseRow, ...] = (
     row("offline", "localentrynotfounderror", r"LocalEntryNotFoundError(?:: (?P<what>.{1,120}))?", "a file is not in the Hugging Face cache and could not be downloaded[: {what}]", "download the files on the login node first and set HF_HUB_OFFLINE=1; many compute nodes have no internet access",
         "https://huggingface.co/docs/huggingface_hub/package_reference/utilities", "clusterrun submit … --env HF_HUB_OFFLINE=1 --env HF_HOME=PATH"),
     row("offline", "couldn't reach |cannot connect to host |could not connect to the endpoint|could not resolve host: |unable to resolve host address|failed to resolve '",
-        r"Couldn't reach (?P<what>'\S+' on the Hub|https?://\S+)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
+        r"Couldn't reach (?P<what>'[^\s{]+' on the Hub|https?://[^\s{]+)|Cannot connect to host (?P<what_too>[\w.-]+\.\w+:\d+)"
         r"|EndpointConnectionError: (?P<url>.*)|(?:fatal: unable to access|curl: \(6\)).*Could not resolve host: (?P<host>\S+)|unable to resolve host address .(?P<address>[\w.-]+)|Error.*Failed to resolve '(?P<name>[\w.-]+)'",
         "the node cannot reach a server[: {what}][: {url}][: {host}][: {address}][: {name}]",
         "download the files on the login node first (and set HF_HUB_OFFLINE=1 for Hugging Face files); many compute nodes have no internet access",
@@ -86,7 +86,10 @@ FILES: tuple[CauseRow, ...] = (
     row("access", "http error ", r"HTTPError: HTTP Error (?P<what>[45]\d\d: .*)", "a server refused a download: {what}",
         "the file may have moved, or the server requires a login or blocks the node: download the files on the login node, and give the job their path",
         "Python 3.11 urllib", "clusterrun logs JOB -n 50"),
-    row("access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|gated repo",
+    row("access", "repository not found for url", r"Repository Not Found for url: (?P<what>\S+?)\.?$",
+        "the Hugging Face Hub has no such repository, or does not show it to you: {what}", "check the name and the kind (a dataset needs --repo-type dataset or load_dataset); for a private or gated repository, run `hf auth login` on the login node and make the token available to the job (HF_TOKEN_PATH)",
+        "https://huggingface.co/docs/huggingface_hub/package_reference/utilities", "hf auth whoami"),
+    row("access", "401 client error|403 client error|429 client error|gated repo|gatedrepoerror|invalid user token", r"4(?:0[13]|29) Client Error[^\n]{0,120}|GatedRepoError|(?<!private or )gated repo",
         "a service denied access: {0}", "for error 429 (too many requests), download the files once on the login node; otherwise, for Hugging Face, run `hf auth login` on the login node, accept the terms on the model's page, and make the token available to the job (HF_TOKEN_PATH)",
         "https://huggingface.co/docs/hub/models-gated", "hf auth whoami"),
 )  # fmt: skip

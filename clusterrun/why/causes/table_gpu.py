@@ -61,6 +61,8 @@ GPU: tuple[CauseRow, ...] = (
         "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are usually hardware faults: exclude this"
         " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
         "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
+    row("gpu-fault", "hw exception by gpu", r"HW Exception by (?P<what>GPU node-\d+).*?reason ?: ?(?P<why>[\w ]+)", "an AMD GPU failed ({what}): {why}",
+        _ELSEWHERE, "https://github.com/ROCm/ROCm/issues/4021", "clusterrun submit … --exclude NODE"),
     row("gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
         "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE),
     row("gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error(?!s?\s*:\s*(?:0|N))",
