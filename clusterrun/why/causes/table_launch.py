@@ -116,7 +116,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "a process crashed: its memory was corrupted ({0})", "the crash was in native code, not in Python: two libraries may bundle the same code (an allocator, OpenMP), or a library may have the wrong version",
         "https://github.com/pytorch/pytorch/issues/50137", "clusterrun logs JOB -n 50"),
     row("crashed", "caught signal 7|signal: bus error|exitcode: -7)|return code = -7",
-        r"Caught signal 7 \(|\] Signal: Bus error|failed \(exitcode: -7\) local_rank: (?P<local>\d+)|'--local_rank=(?P<local_too>\d+)'.{0,2000}exits with return code = -7\b",
+        r"Caught signal 7 \(|\] Signal: Bus error|failed \(exitcode: -7\) local_rank: (?P<local>\d+)|(?:'--local_rank=(?P<local_too>\d+)'.{0,2000})?exits with return code = -7\b",
         "a process[ (local rank {local})] crashed: bus error (signal 7)",
         "usually /dev/shm is full (run df -h /dev/shm on the node) or too small in a container (increase --shm-size), or a memory-mapped file was truncated",
         "https://github.com/msr-fiddle/pipedream/issues/76", "srun df -h /dev/shm"),

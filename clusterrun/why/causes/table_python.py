@@ -148,7 +148,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "torch.distributed.launch adds --local-rank (--local_rank before torch 2.0), and deepspeed adds --local_rank: start the script with torchrun or clusterrun and read LOCAL_RANK from the environment,"
         " or accept both spellings: add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
-    row("usage", "torchrun: error: |accelerate", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
+    row("usage", "torchrun: error: |accelerate launch: error: |accelerate <command> [<args>]: error: ", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
         "{program} rejected its own options: {what}", "options before the script's name are the launcher's; the script's arguments come after its name, and inline code must be put into a file",
         "https://docs.pytorch.org/docs/stable/elastic/run.html", "torchrun --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
