@@ -155,7 +155,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
     to_seconds, to_state = cache(parse_duration), cache(clean_state)
     for line in text.split("\n"):
         cells = line.split(SEP, len(_SQUEUE) - 1)
-        # an answer without any extra field is read too
+        # an answer with none of the extra fields is read too
         found = parse_job_id(cells[0]) if len(cells) in (len(_SQUEUE), len(_FIRST + _FREE_TEXT)) else None
         if found is None:
             continue

@@ -115,7 +115,11 @@ class CauseRow:
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",
         strength: Strength = Strength.CAUSE, common: bool = False) -> CauseRow:  # fmt: skip
-    """Return a row of a table; ``needles`` are separated by ``|``."""
+    """Return a row of a table; ``needles`` are separated by ``|``.
+
+    An exception that no row explains is the cause even if it comes after a line that a row matches; if it only follows
+    from that line, give its text a row with ``Strength.HINT``.
+    """
     return CauseRow(
         kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern), sentence=sentence, advice=advice,
         source=source, command=command, strength=strength, common=common,

@@ -179,7 +179,8 @@ def _opened(
     if current is None or current._frames:
         # a data-loading worker's, and a rank's in the message of torch's CheckpointException
         quoted = text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
-        chained = _chains(before) or quoted
+        of_manager = last is not None and last.name.endswith(".RemoteError") and not last.message and before[:1] == "-"
+        chained = _chains(before) or quoted or of_manager
         current = _begin(rank, index, last if chained else None, before)
     current._prefix = _prefix(text[: header.start()].removesuffix("Original "))
     return current

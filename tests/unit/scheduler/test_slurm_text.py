@@ -327,10 +327,11 @@ def test_no_cells_break_a_parser(cells: list[str]) -> None:
     slurm_sacct.parse_sacct(text.SEP.join(["77", *flat][: len(slurm_sacct._SACCT)]))
 
 
-def test_a_field_that_is_only_shown_is_kept_and_may_be_missing() -> None:
-    (job,) = squeue.parse_squeue(row(a="physics"))
-    assert dict(job.extra) == {"account": "physics"}
-    cells = row(a="physics").rstrip("\n").split(text.SEP)
-    cells.pop(squeue._SQUEUE.index("%a"))
-    (old,) = squeue.parse_squeue(text.SEP.join(cells))
+def test_fields_that_are_only_shown_are_kept_and_may_all_be_missing() -> None:
+    formats = {field.format: field.key for field in squeue.EXTRA_FIELDS}
+    line = row(**{one[1:]: f"the {key}" for one, key in formats.items()})
+    (job,) = squeue.parse_squeue(line)
+    assert dict(job.extra) == {key: f"the {key}" for key in formats.values()}
+    cells = zip(squeue._SQUEUE, line.rstrip("\n").split(text.SEP), strict=True)
+    (old,) = squeue.parse_squeue(text.SEP.join(cell for one, cell in cells if one not in formats))
     assert (old.script, old.name, old.extra) == (job.script, job.name, ())

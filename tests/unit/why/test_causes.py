@@ -98,6 +98,12 @@ def test_every_row_says_where_it_was_seen_and_what_to_do() -> None:
             assert row.advice and row.command, row
 
 
+def test_brackets_in_a_rows_texts_hold_a_word_to_fill_in() -> None:
+    for row in TABLE:  # without one they would be dropped from what is printed
+        for text in (row.sentence, row.advice, row.command):
+            assert all("{" in part for part in re.findall(r"\[([^\]]*)\]", text)), text
+
+
 def test_every_row_that_an_excerpt_shows_has_a_needle_in_the_lines_it_matches() -> None:
     texts = [line.text for one in FIXTURES for stream in one.streams for line in one.lines(stream)]
     for row in TABLE:
