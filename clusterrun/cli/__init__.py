@@ -117,7 +117,7 @@ class Verbs(click.Group):
 @click.version_option(__version__, prog_name="clusterrun")
 @click.option("--debug", is_flag=True, help="Show a traceback on error.")
 @click.option(
-    "--remote", metavar="HOST", help="Run the command on this login node over ssh; allowed anywhere before `--`."
+    "--remote", metavar="HOST", help="Run the command on the login node HOST over ssh; allowed anywhere before `--`."
 )
 def cli(debug: bool, remote: str | None) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.

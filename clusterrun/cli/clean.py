@@ -140,7 +140,7 @@ def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Calla
     needed = {found.digest for run in kept if run.root == base and (found := snapshots.load_snapshot(run))}
     for item in code_cleaning.find_code(base, needed, min(before, time.time() - code_cleaning.RECENT)):
         if added := code_cleaning.find_added(item.path):
-            note(f"keeping the saved code {item.path.name}: a run has written {added}")
+            note(f"keeping the saved code {item.path.name}: a run has written to the file {added}")
         else:
             yield Target(item, item.used, what=CODE)
 

@@ -35,8 +35,8 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
       clusterrun diff 123 124
       clusterrun diff baseline last
 
-    A job is a job id, a run id, a name or last. The code is compared if it was saved at submission; the environment
-    is that of the last launch.
+    JOB1 and JOB2 are each a job id, a run id, a name or last. The code is compared if it was saved at submission; the
+    environment is that of the last launch.
     """
     from clusterrun.compare.code import compare_code
     from clusterrun.compare.environment import compare_environments

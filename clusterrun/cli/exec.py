@@ -27,14 +27,15 @@ from clusterrun.terminal.ui import Ui
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Use the node that rank N runs on.")
 @click.pass_context
 def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | None) -> None:
-    """Run a command, or open a shell, on a node of a running job. It shares the job's CPUs, memory and GPUs.
+    """Run a command, or open a shell, on a node of a running job.
 
     \b
       clusterrun exec 123 -- nvidia-smi
       clusterrun exec 123 --rank 5 -- py-spy dump --pid 4711
       clusterrun exec last --node gpu02          a shell
 
-    The exit code is that of the command. The job keeps running.
+    The command or shell shares the job's CPUs, memory and GPUs. The exit code is that of the command. The job keeps
+    running.
     """
     ui = Ui("exec")
     session: Session = ctx.obj

@@ -95,7 +95,9 @@ def _print_notes(ui: Ui, found: StartEstimates) -> None:
     if found.silence:
         ui.note(f"Slurm stopped answering ({found.silence}); the list is incomplete")
     elif found.unasked:
-        ui.note("only the most promising partitions and job sizes were tried; try a specific one with --partition")
+        ui.note(
+            "only the most promising partitions and job sizes were tried; use --partition to try a specific partition"
+        )
     if found.dependency:
         ui.note(f"the estimates ignore --dependency {found.dependency}, so the job may start later")
 

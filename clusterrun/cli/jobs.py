@@ -22,14 +22,14 @@ from clusterrun.terminal.ui import Ui
 @click.option("--explain", is_flag=True, help="Show where each requested value came from.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
 @click.option("--best", metavar="METRIC", help="In a sweep, show the task with the smallest value of this metric.")
-@click.option("--max", "largest", is_flag=True, help="With --best, the largest value.")
+@click.option("--max", "largest", is_flag=True, help="With --best, show the task with the largest value instead.")
 @json_option
 @click.pass_context
 def status(
     ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, best: str | None, largest: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Show the state of jobs and where it comes from. JOBID is a job id, a run id or a job name.
+    """Show the state of jobs in detail, with the source of each state. JOBID is a job id, a run id or a job name.
 
     \b
       clusterrun status                your last job from this folder
@@ -77,7 +77,7 @@ def status(
 @click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
 @click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
 @click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
-@click.option("--cluster", metavar="NAME", help="Only jobs on this cluster; if it cannot be reached, as last recorded.")
+@click.option("--cluster", metavar="NAME", help="Only jobs on cluster NAME, as last recorded if it cannot be reached.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj

@@ -60,8 +60,8 @@ def mcp(session: Session, allow_submit: bool, gpu_hours: float | None) -> None:
       clusterrun mcp                                    the agent can only read
       clusterrun mcp --allow-submit --gpu-hours 16
 
-    The server works in the current folder. Each job counts with the GPU-hours of its full time limit; the count begins
-    when the server starts.
+    The server works in the current folder. Each job is charged the GPU-hours of its full time limit; the count starts
+    at 0 when the server starts.
     """
     if allow_submit is (gpu_hours is None) or not math.isfinite(gpu_hours or 0):
         raise RequestError(
@@ -89,7 +89,7 @@ class Budget:
         with self._lock:
             hours = run_verb("submit", "--dry-run", *arguments)["gpu_hours"]
             if hours is None:
-                raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and no --nodelist")
+                raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and omit --nodelist")
             if hours > self._left:
                 raise Denied(f"this job could use {hours:g} GPU-hours, but only {self._left:g} are left in the budget")
             try:

@@ -142,8 +142,8 @@ def remote() -> None:
 
 @remote.command()
 @click.argument("host")
-@click.option("--python", metavar="PATH", help="The Python to use there, 3.11 or later; default: the first found.")
-@click.option("--wheels", metavar="DIR", help="Install from the wheels in this local folder; HOST needs no network.")
+@click.option("--python", metavar="PATH", help="Python to use on HOST, 3.11 or later; default: the first found.")
+@click.option("--wheels", metavar="DIR", help="Install from the wheels in the local folder DIR; HOST needs no network.")
 def setup(host: str, python: str | None, wheels: str | None) -> None:
     """Install this version of clusterrun on HOST, in ~/.local/share/clusterrun.
 

@@ -36,8 +36,9 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 @click.command()
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @click.option(
-    "--grid", "grids", metavar="NAME=VALUES", multiple=True, help="Run all combinations (lr=1e-4,3e-4 or seed=0..4)."
-)
+    "--grid", "grids", metavar="NAME=VALUES", multiple=True,
+    help="Run all combinations of the values (lr=1e-4,3e-4 or seed=0..4); repeatable.",
+)  # fmt: skip
 @click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Combine values by position; repeatable.")
 @click.option(
     "--file", "csv_file", metavar="FILE",
@@ -66,7 +67,7 @@ def sweep(
       clusterrun resubmit sft --failed
 
     A parameter is a setting of a built-in task, or replaces {NAME} in the arguments of a script. Each task is a run
-    with its own folder, logs and job id (123_4), for which all commands work. A job file may have a table [sweep].
+    with its own folder and logs, and a job id (123_4) that all commands accept. A job file may have a table [sweep].
     """
     ui = Ui("sweep", as_json=as_json)
     session: Session = ctx.obj
@@ -122,12 +123,12 @@ def resubmit_failed(
     store = cluster.store(before.root)
     runs = [run for run_id in run_ids if run_id and (run := store.by_run_id(run_id)) is not None]
     if gone := run_ids.count(""):
-        ui.note(f"{plural(gone, 'task')} not submitted again: no run left (deleted before submission or by clean)")
+        ui.note(f"{plural(gone, 'task')} not submitted again: no record of a run exists (never submitted, or deleted)")
     states = cluster.states(runs)
     again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
     unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
     if unknown:
-        ui.note(f"{plural(unknown, 'task')} of unknown outcome: not submitted again")
+        ui.note(f"{plural(unknown, 'task')} not submitted again: outcome unknown")
     if not again:
         ui.note(f"no task of {before.name} has failed")
         ui.data(None)

@@ -33,7 +33,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     \b
       clusterrun top
       clusterrun top 123
-      clusterrun top --json            print the content once
+      clusterrun top --json            print the view once, as JSON
 
     Keys: arrows and enter select, f shows the log, e explains, c cancels (asks first), h holds or releases, q quits.
     """

@@ -37,7 +37,7 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bo
       clusterrun why              your last job from this folder
       clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1), a job's name
       clusterrun why --logs logs/
-      clusterrun why 123 --stacks what each rank of a running job does now
+      clusterrun why 123 --stacks what each rank of a running job is doing now
 
     Exit 0 for any finding, 3 if Slurm is not responding, 4 if there is no such job.
     """

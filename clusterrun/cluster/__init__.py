@@ -168,7 +168,9 @@ class Cluster(ArrayMethods):
         plan = self.plan(SubmitArgs(work=Function(getattr(function, "__name__", "function")), flags=flags))
         scheduler = self.scheduler(plan.record.scheduler)
         if scheduler.name == LOCAL:
-            raise RequestError("callables can be submitted only to Slurm", hint="use a script on the local scheduler")
+            raise RequestError(
+                "callables can be submitted only to Slurm", hint="with the local scheduler, submit a script"
+            )
         store = self.store(plan.record.root)
         snapshot.stage(plan, store, self.check(plan), self.environ, self.notify)
         submission = plan.submission._replace(env={**plan.submission.env, "SUBMITIT_EXECUTOR": "slurm"})

@@ -136,13 +136,13 @@ def _read_axes(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
 
 def _read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
     """Return parameter sets as texts, each in the first one's order. Raises RequestError."""
-    hint = 'give each the same names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
+    hint = 'give each set the same parameter names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
     if rows is None:
         return []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise RequestError("rows: expected parameter sets", hint=hint)
     if any(row.keys() != rows[0].keys() for row in rows):
-        raise RequestError("rows: the sets have different names", hint=hint)
+        raise RequestError("rows: the sets have different parameter names", hint=hint)
     return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
 
 

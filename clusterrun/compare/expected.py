@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
+from clusterrun.base.units import plural
 from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.run_record import RunRecord, parse_fields
@@ -106,7 +107,7 @@ def _placement(
 ) -> Iterator[Finding]:
     """Compare nodes, devices and backend."""
     each = Counter(rank["node"] for rank in ranks)
-    text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each"
+    text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each node"
     uneven = [f", {count} on {node}" for node, count in each.items() if count != run.tasks_per_node]
     yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
@@ -140,7 +141,9 @@ def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
     rows = [_Row(**parse_fields(_Row, row)) for row in progress.last_rows(run.run_dir / "metrics.jsonl")]
     counts = [round(row.step / row.epoch) for row in rows if row.step and row.epoch and row.epoch > 1e-12]
     actual = counts[-1] if counts else training.steps_per_epoch
-    text = f"{expected} expected = {samples} samples / ({micro} x {run.world_size} ranks x {accum}), {actual} counted"
+    ranks, steps = plural(run.world_size, "rank"), plural(accum or 0, "accumulation step")
+    text = f"{expected} expected, {actual} counted"
+    text += f"; expected = {samples} samples / (micro batch {micro} x {ranks} x {steps})"
     yield _expect("steps per epoch", expected == actual == training.steps_per_epoch, text)
 
 
@@ -156,7 +159,8 @@ def _versions(ranks: Sequence[Mapping[str, Any]]) -> list[Finding]:
         same += [f"{name} {version}" for version in nodes if version]
         if len(groups) > 1:
             text = ", ".join(f"{version or 'none'} on {fold(names)}" for version, names in groups)
-            action = "use the same Python environment and driver on all nodes (--python on a shared file system)"
+            action = "use the same Python environment and driver on all nodes"
+            action += " (set --python to a Python on a shared file system)"
             where = tuple(node for _, names in groups[1:] for node in names)
             found.append(Finding(DIFFERS, f"{name} version", text, action, where))
     if not same:

@@ -216,7 +216,7 @@ def _for_cluster(
         notices.append(f"{unknown}; choose one with --profile")
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
-        hint = f"choose one with --profile {fitting[0]}, or remove the key cluster from all but one"
+        hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
         raise RequestError(f"profiles {', '.join(fitting)} are all for cluster {here}", hint=hint)
     if fitting:
         notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")
@@ -237,7 +237,7 @@ def _read_profile(document: Document) -> _ProfileFile:
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise document.error(
             ["profile"], "profile must contain tables, such as [profile.NAME]",
-            hint='write [profile.NAME] with keys below it; select one with default-profile = "NAME"',
+            hint='write [profile.NAME] with keys below it; select a profile with default-profile = "NAME"',
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}
     return _ProfileFile(
@@ -253,7 +253,8 @@ def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
             if name in _JOB_KEYS:
-                message, hint = f"{name} belongs in a job file", 'move it to jobs/NAME.toml and write job = "NAME"'
+                message = f"{name} belongs in a job file"
+                hint = 'move it to jobs/NAME.toml, and write job = "NAME" here instead'
             elif name == _CLUSTER:
                 message, hint = "cluster belongs in a profile's table", "move it below [profile.NAME]"
             else:

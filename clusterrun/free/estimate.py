@@ -156,7 +156,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     start = f"earliest start by Slurm's estimate: {format_when(best.estimate.at, time.time())}"
     line = f"partition {best.partition}: {start} ({plural(len(found.tried), 'partition')} checked)"
     if best.given_time:
-        line += f"; default time limit (no --time): {format_duration(best.given_time)}"
+        line += f"; without --time, the job gets the partition's default time limit: {format_duration(best.given_time)}"
     if best.preemption:
         line += f"; {best.preemption.sentence}"
     chosen = Value(best.partition, f"{value.source}: auto, {start}")
@@ -168,7 +168,7 @@ def _shorter_time_limits(seen: ClusterSnapshot, spec: JobSpec) -> dict[str, str]
     least = next((p.given_time for p in seen.partitions if p.default), 0)
     given = {} if "time" in spec.sources else {p.name: p.given_time for p in seen.partitions}
     return {
-        name: f"default time limit (no --time): only {format_duration(seconds)}"
+        name: f"without --time, the time limit would be only {format_duration(seconds)}"
         for name, seconds in given.items()
         if seconds is not None and (least is None or seconds < least)
     }

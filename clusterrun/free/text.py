@@ -117,12 +117,12 @@ def format_estimates(found: StartEstimates, now: float) -> list[str]:
     total = plural(shape.nodes * shape.each, unit)
     lines = []
     if found.starts:
-        lines = [f"{total}, estimated by Slurm (sbatch --test-only; nothing is submitted)"]
+        lines = [f"{total}: start times estimated by Slurm (sbatch --test-only; nothing is submitted)"]
         cells = align([_start_cells(tried, now) for tried in found.starts])
         for tried, line in zip(found.starts, cells, strict=True):
             lines += ["", f"  {line}", f"    {tried.command}"]
     if lines and found.exceeded_limits:
-        lines += ["", "blocked by a limit that Slurm's estimate ignores"]
+        lines += ["", "limits that block the job (Slurm's estimate ignores them)"]
         lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
     refused = refusals(found)
     if refused:

@@ -62,7 +62,7 @@ def accelerate_yaml(spec: JobSpec) -> str:
 def _lines(spec: JobSpec, workdir: Path, program: list[str]) -> Iterator[str]:
     """Yield the lines: those for every node, then one for each node."""
     if spec.nodes > 1:
-        yield "# on every node; node 0 must be reachable at this address"
+        yield "# on every node; set MASTER_ADDR to an address where all nodes can reach node 0"
         yield f"export MASTER_ADDR={_ADDRESS}"
     yield f"cd {shlex.quote(str(workdir))}"
     yield from (f"export {name}={shlex.quote(text)}" for name, text in spec.env)
@@ -93,7 +93,7 @@ def _program(spec: JobSpec, worker: Path) -> list[str]:
     if found := next(filter(None, map(_FILLED_IN.search, program)), None):
         raise RequestError(
             f"--per-node-commands: torchrun does not replace {found[0]} in arguments",
-            hint=f"read {found[1].upper()} from the environment in the script",
+            hint=f"in the script, read {found[1].upper()} from the environment",
         )
     before = {Module: ["-m"], Command: ["--no-python"]}.get(type(spec.work), [])
     return [*before, *program]

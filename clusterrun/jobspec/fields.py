@@ -47,7 +47,7 @@ FIELDS: tuple[Field, ...] = (
     Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
     Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
-    Field("max-restarts", "int", "N", "Maximum number of restarts of all ranks within one job; default 0."),
+    Field("max-restarts", "int", "N", "How many times one job may restart all its ranks; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
     Field("resume-args", "text", "WORDS", "Arguments to add to a script when it is restarted, such as --resume auto."),
     Field(
@@ -84,7 +84,9 @@ FIELDS: tuple[Field, ...] = (
     Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
     Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: what is installed here."),
     Field("container-python", "text", "PATH", "Python in the container; default: python3."),
-    Field("stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the start."),
+    Field(
+        "stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the ranks start."
+    ),
     Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
     Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),
@@ -111,7 +113,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "comment": "use --comment",
     "output": "remove this option; stdout goes to logs/train_JOBID.out",
     "error": "remove this option; stderr goes to logs/train_JOBID.err",
-    "open-mode": "remove this option; logs are always appended to",
+    "open-mode": "remove this option; clusterrun always appends to the logs",
     "parsable": "remove this option; clusterrun reads the job id itself",
     "wait": "use --wait",
     "wrap": "use -- SCRIPT",
@@ -279,8 +281,10 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
 def _check_secrets(names: Iterable[str], source: str) -> None:
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
-            message = f"--secret: {name.partition('=')[0][:40]!r} is not a variable name ({source})"
-            raise RequestError(message, hint="export it in your shell and give only the name: --secret HF_TOKEN")
+            wrong = "must be given without a value" if "=" in name else "is not a variable name"
+            message = f"--secret: {name.partition('=')[0][:40]!r} {wrong} ({source})"
+            hint = "export the variable in your shell and give only its name: --secret HF_TOKEN"
+            raise RequestError(message, hint=hint)
         if is_own_variable(name) or _BASH_VARIABLES.fullmatch(name):
             raise RequestError(f"--secret: {name} is set by clusterrun or bash ({source})", hint="remove it")
 
@@ -305,7 +309,7 @@ _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCI
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
-    "signal": (_SIGNAL.fullmatch, "a signal and seconds such as TERM@300"),
+    "signal": (_SIGNAL.fullmatch, "TERM, INT, HUP, USR1 or USR2, with or without seconds (TERM@300)"),
     "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),
     "container-runtime": (("pyxis", "apptainer").__contains__, "pyxis or apptainer"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),

@@ -35,5 +35,5 @@ def parse_place(data: Mapping[str, Any]) -> Place | None:
         return None
     at, mark, ended = data["at"], data.get("mark", ""), data.get("ended", False)
     if not isinstance(at, int) or at < 0 or not isinstance(mark, str) or len(bytes.fromhex(mark)) > at:
-        raise ValueError(f"not a place in a file: {str(data)[:80]}")
+        raise ValueError(f"not a position in a file: {str(data)[:80]}")
     return Place(at, mark, bool(ended))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) -> str:
-    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects to start at 14:20 on gpu[03-04]``."""
+    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start at 14:20 on gpu[03-04]``."""
     from clusterrun.preflight.limits import time_of
 
     seconds = time_of(seen, spec) if seen else spec.time_limit
@@ -33,7 +33,7 @@ def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) 
     after = f" (after dependency {spec.directive('dependency')})" if spec.directive("dependency") else ""
     jobs = "job" if len(start.preempts) == 1 else "jobs"
     preempts = f", preempting {jobs} {', '.join(start.preempts)}" if start.preempts else ""
-    return f"{line}; Slurm expects to start {when} on {start.nodes}{preempts}{after}"
+    return f"{line}; Slurm expects the job to start {when} on {start.nodes}{preempts}{after}"
 
 
 def gpu_hours(spec: JobSpec) -> float | None:

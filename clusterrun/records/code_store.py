@@ -85,7 +85,7 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
             _build(folder, digest, data, entries)
             _link_others(folder / TREES / digest / FILES, root, entries)
             return digest
-    raise OSError(errno.EAGAIN, "the saved files are being deleted", str(folder))
+    raise OSError(errno.EAGAIN, "another command is deleting saved files", str(folder))
 
 
 def load_manifest(tree: Path) -> dict[str, Entry] | None:

@@ -58,7 +58,7 @@ class Sweep:
     def newest_runs(self) -> list[str]:
         """Return the run id of each parameter set's newest run that exists, empty for a set without one.
 
-        `cancel` deletes runs that were never submitted, and `clean` old ones.
+        `cancel` deletes runs that were never submitted.
         """
         runs = self.root / RECORDS / "runs"
         return [

@@ -17,8 +17,8 @@ _PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
 _USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 _TIMEOUT = 900.0
 _NO_NETWORK = (
-    "if pip on the login node has no network: run `pip wheel -w wheels .` in a checkout on this machine, then add"
-    " --wheels wheels"
+    "if pip on the login node has no network access: run `pip wheel -w wheels .` in a checkout of clusterrun on this"
+    " machine, then add --wheels wheels"
 )
 
 
@@ -63,7 +63,8 @@ def _find_python(host: Host, python: str | None) -> str:
     what = f"{python} on {host.name} is not" if python is not None else f"{host.name} has no"
     raise RequestError(
         f"{what} Python 3.11 or later with venv and pip",
-        hint=f"clusterrun remote setup {host.name} --python PATH; `module avail python` there may show one",
+        hint=f"clusterrun remote setup {host.name} --python PATH; `module avail python` there may list a suitable"
+        " Python",
     )
 
 

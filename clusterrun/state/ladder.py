@@ -150,8 +150,8 @@ def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
     if share <= TOLERANCE:
         return f"same loss at step {step}, within {TOLERANCE:.0%} (largest difference {share:.2%})"
     return (
-        f"DIFFERENT loss at step {step}: {worst.losses[step]:.4f} on {worst.run.world_size} ranks, {first:.4f} on"
-        f" {rungs[0].run.world_size}, with the same global batch"
+        f"DIFFERENT loss at step {step} with the same global batch: {worst.losses[step]:.4f} on"
+        f" {worst.run.world_size} ranks, {first:.4f} on {rungs[0].run.world_size}"
     )
 
 

@@ -95,7 +95,8 @@ def refused_line(launch: Launch, options: Values, given: Values) -> str:
         kept |= {"env": Value(env, "")} if env else {}
     line = format_line(kept, launch.line if launcher == "none" else launch.program)
     if launcher == "none" and options.get("nodes", _ONE).value != 1:
-        line += "   (on several nodes, the script needs $NODE_RANK, $MASTER_ADDR and $MASTER_PORT: docs/launchers.md)"
+        variables = "$NODE_RANK, $MASTER_ADDR and $MASTER_PORT"
+        line += f"   (on several nodes, the script must use {variables}: see docs/launchers.md)"
     return line
 
 
@@ -110,7 +111,7 @@ def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value 
             nodes = _divided(total, per_node)
             ranks = ranks or Value(min(total.value, per_node.value), total.source)
         elif launch.one_node or total:
-            nodes = Value(1, f"--nodes: not on the {launch.title} line")
+            nodes = Value(1, f"--nodes: not set by the {launch.title} command")
     if total and not ranks:
         ranks = _divided(total, nodes or given["nodes"])
     return nodes, ranks

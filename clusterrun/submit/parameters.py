@@ -52,9 +52,10 @@ def read_csv(text: str, source: str) -> list[Set]:
     try:
         names, *found = [(rows.line_num, row) for row in rows if row] or [(1, [])]
     except csv.Error as error:
-        raise RequestError(f"{source}:{rows.line_num}: {error}", hint="use commas, and double quotes") from None
+        hint = "separate values with commas, and put double quotes around a value that contains a comma"
+        raise RequestError(f"{source}:{rows.line_num}: {error}", hint=hint) from None
     if not found:
-        hint = "the first line has the names, each further line one parameter set"
+        hint = "write the parameter names on the first line, and one parameter set on each further line"
         raise RequestError(f"{source} has no rows", hint=hint)
     wrong = next((line for line, row in found if len(row) != len(names[1])), None)
     if wrong is not None:
@@ -134,7 +135,7 @@ def fill(text: str, values: Set) -> str:
         if match[2] not in values:
             known = ", ".join(f"{{{name}}}" for name in values)
             raise RequestError(f"no parameter is named {match[2]}: {text[:60]}",
-                               hint=f"known: {known}; to pass the braces, write {{{{{match[2]}}}}}")  # fmt: skip
+                               hint=f"known: {known}; for literal braces, write {{{{{match[2]}}}}}")  # fmt: skip
         return values[match[2]]
 
     return _BRACES.sub(replaced, text)

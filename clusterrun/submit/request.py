@@ -160,7 +160,7 @@ def _with_precision(settings: Value, fp16: Value | None, args: SubmitArgs) -> Va
         return settings
     check_value(FIELD["fp16"], fp16)
     if "fp16" in args.flags and "precision" in (args.flags["set"].value if "set" in args.flags else {}):
-        raise RequestError("--fp16 and --set precision conflict", hint="keep one of them")
+        raise RequestError("--fp16 conflicts with --set precision", hint="keep one of them")
     if "precision" in settings.value and "fp16" not in args.flags:
         return settings
     # a flag comes first: `why` repeats only flags in its command line

@@ -70,7 +70,7 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         if spec.snapshot:
             raise RequestError(
                 f"--snapshot: git cannot list the code: {error.message}", detail=error.detail,
-                hint="run git status there, or remove --snapshot",
+                hint=f"run git status in {workdir}, or remove --snapshot",
             ) from error  # fmt: skip
         notify(f"code not saved: {why}; the job will run the files as they are when it starts")
         return {}

@@ -58,7 +58,7 @@ def translate(
     before, program = words[: prefix_length(words)], words[prefix_length(words) :]
     if program and before and "=" in before[0] and (other or launch is None):
         variables = variables_before(words)
-        env = {"env": Value(variables, "--env before the program")} if variables else {}
+        env = {"env": Value(variables, "--env from the variables before the program")} if variables else {}
         rest, options = translate(program, join_options(given, env), below, place, notify)
         if env:
             notify("environment variables before the program are passed as: " + format_options(env))
@@ -214,7 +214,7 @@ def _launch_of(script: _Found, parsed: ShellScript, place: Place) -> Launch:
     if launch is None:
         launch = Launch("python", without_python(parsed.command) or ["train.py"])
         if parsed.command:
-            launch.ranks = Value(1, f"--tasks-per-node: {script.name} starts one process")
+            launch.ranks = Value(1, f"--tasks-per-node of {script.name} (one process)")
     if directives := [*parsed.directives, *(script.sbatch or ())]:
         launch = combine(parse_launch("#SBATCH", directives, place), launch)
     launch.env = parsed.env | launch.env

@@ -129,7 +129,7 @@ class TopData:
         found = self._cluster.status([handle(state)])
         same = [one for one in found if key_of(one) == key_of(state)]
         if len(same) != 1:
-            now = "now several array tasks" if same else "no longer in the queue"
+            now = "now a group of array tasks" if same else "no longer in the queue"
             raise RequestError(f"{handle(state)} is {now}, so nothing was changed")
         return same
 

@@ -26,7 +26,8 @@ _MOST_FRAMES = 20
 _RANK_S = 20  # seconds for one rank: a process that waits in the kernel may not let py-spy attach
 _STARTERS = ("clusterrun/worker/user_code.py", "clusterrun/worker/entry.py", "clusterrun/worker/__main__.py")
 _MISSING = (
-    "py-spy is not installed in the job's environment: run `{python} -m pip install py-spy`; the job keeps running"
+    "py-spy is not installed in the job's environment: run `{python} -m pip install py-spy`;"
+    " this does not affect the running job"
 )
 _MARK = "clusterrun-pid "
 # its words: the folder of the job's Python, then the pids

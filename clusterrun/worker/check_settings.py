@@ -71,7 +71,7 @@ def _check_data(config: Any, names: Sequence[str]) -> None:
     """Raise WorkerError for a missing or unreadable file, and for first rows that the task cannot use."""
     remote = [name for name in names if name.startswith(PREFIX)]
     if remote and importlib.util.find_spec("datasets") is None:
-        raise WorkerError(f"reading {remote[0]} needs datasets: pip install datasets")
+        raise WorkerError(f"reading {remote[0]} needs the package datasets: pip install datasets")
     local = [name for name in names if name not in remote]
     found = sources.find_sources(local) if local else []
     files = [source for source in found if source != sources.PYDOC and source not in sources.BUILTIN][:SAMPLED_FILES]

@@ -44,12 +44,13 @@ class DistEnv:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise WorkerError(
-                f"rank {self.rank} is out of range for world size {self.world_size}, by the environment ({self.source})"
+                f"rank {self.rank} is out of range for world size {self.world_size}"
+                f", according to the environment ({self.source})"
             )
         if not 0 <= self.local_rank < self.local_world_size:
             raise WorkerError(
                 f"local rank {self.local_rank} is out of range for local world size {self.local_world_size}"
-                f", by the environment ({self.source})"
+                f", according to the environment ({self.source})"
             )
         if self.world_size > 1 and self.master is None:
             raise WorkerError(f"MASTER_ADDR and MASTER_PORT are not set, but the world size is {self.world_size}")

@@ -155,7 +155,7 @@ class RankExit:
                 signals=self._signals,
             )
         except OSError as problem:
-            self._print(f"cannot write the end record: {problem}")
+            self._print(f"cannot record how this rank ended: {problem}")
 
     def _print(self, text: str) -> None:
         try:

@@ -53,7 +53,7 @@ def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, A
     if run.world_size not in (None, dist.world_size):
         raise WorkerError(
             f"the run has {run.world_size} ranks, but this step has {dist.world_size},"
-            f" by its environment ({dist.source})"
+            f" according to its environment ({dist.source})"
         )
     board = None
     if dist.master is None:

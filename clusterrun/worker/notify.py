@@ -133,7 +133,7 @@ def main() -> int:
         document = json.loads(sys.stdin.buffer.read())
         send(document)
     except subprocess.CalledProcessError as error:
-        print(f"clusterrun: notify: {error.cmd[0]} exited with {error.returncode}", file=sys.stderr)
+        print(f"clusterrun: notify: {error.cmd[0]} exited with status {error.returncode}", file=sys.stderr)
     except subprocess.TimeoutExpired as error:
         print(f"clusterrun: notify: {error.cmd[0]} did not finish within 60 s", file=sys.stderr)
     except OSError as error:  # without the file name, which may be a mistyped address

@@ -237,8 +237,10 @@ class Requeue:
             "--wrap", START.format(job=self.job.identity.job_id),
         ])  # fmt: skip
         if reply.status == 0:
-            return f"helper job {reply.text.strip()} will start it as soon as possible (disable with --no-helper-job)"
-        return "Slurm will start it again in a few minutes"
+            return (
+                f"helper job {reply.text.strip()} will start the job as soon as possible (disable with --no-helper-job)"
+            )
+        return "Slurm will start the job again in a few minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
         """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""

@@ -102,7 +102,7 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.kill(real["pid"], 9)
     monkeypatch.setattr(cancel, "_MARGIN", 0.2)
     elsewhere(bench, id)
-    assert bench.status(id).reason == "running on elsewhere, which is not visible from this machine"
+    assert bench.status(id).reason == "running on elsewhere; its processes are not visible from here"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
     assert first.detail.endswith("run `clusterrun cancel L1` again after 90 s")

@@ -99,7 +99,7 @@ def test_a_job_of_another_machine_or_container_is_not_judged_from_here(bench):
     ):
         bench.change_state(id, supervisor=change)
         status = bench.status(id)
-        reason = f"running {place}, which is not visible from this machine"
+        reason = f"running {place}; its processes are not visible from here"
         assert (status.state, status.reason, status.outcome) == ("UNKNOWN", reason, Outcome.UNKNOWN)
         bench.change_state(id, supervisor=real)
     bench.change_state(id, state="COMPLETED", supervisor={"host": "elsewhere"})

@@ -187,7 +187,8 @@ def test_a_checked_job_is_submitted_with_one_line_more(strict: Lab, typed: Desk)
     words = (*LIGHT, "--template", str(template), "--time", "30", "--sbatch-arg=--hold", "--", "train.py")
     said = typed.type("submit", *words)
     assert said.status == 0, said
-    assert said.err.startswith("clusterrun: OK: 1 node x 1 CPU x 30 min = 0.5 CPU-hours; Slurm expects to start ")
+    cost = "1 node x 1 CPU x 30 min = 0.5 CPU-hours"
+    assert said.err.startswith(f"clusterrun: OK: {cost}; Slurm expects the job to start ")
     assert len(said.err.splitlines()) == 1 and len(said.out.splitlines()) == 4
     run(strict, "scancel", "--me")
 

@@ -120,7 +120,8 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     assert found["here"][1] == "this job requests 2 gres/gpu"
     assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
-    assert found["do"] == ["wait until the jobs that use this limit end, or move the job:", f"{update} QOS=normal"]
+    wait = "wait for the jobs that count toward this limit to end, or move the job:"
+    assert found["do"] == [wait, f"{update} QOS=normal"]
     assert found["here"][3] == "ruled out: QOS short allows 10:00 (MaxWall)"
 
 
@@ -177,7 +178,7 @@ def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], stric
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     assert why("licensed")["here"] == [
-        f"the job requests 1 of license matlab; 2 of 2 in use, by job {jobs['licensee']}"
+        f"the job requests 1 of the matlab licenses; 2 of 2 in use, by job {jobs['licensee']}"
     ]
 
 

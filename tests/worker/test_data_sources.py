@@ -157,4 +157,5 @@ def test_a_hub_data_set_is_loaded_by_its_name_and_split(monkeypatch: pytest.Monk
 
 def test_a_hub_data_set_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    assert refusal(read_rows, "hf:org/name")[0] == "reading hf:org/name needs datasets: pip install datasets"
+    said = "reading hf:org/name needs the package datasets: pip install datasets"
+    assert refusal(read_rows, "hf:org/name")[0] == said

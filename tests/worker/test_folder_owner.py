@@ -48,7 +48,8 @@ def test_another_run_is_refused_while_the_first_lives_and_hears_who_holds_it(
     assert caught.value.status == 2
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime())
     assert str(caught.value).startswith(f"checkpoint_dir={kept} is in use by run a (job 140, since {since[:13]}")
-    assert str(caught.value).endswith(f"set another checkpoint_dir (resume={kept} only reads checkpoints)")
+    reader = f"(you can still set resume={kept}, which only reads checkpoints)"
+    assert str(caught.value).endswith(f"set another checkpoint_dir {reader}")
     owner.check()
     assert (kept / "owner.json").read_bytes() == before
 

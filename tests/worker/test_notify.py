@@ -115,7 +115,7 @@ def test_failure_is_one_line_without_the_address(tmp_path: Path) -> None:
     for target, text in (
         (f"http://127.0.0.1:{port}/secret-path", "cannot reach 127.0.0.1: "),
         ("/nowhere/tell.sh", "No such file"),
-        ("false", "false exited with 1"),
+        ("false", "false exited with status 1"),
         ("ntfy://secret-path", "needs apprise"),
         ("http://[secret-path", "Invalid IPv6 URL"),
     ):

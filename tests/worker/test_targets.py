@@ -152,7 +152,7 @@ def test_a_target_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -
         groups((None, "1"), (None, "2"))
     monkeypatch.setattr(targets, "MOST_CLASSES", 2)
     with pytest.raises(
-        WorkerError, match=r"target 'b' has 3 classes in 3 rows \(at most 2\): is the target an identifier"
+        WorkerError, match=r"target 'b' has 3 classes in 3 rows, more than the limit of 2: is the target an identifier"
     ):
         groups(("x", "1"), ("y", "2"), ("y", "3"))
 

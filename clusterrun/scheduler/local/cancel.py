@@ -95,7 +95,7 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
             time.sleep(0.05)
         ended, left = end_members(job.token)
         if left:
-            return Cancelled(id, False, f"the job's supervisor was gone; could not kill {left} of its processes")
+            return Cancelled(id, False, f"the job's supervisor was gone; could not kill {left} of the job's processes")
     after = read_status(folder) or before
     if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def _lost_hint(id: JobId, status: JobStatus) -> str:
     """Return a hint for a job whose machine or container may be gone."""
     if status.state != "UNKNOWN":
         return ""
-    return f"; if that machine is gone for good, run `clusterrun cancel {id}` again after {GIVE_UP:.0f} s"
+    return f"; if that machine or container is gone for good, run `clusterrun cancel {id}` again after {GIVE_UP:.0f} s"
 
 
 def _format_state(status: JobStatus) -> str:

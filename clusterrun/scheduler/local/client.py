@@ -168,7 +168,7 @@ class LocalScheduler:
         if not answered:
             raise Ambiguous(
                 f"the supervisor of job {folder.name} did not answer within {START_TIMEOUT:.0f} s",
-                hint=f"run `clusterrun submit --recover {submission.run_id}` to check",
+                hint=f"run `clusterrun submit --recover {submission.run_id}` to finish the submission",
             )
         process.wait()  # it forked and ended
         if not is_ready:
@@ -223,7 +223,7 @@ class LocalScheduler:
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Raise Refused: local jobs cannot be held."""
-        raise Refused(f"local job {id} cannot be held", hint=f"`clusterrun cancel {id}` ends it")
+        raise Refused(f"local job {id} cannot be held", hint=f"use `clusterrun cancel {id}` to end the job")
 
 
 def _tail(path: Path) -> str:

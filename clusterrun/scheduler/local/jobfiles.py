@@ -185,7 +185,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if is_given_up(folder):
         return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
-        return _status(id, job, state, "UNKNOWN", f"running {place_of(state)}, which is not visible from this machine")
+        return _status(id, job, state, "UNKNOWN", f"running {place_of(state)}; its processes are not visible from here")
     if life is Life.GONE and script_lives(state):
         why = "the job's supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)

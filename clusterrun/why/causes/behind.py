@@ -64,7 +64,7 @@ def _with_lost_peer(best: LogFinding, findings: Sequence[LogFinding]) -> LogFind
     tasks = (f for f in findings if f.kind == "task-ended" and f.values.get("status") and f.node)
     ended = next((f for f in tasks if host.startswith(f.node)), None)
     if ended is not None:
-        sentence = f"{ended.sentence}; the other ranks then lost the connection to it"
+        sentence = f"{ended.sentence}; the other ranks then lost the connection to that node"
         return replace(ended, strength=Strength.CAUSE, sentence=sentence)
     return replace(best, sentence=f"a rank lost the connection to {host}; then {best.sentence}")
 

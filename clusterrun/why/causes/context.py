@@ -19,7 +19,8 @@ _NEAR = 25  # lines before an exception, or at the end of another stream, that m
 _READ = 500  # characters of a line that are searched
 _REPORTED = row(
     "file-missing", "exist", "exist", "{report}; then {error}",
-    "the script printed the first error but kept running; check that the path exists and contains the right data",
+    "the script printed the first error but kept running; check that the path in that error exists and contains the"
+    " right data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",
 )  # fmt: skip
 #: exceptions that follow if something was not found before
@@ -51,6 +52,7 @@ _SAID = re.compile(r"(?i)^\W*(?:fatal(?: error)?|error)\b(?![\s=:]*[-+.\d])(?!.*
 _FOLLOWS = re.compile(
     r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
 )
+_SRUN = "srun: "
 #: enroot's report of a hook, after the hook's own error
 _HOOK = re.compile(r"/hooks\.d/\S+ exited with return code")
 #: torch's warning, which names why no GPU can be used
@@ -172,6 +174,9 @@ def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Seque
         before = (f for f in findings if f.index < best.index and f.line in lines[f.index : f.index + 1])
         bare = (f for f in before if f.row.strength is Strength.CAUSE and not f.survived and not f.place)
         return next((f.sentence for f in bare if f.rank in (None, best.rank)), "")
+    if best.kind == "launch-failed" and best.line.text.startswith(f"{_SRUN}error: "):
+        warned = (line.text[:_READ] for line in lines[max(0, best.index - _NEAR) : best.index])
+        return next((text.removeprefix(f"{_SRUN}warning: ") for text in warned if text.startswith(f"{_SRUN}warn")), "")
     if best.kind == "crashed" and not best.place:
         known = {f.line for f in findings}
         near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.hang import AbsentRanks, all_waited, find_absent_ranks, waiting_calls
+from clusterrun.why.causes.hang import AbsentRanks, all_waited, find_absent_ranks, spared_ranks, waiting_calls
 from clusterrun.why.causes.match import fill_template
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_peers import NO_TRAFFIC
@@ -103,16 +103,18 @@ def _mentions_kill(text: str) -> bool:
 
 def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findings: Sequence[LogFinding]) -> Cause:
     cause = to_cause(best, facts)
-    waited = f"; the others were waiting at {cause.place}" if cause.place else ""
+    waited = f"; a waiting rank was at {cause.place}" if cause.place else ""
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
         where = f" on {cause.node}" if cause.node else ""
         reported = "" if who is None else f"; rank {who}{where} reported the error first"
         if all_waited(findings, facts):
-            sentence = f"{cause.sentence}, though all {facts.world_size} ranks had called it{waited}"
+            called = f"though each of the {facts.world_size} ranks had called the collective"
+            sentence = f"{cause.sentence}, {called}{waited}"
             cause = replace(cause, advice=NO_TRAFFIC)
         else:
-            calls = waiting_calls(findings) or f"the logs do not show which rank was missing{reported}"
+            unknown = f"the logs do not show which rank was missing{reported}"
+            calls = waiting_calls(findings) or spared_ranks(findings) or unknown
             sentence = f"{cause.sentence}; {calls}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]

@@ -48,8 +48,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{format_ranks(silent, facts)} ended without an error message: probably killed, out of host"
-            " memory, or on a failed node",
+            sentence=f"{format_ranks(silent, facts)} ended without an error message: the likely causes are SIGKILL,"
+            " too little host memory or a failed node",
             evidence=evidence_lines(best) or recorded,
             advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
             " more memory",

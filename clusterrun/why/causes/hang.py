@@ -62,7 +62,7 @@ def find_absent_ranks(
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
-        return AbsentRanks(silent, "only the other ranks reported that they exited")
+        return AbsentRanks(silent, "all other ranks reported that they exited")
     return None
 
 
@@ -82,6 +82,13 @@ def waiting_calls(findings: Sequence[LogFinding]) -> str:
     numbers = {rank: f" (number {calls[rank].values['seq']})" for rank in ops if "seq" in calls[rank].values}
     shown = [f"rank {rank} in {op}{numbers.get(rank, '')}" for rank, op in ops.items()]
     return f"the ranks were waiting in different collectives: {', '.join(shown)}"
+
+
+def spared_ranks(findings: Sequence[LogFinding]) -> str:
+    """Return which ranks were probably missing, because all others aborted; empty if torchrun's summary is missing."""
+    who = next((f.values["spared"] for f in findings if f.values.get("spared")), "")
+    were = "were" if who.startswith("ranks") else "was"
+    return f"all ranks but {who} aborted, so {who} {were} probably missing" if who else ""
 
 
 def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:

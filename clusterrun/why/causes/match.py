@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from clusterrun.base.job import format_tasks
 from clusterrun.why.causes.aborts import apply_abort_messages
 from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
@@ -32,6 +33,7 @@ from clusterrun.why.causes.tracebacks import (
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 
 _MOST_OF_ONE = 2_000  # lines of one file that a needle may name: more of the same word adds nothing
+_AFTER = 60  # lines below a finding that may say more
 _MOST_RANKS = 4_096  # in one line of srun
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
@@ -60,7 +62,6 @@ _AMID = frozenset(
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
 #: torch's announcement of a worker's traceback, whose own message follows
 _CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker process|pin memory thread|replica) ")
-_URL = re.compile(r"for url:? https?://[^\s?]+?(?=[.?]?(?:\s|\?|$))")
 _WORD = re.compile(r"\{(\w+)\}")
 _TEMPLATE = re.compile(r"\[(?P<part>[^\]]*)\]|\{(?P<word>\w+)\}")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -83,19 +84,8 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         named = after[:1] if continues and cut.sentence.endswith(":") else []
         for text in named or [text for text in after if text.startswith("But your machine only has")]:
             found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
-        if "Weights only load failed" in cut.line.text:
-            texts = (split_rank(line)[1] for line in lines[index + 1 : index + 12])
-            why = next(
-                (text.partition("WeightsUnpickler error: ")[2] for text in texts if "WeightsUnpickler" in text), ""
-            )
-            found[index] = replace(cut, sentence=f"{cut.sentence} ({why.split('. ')[0][:160]})") if why else cut
-        if "triton.compiler.errors.CompilationError: " in cut.line.text:  # the code comes before the reason
-            texts = (split_rank(line)[1].strip() for line in lines[index + 1 : index + 60])
-            reason = next((_REPR.sub(r"\1: \3", text) for text in texts if _REPR.match(text)), "")
-            found[index] = replace(cut, sentence=f"a Triton kernel could not be compiled: {reason}") if reason else cut
-        if cut.kind == "access" and (request := cut.sentence.find(" (Request ID")) > 0:
-            url = next((match[0] for text in after if (match := _URL.search(text))), "")
-            found[index] = replace(cut, sentence=f"{cut.sentence[:request].rstrip('.')} {url}".rstrip())
+        if cut.row.after is not None:
+            found[index] = _with_words_after(cut, lines, index)
     for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
         found[index] = replace(found[index], place=find_crash_place(lines, index))
     for summary in find_summaries(lines):
@@ -109,6 +99,19 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         index, sentence = turned
         findings.append(make_finding(NAN, index, lines[index], {"error": sentence}, split_rank(lines[index])[0]))
     return findings
+
+
+def _with_words_after(finding: LogFinding, lines: Sequence[Line], index: int) -> LogFinding:
+    """Return a finding with the words that its row's ``after`` finds in the lines of its rank below it."""
+    row_, own = finding.row, split_rank(lines[index])[0]
+    for line in lines[index + 1 : index + _AFTER]:
+        rank, text = split_rank(line)
+        match = row_.after.search(text[:READ]) if row_.after is not None and rank == own else None
+        if match is not None:
+            words = {**finding.values, **_groups(match)}
+            old, new = fill_template(row_.sentence, finding.values), fill_template(row_.sentence, words)
+            return replace(finding, values=words, sentence=finding.sentence.replace(old, new))
+    return finding
 
 
 def make_finding(
@@ -130,9 +133,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # NCCL retries it, or does without
         return None
-    words = {name: value.strip() for name, value in match.groupdict().items() if value}
-    for name in [name for name in words if name.endswith(_OTHER)]:  # the same word elsewhere in the pattern
-        words.setdefault(name[: -len("_too")], words[name])
+    words = _groups(match)
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
@@ -156,6 +157,13 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     words["0"] = match[0][:200]
     finding = replace(make_finding(row_, index, line, words, rank), ranks=ranks)
     return replace(finding, strength=max(finding.strength, Strength.HINT)) if finding.warned else finding
+
+
+def _groups(match: re.Match[str]) -> dict[str, str]:
+    words = {name: value.strip() for name, value in match.groupdict().items() if value}
+    for name in [name for name in words if name.endswith(_OTHER)]:  # the same word elsewhere in the pattern
+        words.setdefault(name[: -len("_too")], words[name])
+    return words
 
 
 def classify(text: str) -> LogFinding | None:
@@ -237,7 +245,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
         text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
         text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
-        text += f"; handling this exception then raised {raised.after[:120]}" if raised.after else ""
+        text += f"; the code that handled this exception then raised {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
         weak = raised.threaded or raised.noticed
@@ -254,12 +262,20 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
-    values = {"status": str(code)} if code > 0 else {}
+    values = {"status": str(code)} if code > 0 else {"spared": _name_ranks(summary.spared)}
     finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
-    who = "a rank" if rank is None else f"rank {rank} on {summary.host}" if summary.host else f"rank {rank}"
+    ranks = summary.alike if code < 0 else () if rank is None else (rank,)
+    who = _name_ranks(ranks) or "a rank"
+    who += f" on {summary.host}" if summary.host and ranks else ""
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    sentence = f"{who} was killed by {how}" if code < 0 else f"{who} exited with {how}"
-    return replace(finding, ranks=() if rank is None else (rank,), node=summary.host, sentence=sentence)
+    sentence = (
+        f"{who} {'were' if len(ranks) > 1 else 'was'} killed by {how}" if code < 0 else f"{who} exited with {how}"
+    )
+    return replace(finding, ranks=ranks, node=summary.host, sentence=sentence)
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {format_tasks(ranks).replace(',', ', ')}" if ranks else ""
 
 
 def _count_work(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFinding]:

@@ -91,7 +91,8 @@ class CauseRow:
 
     Every line that ``pattern`` matches contains one of the lower-case ``needles``, which are searched for first because
     that is fast. The groups of the pattern fill the texts (see fill_template); ``rank``, ``ranks`` and ``node`` also
-    name the rank. ``source`` is where the text was seen.
+    name the rank. ``after`` finds more words for the texts in one of the next lines of the same rank. ``source`` is
+    where the text was seen.
     """
 
     kind: str
@@ -102,6 +103,7 @@ class CauseRow:
     source: str
     command: str = ""
     strength: Strength = Strength.CAUSE
+    after: re.Pattern[str] | None = None
     common: bool = False  # healthy jobs print it too: reported only if the job failed or its log ends with it
 
     @property
@@ -114,7 +116,7 @@ class CauseRow:
 
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",
-        strength: Strength = Strength.CAUSE, common: bool = False) -> CauseRow:  # fmt: skip
+        strength: Strength = Strength.CAUSE, common: bool = False, after: str = "") -> CauseRow:  # fmt: skip
     """Return a row of a table; ``needles`` are separated by ``|``.
 
     An exception that no row explains is the cause even if it comes after a line that a row matches; if it only follows
@@ -122,7 +124,7 @@ def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, sourc
     """
     return CauseRow(
         kind=kind, needles=tuple(needles.split("|")), pattern=re.compile(pattern), sentence=sentence, advice=advice,
-        source=source, command=command, strength=strength, common=common,
+        source=source, command=command, strength=strength, common=common, after=re.compile(after) if after else None,
     )  # fmt: skip
 
 

@@ -110,7 +110,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
             sentence=unstarted if unlaunched else unopened,
             advice="check that the log folder exists, is writable on the compute nodes and is not on a full disk",
             command="ls -ld logs; df -h .; quota -s",
-            source="Slurm 22.05, seen on the lab",
+            source="Slurm 22.05, seen on the lab cluster",
         )
     return None
 

@@ -8,7 +8,7 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _SMALLER = (
     "use a smaller micro batch with more accumulation steps (same global batch), shorter sequences, or bf16;"
-    " if the rank itself holds little of the GPU's memory, other processes use it (nvidia-smi on the node lists them);"
+    " if the rank itself holds little of the GPU's memory, other processes hold the rest (nvidia-smi on the node lists them);"
     " PYTORCH_ALLOC_CONF=expandable_segments:True helps when a lot of memory is reserved but unused"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
@@ -39,6 +39,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-memory", "tried to allocate",
         r"(?:CUDA|HIP|XPU) out of memory\. Tried to allocate (?P<asked>[\d.]+ \w+)"
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
+        r"(?:(?!.*reserved in total)(?=.*?; (?P<held_too>[\d.]+ \w+) already allocated))?"
         r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?"
         r"(?:.*?this process has (?P<held>[\d.]+ \w+) memory in use|.*?; (?P<held_old>[\d.]+ \w+) reserved in total)?",
         "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; the rank itself holds {held}][; another process uses {other} of the GPU's memory]", _SMALLER,
@@ -51,7 +52,7 @@ GPU: tuple[CauseRow, ...] = (
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "_status_alloc_failed", r"CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED", "a GPU library could not allocate memory: {0}",
-        "usually the GPU's memory is full: " + _SMALLER + "; an earlier error on the GPU (such as an index out of range) can also cause this error: CUDA_LAUNCH_BLOCKING=1 shows the actual line",
+        "usually the GPU's memory is full: " + _SMALLER + "; an earlier error on the GPU (such as an index out of range) can also cause this error: CUDA_LAUNCH_BLOCKING=1 shows the line of code that failed",
         "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
@@ -74,7 +75,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an assertion failed on the GPU (device-side assert)",
         "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; run with"
-        " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the actual line",
+        " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line of code that failed",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
@@ -85,7 +86,7 @@ GPU: tuple[CauseRow, ...] = (
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
         r"|invalid program counter)|cudaErrorIllegalAddress|(?P<what_too>Memory access fault by GPU node-\d+)",
         "a kernel failed on the GPU[: {what}]",
-        "run with CUDA_LAUNCH_BLOCKING=1 to see the actual line; if the error happens on one node only, that node's GPU may be faulty",
+        "run with CUDA_LAUNCH_BLOCKING=1 to see the line of code that failed; if the error happens on one node only, that node's GPU may be faulty",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library has no code for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
@@ -161,7 +162,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
         "a library does not match the other libraries that were loaded: {what}",
-        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add `unset LD_LIBRARY_PATH` as a setup line; otherwise reinstall the package that the error names, and its dependencies",
+        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add `unset LD_LIBRARY_PATH` as a setup line; if that does not help, reinstall the package that the error names, and its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
@@ -182,9 +183,13 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
     # Ascend's codes; the next line of the log names a solution
     row("cuda-error", "reason: |possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
-        "the text after 'Solution' below this line in the log says what to check; a timeout (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
+        "the text after 'Solution' below the line shown says what to check; a timeout (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
         "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice
+    row("exception", "triton.compiler.errors.compilationerror: ", r"triton\.compiler\.errors\.CompilationError: ", "a Triton kernel could not be compiled[: {error}: {why}]",
+        "the lines above the reason show the kernel's code; if a library contains the kernel, check which version of triton the library needs (python -m pip show triton)",
+        "https://github.com/triton-lang/triton/blob/main/python/triton/compiler/errors.py", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
+        after=r"^\s*(?P<error>\w+(?:Error|Exception))\((?:\d+, )?['\"](?P<why>.*)['\"],?\)$"),
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
@@ -192,6 +197,6 @@ GPU: tuple[CauseRow, ...] = (
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
         "common causes: too little free GPU memory (\"NOT_INITIALIZED\"), unsupported tensor shapes, or libraries built for another CUDA version;"
-        " run with CUDA_LAUNCH_BLOCKING=1 to see the actual line",
+        " run with CUDA_LAUNCH_BLOCKING=1 to see the line of code that failed",
         "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
 )  # fmt: skip

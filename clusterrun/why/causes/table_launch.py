@@ -10,7 +10,7 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 ABORTED = "SIGABRT usually means that torch or NCCL aborted the process after a watchdog timeout, a lost peer or a CUDA error: to find the reason, read the log lines before this error, or the rank's own log"
 NATIVE = "the crash was in this library, not in Python: check that its version is compatible with torch, CUDA, the driver and MPI; if you report the crash to its developers, include the backtrace"
 #: why a process got SIGKILL, and where a crash was
-SENT_KILL = "this line does not show what sent SIGKILL; if no other rank failed before, usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
+SENT_KILL = "the line shown does not say what sent SIGKILL; if no other rank failed first, usually the kernel's OOM killer sent it because host memory ran out: in that case, request more memory"
 NOT_PYTHON = "the crash was in native code, not in Python; read the log lines before this error"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
@@ -22,7 +22,7 @@ TERMINATE = row(
 MPI_CALL = row(
     "exception", "fatal error in ", r"^(?:MPICH ERROR \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - )?(?:Abort\(\d+\)(?: on node \d+)?(?: \(rank (?P<rank_too>\d+) in comm \d+\))?: )?"
     r"Fatal error in (?P<what>(?:internal_|P?MPI_)\w+: .*?)(?:, error stack)?:?$", "an MPI call failed: {what}",
-    "the error stack in the log names the reason; in MPI_Init, usually the MPI library does not match the launcher, or a network provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
+    "the error stack in the log names the reason; if MPI_Init failed, usually the MPI library does not match the launcher, or a network provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: of Rust; in newer releases the next line is the message
@@ -59,9 +59,9 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "the run stopped at step {step} because of {by} ({saved})",
         "submit the job again with the same checkpoint_dir to resume from this checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
     row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "this line does not show what sent SIGKILL: usually it was the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
+        "the line shown does not say what sent SIGKILL: usually it was the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
     row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
-        "rank {rank} on {node} was killed by a signal (exit status {status})", "the crash was in native code, not in Python: the last lines of that rank show where",
+        "rank {rank} on {node} was killed by a signal (exit status {status})", "the crash was in native code, not in Python: the last log lines of that rank show where",
         "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with status {status}",
         "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
@@ -71,7 +71,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "MPI ended the job: {what}", "the message names the problem: usually an environment variable, a module or a library does not fit the program", "OLCF user documentation, PyTorch on Frontier",
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} ended the job itself: MPI_Abort with status {status}",
-        "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3, and the MPIs made from it", "clusterrun logs JOB -n 50"),
+        "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3 and the MPIs derived from it", "clusterrun logs JOB -n 50"),
     row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
@@ -159,9 +159,9 @@ LAUNCH: tuple[CauseRow, ...] = (
     MPI_CALL,
     PANIC,
     row("crashed", "assertion failed in file", r"Assertion failed in file (?P<file>\S+) at line (?P<line>\d+): (?P<what>.*)", "an assertion failed in the MPI library, at {file}:{line}: {what}",
-        "the backtrace after this line names the MPI call: often the MPI library does not match the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
+        "the backtrace after this error names the MPI call; often the MPI library does not match the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
     # Rust's form of an error that main returns
-    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program, probably in Rust, ended with this error; line numbers in the error are those of the file that the program read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
+    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program, probably written in Rust, ended with this error; line numbers in the error refer to the file that the program read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",

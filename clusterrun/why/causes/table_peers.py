@@ -20,7 +20,7 @@ _PEER = "usually this rank only noticed the failure: look for a rank that ended 
 _PORT = "another job or an earlier run may still use the port: omit --master-port, and clusterrun finds a free port and reserves it for the job"
 _NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
-    "if the address is that of another node, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
+    "if the error names another node's address, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
     " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
 )
 _IB = "a network link or switch failed, or the other rank ended: if no rank died, exclude the node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
@@ -110,7 +110,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?:IBV_WC_\w+\()?5\b",
         "a connection over InfiniBand or RoCE had already failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
     row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to a different process than it expected: {what}",
-        "usually several nodes have the same address on one network, such as that of a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
+        "usually several nodes have the same address on some network, such as a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
         "clusterrun submit … --env OMPI_MCA_btl_tcp_if_include=NAME"),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
@@ -141,7 +141,7 @@ PEERS: tuple[CauseRow, ...] = (
         "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists the transports), or a node may lack the device; set UCX_TLS=tcp to test whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after \d+(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) \((?P<what>127\.0\.0\.\d+|localhost|::1), (?P<port>\d+)\)",
-        "no process on the same node answered at {what}, port {port}", "the process that should listen there had not started, or had ended: look for an error of it before this line",
+        "no process on the rank's own node answered at {what}, port {port}", "the process that should listen there had not started, or had ended: look for its error earlier in the log",
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",

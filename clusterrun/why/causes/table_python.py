@@ -12,7 +12,7 @@ _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
-    (r"(?:2|Signals\.SIGINT)", "torchrun was stopped with Ctrl-C (SIGINT)",
+    (r"(?:2|Signals\.SIGINT)", "torchrun was stopped by SIGINT (Ctrl-C)",
      "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
     (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, as if its terminal had been closed", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
@@ -55,23 +55,25 @@ PYTHON: tuple[CauseRow, ...] = (
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
-        "if the message names a package, or a name that a package should have, the package's installed version may differ from the version that the code expects (python -m pip list); otherwise the message says what the package needs on the node", "Python 3.11",
+        "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the package needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
-        "some parameters of the model got no gradient in the last step, which DDP does not expect", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
+        "some parameters of the model got no gradient in the last step, which DDP does not expect[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
         " or use all outputs of the model in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
-        "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
+        after=r"Parameters which did not receive grad for rank \d+: (?P<which>.{1,160})|(?P<which_too>[Pp]arameter indices which did not receive grad for rank \d+: .{1,80})"),
     row("ddp-parameters", "mark a variable ready only once", r"Expected to mark a variable ready only once",
-        "DDP got a second gradient for the same parameter in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); otherwise a parameter is shared or used in two forward passes:"
+        "DDP got a second gradient for the same parameter in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); without gradient checkpointing, a parameter is probably shared or used in two forward passes:"
         " static_graph=True may help", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",
         "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
     row("exception", "keyerror: 'slurm_", r"KeyError: '(?P<what>SLURM_(?:PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|STEP_NODELIST|TASKS_PER_NODE|NTASKS_PER_NODE))'$",
-        "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, change the program's settings so that it finds its ranks in another way", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
+        "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, change the program's settings so that each process gets its rank in another way", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
     row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+:? (?:GLOBAL )?\S+)",
-        "torch.load could not read a file with weights_only=True, which is the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is not a checkpoint (118: a Git LFS pointer; 60: an HTML page); otherwise the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
-        "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50"),
+        "torch.load could not read a file with weights_only=True, which is the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is not a checkpoint (operand 118: a Git LFS pointer; 60: an HTML page); for any other error, the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
+        "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50",
+        after=r"WeightsUnpickler error: (?P<what>.{1,160}?)(?:\. |$)"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of ranks? [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
         "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
@@ -98,7 +100,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "Ray killed {n} of its workers because the node ran out of memory", _HOST, "https://github.com/jchengai/planTF/issues/28",
         "clusterrun submit … --mem SIZE", Strength.HINT),
     row("shared-memory", "call to shm_open failed", r"Call to shm_open failed ?: (?P<why>(?!File exists).+)",
-        "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\" means that another user has a segment with that name, or that the mode of /dev/shm is not 1777; \"No space\" means that /dev/shm is full",
+        "NCCL could not create a shared memory segment (/dev/shm): {why}", "\"Permission denied\" means that another user has a segment with the same name, or that the mode of /dev/shm is not 1777; \"No space\" means that /dev/shm is full",
         "https://github.com/NVIDIA/nccl/issues/312", "srun ls -ld /dev/shm"),
     row("shared-memory", "attaching to shared memory segment|creating shared memory segment|shared memory object|</torch_", r"(?P<what>[Ee]rror while (?:attaching to shared|creating shared memory segment.*error: (?!No space)).*|unable to (?:open|mmap)\b.*</?torch_.*(?:No such file|Permission denied|Cannot allocate).*)",
         "a shared memory segment could not be opened: {what}",
@@ -109,14 +111,14 @@ PYTHON: tuple[CauseRow, ...] = (
         "torch/lib/libshm/libshm.h, at::MapAllocator", "srun bash -c 'ulimit -n'"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
-        "the data-loading processes had already exited", "look for the first error before this line in the log: it shows the cause",
+        "the data-loading processes had already exited", "look for the first error before the line shown: that error is the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
     row("shared-memory", "bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error|Unexpected bus error encountered in worker",
         "a data-loading worker[ (process {pid})] was killed by a bus error; usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
-        "a data-loading worker (process {pid}) crashed: {how}", "native code in the dataset failed: set num_workers=0 to see the Python line",
+        "a data-loading worker (process {pid}) crashed: {how}", "native code in the dataset failed: set num_workers=0 to see the line of Python that called it",
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was ended by SIGTERM",
         "launchers and Slurm send SIGTERM to end a job: look for the rank that failed first, a scancel, a preemption or the time limit", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
@@ -142,14 +144,14 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/multiprocessing/api.py", "clusterrun logs JOB --errors", Strength.HINT)
       for signal, sentence, advice in _TORCHRUN_SIGNALS),
     row("crashed", "fatal python error", r"Fatal Python error: (?P<how>.*)", "the Python interpreter crashed: {how}",
-        "the crash was in native code: the stack after this line shows the Python line that called the native code", "Python 3.11 faulthandler",
+        "the crash was in native code: the stack after 'Fatal Python error' contains the Python line that called the native code", "Python 3.11 faulthandler",
         "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("usage", "local_rank|local-rank", r"error: (?P<what>unrecognized arguments: .*--local[-_]rank\b.*)", "the script does not accept the argument that its launcher adds: {what}",
         "torch.distributed.launch adds --local-rank (--local_rank before torch 2.0), and deepspeed adds --local_rank: start the script with torchrun or clusterrun and read LOCAL_RANK from the environment,"
         " or accept both spellings: add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", "torchrun: error: |accelerate launch: error: |accelerate <command> [<args>]: error: ", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
-        "{program} rejected its own options: {what}", "options before the script's name are the launcher's; the script's arguments come after its name, and inline code must be put into a file",
+        "{program} rejected its command line: {what}", "options before the script's name are the launcher's; the script's arguments come after its name, and inline code must be put into a file",
         "https://docs.pytorch.org/docs/stable/elastic/run.html", "torchrun --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),
@@ -175,7 +177,7 @@ BARE = row(
     "exception", "error: |exception: |error(|exception(|failure: |timeoutexpired: |assertionerror|notimplementederror|recursionerror",
     r"^(?:[\w.]+\.)?(?!ChildFailedError|CalledProcessError|CommandNotFoundError)"
     r"(?:(?:[A-Z]\w*(?:Error|Exception|Failure)|Exception|TimeoutExpired): .+|(?:AssertionError|NotImplementedError|RecursionError)$)",  # a log may hold them: these are names to search for
-    "{0}", "no traceback of this exception was found in the log; the lines around it may show where it was raised",
+    "{0}", "no traceback of this exception was found in the log; the log lines around the exception may show where it was raised",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.

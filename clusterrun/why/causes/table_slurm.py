@@ -9,13 +9,13 @@ from clusterrun.why.causes.model import CauseRow, Strength, row
 SLURM_C = "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/req.c"
 _MEMORY = "request more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what the job used), or use less: start fewer data-loading workers and avoid copies of the data"
 _MEMORY_COMMAND = "clusterrun submit … --mem SIZE"
-_ECHO = "this line shows how a task ended, not why"
+_ECHO = "the line shown says how a task ended, not why"
 _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted"
 
 SLURM: tuple[CauseRow, ...] = (
     row("time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
         "the job reached its time limit at {at}",
-        "request more time, or save a checkpoint before the limit and resume in another job (clusterrun's built-in tasks do both with --requeue)",
+        "request more time, or save a checkpoint before the limit and resume in another job (with --requeue, clusterrun's built-in tasks save and resume)",
         SLURM_C, "clusterrun submit … --time LONGER"),
     row("preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
         "the job was preempted at {at}: a higher-priority job took its nodes",
@@ -37,6 +37,9 @@ SLURM: tuple[CauseRow, ...] = (
         "the job was cancelled at {at}", "usually a user or a program ran scancel; Slurm accounting shows which user", SLURM_C, "sacct -j JOB -X -o JobID,State%30"),
     row("requeued", "due to job requeue", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO JOB REQUEUE", "Slurm requeued the job at {at}",
         "the job restarts under the same job id", SLURM_C, "clusterrun status JOB", Strength.ECHO),
+    row("host-memory", "enroot-mksquashovlfs", r"pyxis: .*\bKilled\b.*enroot-mksquashovlfs", "enroot-mksquashovlfs was killed while it converted the container image, usually because host memory ran out",
+        "request more memory, or convert the image once on a node with more memory (enroot import) and give the job the .sqsh file",
+        "https://github.com/NVIDIA/pyxis", "clusterrun submit … --mem MORE --container-image FILE.sqsh"),
     row("host-memory", "oom-kill|oom_kill", r"Detected (?P<number>\d+) oom[-_]kill event", "host memory ran out: Slurm reports {number} oom-kill event(s)",
         _MEMORY, "https://github.com/chrisknewman/tusas/issues/149", _MEMORY_COMMAND),
     row("host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
@@ -47,15 +50,15 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "out of memory: killed process|cgroup out of memory", r"(?:Memory cgroup o|O)ut of memory: Killed process (?P<pid>\d+) \((?P<what>[^)]*)\)",
         "host memory ran out: the kernel killed process {pid} ({what})", _MEMORY, "Linux mm/oom_kill.c", _MEMORY_COMMAND),
     row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
-        "https://github.com/chaos/slurm/issues/54 (harmless by itself: caches count too)", _MEMORY_COMMAND, Strength.HINT, common=True),
+        "https://github.com/chaos/slurm/issues/54 (harmless by itself: the page cache counts as used memory)", _MEMORY_COMMAND, Strength.HINT, common=True),
     row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task{s} {ranks} on {node} {was} killed (SIGKILL)",
-        "this line does not show what sent SIGKILL: a launcher sends it to the other ranks after one has failed (look for an earlier error), the kernel sends it if host memory ran out (the node's kernel log, dmesg, shows this), and users can send it",
-        "Slurm 22.05, seen on the lab", _MEMORY_COMMAND),
+        "the line shown does not say what sent SIGKILL: a launcher sends it to the other ranks after one has failed (look for an earlier error), the kernel sends it if host memory ran out (the node's kernel log, dmesg, shows this), and users can send it",
+        "Slurm 22.05, seen on the lab cluster", _MEMORY_COMMAND),
     row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
-        "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last lines of that rank may show where",
+        "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last log lines before the crash may show where",
         "https://github.com/hafs-community/HAFS/issues/101", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("task-ended", "terminated|exited with exit code", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>Terminated|Exited with exit code (?P<status>\d+))",
-        "task{s} {ranks} on {node}: {how}", _ECHO, "Slurm 22.05, seen on the lab", "", Strength.ECHO),
+        "task{s} {ranks} on {node}: {how}", _ECHO, "Slurm 22.05, seen on the lab cluster", "", Strength.ECHO),
     row("launch-failed", "cpu binding outside of job step allocation|unable to satisfy cpu bind request", r"CPU binding outside of job step allocation.*|Unable to satisfy cpu bind request",
         "srun could not bind the ranks to CPUs: {0}", "the CPU binding names CPUs that the step does not have, usually because an outer srun or salloc set it: unset SLURM_CPU_BIND and its variants, or use srun --cpu-bind=none",
         "https://github.com/llnl/ATS/issues/133", "env | grep CPU_BIND"),
@@ -74,7 +77,7 @@ SLURM: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
     # the limit on namespaces gives "No space left on device"
     row("launch-failed", "create user namespace", r"failed to create user namespace(?:: (?P<why>.*))?", "the container could not be started: the node did not create a user namespace[ ({why})]",
-        "enroot and rootless Apptainer need user namespaces: on this node the limit (sysctl user.max_user_namespaces) is 0 or reached, or the kernel forbids them; try another node, and send your administrators this error",
+        "enroot and rootless Apptainer need user namespaces: on this node the limit (sysctl user.max_user_namespaces) is 0 or has been reached, or the kernel forbids user namespaces; try another node, and send your administrators this error",
         "https://github.com/NVIDIA/pyxis/issues/93", "srun sysctl user.max_user_namespaces"),
     row("launch-failed", "pyxis: ", r"(?:slurmstepd(?:\S*:| +\S+:)|^) ?error: pyxis: (?:\[ERROR\] | {2,}(?:\[ERROR\] )?)(?P<why>(?!\[(?:INFO|WARN)\]|/etc/profile\.d/|\S+: line \d+: \[: )\S.*)", "the container could not be started: {why}",
         "enroot or one of its hooks failed: check the image's name or file, and that the mounted folders exist on the node; then try another node, or show your administrators this error",
@@ -82,7 +85,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"
         r"(?P<what>.*)",
-        "a request to Slurm failed: {what}", "often the step requests more tasks, memory or GPUs than the job has or a limit allows, or two options or SLURM_ variables conflict",
+        "a request to Slurm failed: {what}", "often the step requests more tasks, memory or GPUs than the job has or a limit allows; two options or SLURM_ variables that conflict can also cause this error",
         "Slurm 22.05 src/srun/libsrun", "scontrol show job JOB"),
     row("launch-failed", "specified plugin name for mpi|cannot find mpi plugin|invalid mpi type", r"srun: error: (?P<what>Couldn't find the specified plugin name for mpi/\w+|cannot find mpi plugin.*|Invalid MPI type.*)",
         "srun could not start MPI: {what}", "this Slurm does not support that MPI type: use a type that srun --mpi=list shows, or --mpi=none (torch does not need MPI)", "https://slurm.schedmd.com/mpi_guide.html", "srun --mpi=list"),
@@ -97,6 +100,6 @@ SLURM: tuple[CauseRow, ...] = (
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
         "Slurm reports: {what}", "look up the message, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT),
     row("command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+|\w+=.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
-        "{what} cannot be run on the node: {why}", "use a path that exists on the compute nodes (on a shared file system), and check that the job uses the right Python environment; a NAME=value belongs before srun, or after `env`",
+        "{what} cannot be run on the node: {why}", "use a path that exists on the compute nodes (on a shared file system), and check that the job uses the right Python environment; put a NAME=value assignment before srun, or after `env`",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH"),
 )  # fmt: skip

@@ -89,6 +89,8 @@ class Raised:
     _prefix: re.Pattern[str] | None = None  # before each of its lines
     _frames: list[tuple[str, str]] = field(default_factory=list)
     _indent: int = 0  # of all its lines, as in the output of a launcher
+    _width: int = 0  # of rich's box around it, at which the message is wrapped
+    _room: int = 0  # columns left after the last line of a wrapped message
     _source: str = ""  # of the innermost frame
     _before: Raised | None = None  # the one that it is chained to
     _remote: bool = False  # quoted from a worker process
@@ -192,6 +194,11 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
         return
     last.continues = last.continues and _ANOTHER.match(text) is None
     last.end = index if last.continues else last.end
+    if last.continues and last._width:
+        if len(text.split(maxsplit=1)[0]) >= last._room:  # the first word had no room on the line before
+            last.message, last._room = f"{last.message} {text.strip()}", last._width - len(text.rstrip())
+        else:
+            last._width = 0
     if last.continues and text.startswith("- ") and index - last.index <= _LISTED:
         last.message, last.message_follows = f"{last.message} {text.strip()}", False
     if last.message_follows and last.continues and text.strip("*-= \t"):
@@ -244,6 +251,7 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         raised.online = raised.online or is_web_library(raised._frames[-1][0])
         return False
     if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
+        raised._width = len(text.rstrip()) if text.lstrip().startswith("╰─") else raised._width
         boxed = _BOXED_SOURCE.match(text[:500])
         raised._source = boxed["source"].strip() if boxed else raised._source or text.strip()
         return False
@@ -252,6 +260,7 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
         return False  # a line of another process, or the end of a line that a terminal wrapped
     raised.name, raised.message = match["name"], (match["message"] or "").strip()
     _undouble(raised)
+    raised._room = max(0, raised._width - len(text.rstrip()))
     raised.message_follows = text.rstrip().endswith(":")
     caught_by = raised._frames[0][0]
     raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")

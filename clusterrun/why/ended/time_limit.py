@@ -16,7 +16,8 @@ from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import submitted_option
 
 _SAVE = (
-    "save a checkpoint before the limit and resume in another job (clusterrun's built-in tasks do both with --requeue)"
+    "save a checkpoint before the limit and resume in another job (with --requeue, clusterrun's built-in tasks save"
+    " and resume)"
 )
 
 

@@ -22,7 +22,7 @@ _DEMANDS: dict[str, tuple[str, Callable[[Outcome], bool] | None]] = {
     "afterany": ("to end", lambda outcome: True),
     "afterok": ("to succeed", lambda outcome: outcome is Outcome.DONE),
     "afternotok": ("to fail", lambda outcome: outcome is not Outcome.DONE),
-    "aftercorr": ("to succeed (array task N waits for task N)", lambda outcome: outcome is Outcome.DONE),
+    "aftercorr": ("to succeed (array task N waits for task N of that job)", lambda outcome: outcome is Outcome.DONE),
     "afterburstbuffer": ("to end and for its data to be copied out of the burst buffer", lambda outcome: True),
 }
 
@@ -69,7 +69,7 @@ def _describe_condition(
 ) -> tuple[str, bool]:
     """Return the condition with the state of its job, and whether it can never be satisfied."""
     if one.type == "singleton":
-        return "singleton waits until all earlier jobs of the user with the same name have ended", False
+        return "singleton waits until all the user's earlier jobs with the same name have ended", False
     wants, may = _DEMANDS.get(one.type, ("", None))
     name = f"{one.type}:{one.job}"
     demand = f"{name} waits for job {one.job} {wants}" if wants else name

@@ -46,7 +46,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
     change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
-    wait = "wait until the jobs that use this limit end"
+    wait = "wait for the jobs that count toward this limit to end"
     first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator"}.get(starts, change)
     return Finding(here, (f"{first}, or move the job:", *commands) if commands else (first,))
 

@@ -38,7 +38,9 @@ def free_room(facts: PendingFacts) -> Finding:
     enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {_has(fitting)} room for the job now"
     names = f" ({fold(fitting)})" if fitting else ""
     room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
-    if len(fitting) >= need and (facts.reason is None or facts.reason.starts is Starts.ALONE):
+    # with Constraints, these nodes lack what --extra requests
+    open_now = facts.reason is None or (facts.reason.starts is Starts.ALONE and facts.reason.word != "Constraints")
+    if len(fitting) >= need and open_now:
         room_now.append(
             "these nodes may be reserved for jobs ahead of this one, or Slurm may not have considered this job yet"
         )

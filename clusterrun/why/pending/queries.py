@@ -213,9 +213,9 @@ def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> l
     if not gone:
         return []
     if not scheduler.facts.accounting:
-        queries.unseen.append("how jobs that left the queue ended (this cluster has no accounting)")
+        queries.unseen.append("the end states of jobs that are no longer in the queue (this cluster has no accounting)")
         return None
     answer = scheduler.account(gone, int(facts.now) - 30 * 86_400)
     if not answer.complete:
-        queries.unseen.append(f"how jobs that left the queue ended ({answer.note})")
+        queries.unseen.append(f"the end states of jobs that are no longer in the queue ({answer.note})")
     return list(answer.jobs)

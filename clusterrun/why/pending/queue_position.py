@@ -122,8 +122,10 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
     if not command:
         return Finding()
-    why = f"the job then ends before the expected start of job {min(starts)[1]}; you cannot raise the limit again"
-    first = "wait; or, if the job needs less time, shorten the time limit so that it can start before the jobs ahead:"
+    why = f"the job then ends before the expected start of job {min(starts)[1]}; you cannot raise the time limit again"
+    first = (
+        "wait; or, if the job needs less time, shorten its time limit so that the job can start before the jobs ahead:"
+    )
     return Finding(do=(first, f"{command}: {why}"))
 
 
@@ -218,5 +220,5 @@ def license_use(facts: PendingFacts) -> Finding:
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
         by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
         in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
-        here.append(f"the job requests {count} of license {name}; {in_use}")
+        here.append(f"the job requests {count} of the {name} licenses; {in_use}")
     return Finding(tuple(here), unseen=tuple(unseen))

@@ -59,7 +59,7 @@ def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]])
     while done < count and time.monotonic() < end:
         time.sleep(0.01)
         done = store.add(f"{name}/done", 0)
-    return error or ("the other node cannot connect to this node" if store.add(f"{name}/bad", 0) else "")
+    return error or ("the nodes can connect in only one direction" if store.add(f"{name}/bad", 0) else "")
 
 
 def choose_gloo_interface(hosts: list[str]) -> None:

@@ -119,8 +119,8 @@ def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: 
             raise WorkerError(f"nothing to learn: target {target!r} has {has} in the training rows")
         if most > MOST_CLASSES:
             raise WorkerError(
-                f"target {target!r} has {most:,} classes in {len(examples):,} rows (at most {MOST_CLASSES:,}): is the"
-                " target an identifier or a number?",
+                f"target {target!r} has {most:,} classes in {len(examples):,} rows, more than the limit of"
+                f" {MOST_CLASSES:,}: is the target an identifier or a number?",
                 status=2,
             )
         for part, classes in enumerate(mine, 1):

@@ -100,7 +100,7 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
         return None
     said = done.stdout if done.stdout.strip() else done.stderr
     text = " ".join(scrub(said, environ).split())[:LONGEST]
-    return text or f"the {arguments[0]} request exited with status {done.returncode}"
+    return text or f"the {arguments[0]} request failed with exit status {done.returncode}"
 
 
 def _main(action: str, repo: str, folder: str = "") -> int:

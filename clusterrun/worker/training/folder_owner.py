@@ -58,7 +58,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
     if owner is not None and others and _may_be_active(owner):
         raise WorkerError(
             f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until that run ends, or set another"
-            f" checkpoint_dir (resume={folder} only reads checkpoints)",
+            f" checkpoint_dir (you can still set resume={folder}, which only reads checkpoints)",
             status=2,
         )
     atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)

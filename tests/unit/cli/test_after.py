@@ -186,7 +186,7 @@ def test_the_states_of_a_chain_are_printed_at_its_end(
 def test_a_dry_run_of_a_chain_writes_nothing(desk: Desk, files: list[SubmitArgs]) -> None:
     before = desk.files().keys()
     said = desk.type("submit", "a.toml", "b.toml", "--chain", "--dry-run", "--no-check")
-    assert said.status == 0 and "would submit 2 jobs, each after the one before" in said.err
+    assert said.status == 0 and "would submit 2 jobs, each to start when the one before has succeeded" in said.err
     assert desk.files().keys() == before and desk.slurm.count("sbatch") == 0
 
 

@@ -90,7 +90,7 @@ def test_code_into_which_a_run_has_written_is_kept_and_named(desk: Desk) -> None
     write_files(tree / "files", {"out/model.bin": "weights"})
     os.utime(tree, (LONG_AGO, LONG_AGO))
     said = clean(desk)
-    assert f"keeping the saved code {tree.name}: a run has written {tree}/files/out/model.bin\n" in said.err
+    assert f"keeping the saved code {tree.name}: a run has written to the file {tree}/files/out/model.bin\n" in said.err
     (tree / "files/out/model.bin").unlink()
     clean(desk)
     assert not tree.exists(), "Python's caches do not count"

@@ -134,7 +134,7 @@ def test_a_newline_is_refused_in_the_scripts_arguments(desk: Desk) -> None:
         ("-n4", "--tasks-per-node"), ("--ntasks-per-node=4", "--tasks-per-node"), ("--gpus=4", "--gpus-per-node"),
         ("-G4", "--gpus-per-node"), ("-D/tmp", "cd to that folder"), ("--export=NONE", "--env"),
         ("--export-file=x", "--env"), ("--no-requeue", "--no-requeue"), ("--requeue", "--requeue"),
-        ("--open-mode=truncate", "appended"), ("--parsable", "reads the job id"), ("--clusters=b", "SLURM_CLUSTERS"),
+        ("--open-mode=truncate", "appends"), ("--parsable", "reads the job id"), ("--clusters=b", "SLURM_CLUSTERS"),
         ("-Mb", "SLURM_CLUSTERS"), ("--help", "man sbatch"), ("-V", "sbatch --version"),
         ("value", "--sbatch-arg=--switches=1"), ("-", "--sbatch-arg=--switches=1"), ("", "--sbatch-arg=--switches=1"),
         ("--", "--sbatch-arg=--switches=1"),

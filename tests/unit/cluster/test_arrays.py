@@ -96,7 +96,7 @@ def test_a_sweep_of_a_job_file_uses_its_table(desk: Desk) -> None:
         ({"grid": {"x": 0.1}}, "grid: x has no values"),
         ({"rows": []}, "rows: expected parameter sets"),
         ({"rows": "abc"}, "rows: expected parameter sets"),
-        ({"rows": [{"x": 1}, {"x": 2, "z": 2}]}, "different names"),
+        ({"rows": [{"x": 1}, {"x": 2, "z": 2}]}, "different parameter names"),
         ({"grid": {"x": [1, 2]}, "max_running": 0}, "max_running: expected a whole number"),
         ({"grid": {"x": [1, 2]}, "max_running": "3"}, "max_running: expected a whole number"),
     ],

@@ -50,7 +50,8 @@ def test_run_as_requested_is_ok_in_all(run: RunRecord) -> None:
     assert statuses(run, OK) == ["processes", "process group", "nodes", "devices", "backend", "precision", "samples",
                                  "steps per epoch", "versions"]  # fmt: skip
     texts = {one.check: one.text for one in check_run(run)}
-    assert texts["steps per epoch"] == "3688 expected = 29500 samples / (4 x 2 ranks x 1), 3688 counted"
+    formula = "expected = 29500 samples / (micro batch 4 x 2 ranks x 1 accumulation step)"
+    assert texts["steps per epoch"] == f"3688 expected, 3688 counted; {formula}"
     assert texts["samples"] == "16000 in the first 2000 steps, each on exactly one rank"
 
 

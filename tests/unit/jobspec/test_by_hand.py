@@ -29,7 +29,7 @@ def lines(work: Work, **options: Any) -> list[str]:
 def test_one_line_per_node_with_one_address() -> None:
     found = lines(Script("/p/train.py", ("--lr", "1 e")), nodes=2, gpus_per_node=4, env={"A": "b c"}, setup=["load x"])
     assert found == [
-        "# on every node; node 0 must be reachable at this address",
+        "# on every node; set MASTER_ADDR to an address where all nodes can reach node 0",
         "export MASTER_ADDR=ADDRESS_OF_NODE_0",
         "cd '/my work'",
         "export A='b c'",
@@ -66,7 +66,7 @@ def test_port_and_restarts_are_those_of_the_job() -> None:
 def test_what_torchrun_cannot_start_is_refused() -> None:
     with pytest.raises(RequestError, match=r"does not replace \{rank\}") as caught:
         lines(Script("/t.py", ("--out", "x{rank}")), gpus_per_node=2)
-    assert caught.value.hint == "read RANK from the environment in the script"
+    assert caught.value.hint == "in the script, read RANK from the environment"
     with pytest.raises(RequestError, match="does not support --launcher deepspeed"):
         lines(Script("/t.py"), gpus_per_node=2, launcher="deepspeed")
 

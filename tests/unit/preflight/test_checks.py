@@ -8,7 +8,7 @@ from clusterrun.preflight import checks
 from tests.command_desk import Desk
 
 JOB = ("--nodes", "2", "--gpus-per-node", "4", "--time", "12:00:00", "--", "train.py")
-OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects to start now on node[1-2]\n"
+OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start now on node[1-2]\n"
 
 
 @pytest.fixture(autouse=True)

@@ -168,7 +168,7 @@ def test_a_refusal_names_what_there_is() -> None:
 
 def test_the_cost_and_the_start_in_one_line() -> None:
     line = cost_line(SEEN, spec(nodes=2, time=12 * 3600), Start(1, "n[1-2]", "gpu"))
-    assert line == "2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects to start now on n[1-2]"
+    assert line == "2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start now on n[1-2]"
     assert cost_line(SEEN, spec(), None) == "1 node x 4 GPUs x 4 h = 16 GPU-hours", "the partition's default"
     assert cost_line(None, spec(), None) == "1 node x 4 GPUs"
     assert cost_line(SEEN, spec(gpus=0, time=1800), None) == "1 node x 4 CPUs x 30 min = 2 CPU-hours"

@@ -58,7 +58,7 @@ def test_same_loss_and_speed_up(tmp_path: Path) -> None:
 def test_another_loss_is_named_with_both_values(tmp_path: Path) -> None:
     states = [rung(tmp_path, n, n, rows(loss, 1), micro_batch_size=4 // n) for n, loss in ((1, 6.0), (2, 6.5))]
     assert (
-        "DIFFERENT loss at step 20: 6.5000 on 2 ranks, 6.0000 on 1, with the same global batch"
+        "DIFFERENT loss at step 20 with the same global batch: 6.5000 on 2 ranks, 6.0000 on 1"
         in report(*states).lines()
     )
 

@@ -91,7 +91,7 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
     assert became(load(project, line)) == f"clusterrun submit {expected}"
 
 
-ON_NODES = "   (on several nodes, the script needs $NODE_RANK, $MASTER_ADDR and $MASTER_PORT: docs/launchers.md)"
+ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR and $MASTER_PORT: see docs/launchers.md)"
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_names_in_braces_are_filled_and_doubled_braces_stay() -> None:
     assert names_in(["{lr}", "{{seed}}", "{x}"]) == {"lr", "x"}
     with pytest.raises(RequestError, match="no parameter is named ls: --lr=") as error:
         fill("--lr={ls}", values)
-    assert error.value.hint == "known: {lr}, {seed}; to pass the braces, write {{ls}}"
+    assert error.value.hint == "known: {lr}, {seed}; for literal braces, write {{ls}}"
 
 
 @given(st.text())

@@ -223,7 +223,7 @@ def test_no_fp16_is_the_precision_of_the_task_and_a_typed_one_wins_over_the_job_
 def test_fp16_is_refused_for_a_script_and_beside_a_typed_precision(project: Path) -> None:
     with pytest.raises(RequestError, match="--fp16 is only for built-in tasks"):
         read(project, "train.py", fp16=True)
-    with pytest.raises(RequestError, match="--fp16 and --set precision conflict"):
+    with pytest.raises(RequestError, match="--fp16 conflicts with --set precision"):
         read(project, fp16=True, set={"precision": "bf16"})
 
 

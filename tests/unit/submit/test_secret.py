@@ -36,7 +36,8 @@ def test_a_job_file_names_its_secrets(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("options", "text"), [
-    (["--secret", "MY_TOKEN=abc"], "'MY_TOKEN' is not a variable name"),
+    (["--secret", "MY_TOKEN=abc"], "'MY_TOKEN' must be given without a value"),
+    (["--secret", "MY-TOKEN"], "'MY-TOKEN' is not a variable name"),
     (["--secret", "RANK"], "RANK is set by clusterrun or bash"),
     (["--secret", "NAME", "--env", "NAME=a"], "--secret and --env both set NAME"),
 ])  # fmt: skip

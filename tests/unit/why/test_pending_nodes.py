@@ -105,7 +105,15 @@ def test_what_a_constraint_matches(wanted: str, found: list[str] | None) -> None
 def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
     late = "Slurm may not have considered this job yet"
     assert any(late in line for line in nodes.free_room(facts(node(1), node(2))).here)
-    assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason="BadConstraints")).here)
+    for word in ("BadConstraints", "Constraints"):
+        assert not any(late in line for line in nodes.free_room(facts(node(1), node(2), reason=word)).here)
+
+
+def test_a_job_whose_constraints_no_node_satisfies_now_is_not_held_and_starts_by_itself() -> None:
+    found = pending.explain_facts(facts(node(1), reason="Constraints"), status("7", "Constraints"))
+    assert dict(found.facts())["means"] == (
+        "Too few nodes currently satisfy the job's constraints (--extra). The job starts by itself.",
+    )
 
 
 def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> None:

@@ -147,7 +147,7 @@ def test_accounting_is_asked_about_jobs_that_have_left_the_queue() -> None:
 def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
     controller = Controller(also={"squeue": ""})
     found = pending.explain(slurm(controller, accounting=False), RunState(None, status("18")), NOW)
-    assert found.unseen == ("how jobs that left the queue ended (this cluster has no accounting)",)
+    assert found.unseen == ("the end states of jobs that are no longer in the queue (this cluster has no accounting)",)
     assert "Slurm reports that this condition has failed" in found.here[0]
 
 

@@ -163,7 +163,7 @@ def test_licenses_who_uses_them() -> None:
              Queued(id="3", raw=3, state="RUNNING", partitions=("gpu",), licenses=(("matlab", 1),))]  # fmt: skip
     licenses = [{"LicenseName": "matlab", "Total": "2", "Used": "1"}]
     found = queue_position.license_use(facts("7", reason=find_reason("Licenses"), queue=queue, licenses=licenses))
-    assert found.here == ("the job requests 2 of license matlab; 1 of 2 in use, by job 3",)
+    assert found.here == ("the job requests 2 of the matlab licenses; 1 of 2 in use, by job 3",)
     assert queue_position.license_use(facts("7", queue=queue, licenses=[])).unseen == ("license matlab",)
 
 
@@ -192,7 +192,7 @@ def test_a_dependency_that_can_never_be_met() -> None:
         ("afterok:99(failed)", True, "Slurm reports that this condition has failed"),
         ("afterok:17(unfulfilled)?afterok:3(unfulfilled)", False, "one of these"),
         ("afterok:17(unfulfilled),afterok:3(unfulfilled)", True, "all of these"),
-        ("singleton(unfulfilled)", False, "all earlier jobs of the user with the same name"),
+        ("singleton(unfulfilled)", False, "all the user's earlier jobs with the same name"),
         ("afterok:11_*(unfulfilled)", False, "unfinished tasks"),
         ("aftersomething:3(unfulfilled)", False, "aftersomething:3; that job is RUNNING"),
     ],

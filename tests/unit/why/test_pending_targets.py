@@ -60,7 +60,7 @@ def test_where_no_other_takes_it_no_move_is_offered() -> None:
     held = LimitScope(kind="qos user", qos="tight", user=waits("").uid, values={"MaxJobsPU": "1(1)"})
     blocking = [qos(name, MaxWallPJ="5") for name in ("normal", "next")]
     found = limits.limit_evidence(waits("QOSMaxJobsPerUserLimit", qos("tight"), held, *blocking))
-    assert found.do == ("wait until the jobs that use this limit end",)
+    assert found.do == ("wait for the jobs that count toward this limit to end",)
     assert found.here[-1] == "ruled out: QOS normal allows 5:00 (MaxWall); QOS next allows 5:00 (MaxWall)"
 
 
@@ -69,7 +69,7 @@ def test_an_account_that_would_stop_the_job_too() -> None:
     known = waits("AssocGrpCpuLimit", full, small)
     found = limits.limit_evidence(known)
     assert found.here[0] == "account physics allows 8 cpu (GrpTRES); 8 cpu in use", "of the other only the wall is told"
-    assert found.do == ("wait until the jobs that use this limit end",)
+    assert found.do == ("wait for the jobs that count toward this limit to end",)
     assert "account chem allows 4 cpu (GrpTRES)" in found.here[-1]
     over = replace(known, holders=[full, small, qos("tight", GrpTRES="cpu=64(0)")])
     assert "scontrol update JobId=21 Account=chem" in limits.limit_evidence(over).do, "the QOS goes before the account"

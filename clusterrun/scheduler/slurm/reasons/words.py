@@ -8,7 +8,7 @@ from clusterrun.scheduler.slurm.reasons.reason import OLD_SOURCE, PAGE, SOURCE, 
 
 _MAN = "Slurm 22.05 to 26.05, squeue(1), JOB REASON CODES"
 _SHOW = "see why with `scontrol show job {job}`"
-_AGAIN = "`clusterrun cancel {job}`, then submit again"
+_AGAIN = "run `clusterrun cancel {job}`, then submit again"
 _FREE = "see what is free with `clusterrun free`"
 _WHY = "`clusterrun why {job}` looks for the cause in the job's log"
 _LIMITS = "see the limits with `scontrol show assoc_mgr flags=qos,assoc users=$USER`"
@@ -44,7 +44,7 @@ ROWS: tuple[Reason, ...] = (
          "wait for other jobs on those nodes to end", f"Slurm 24.05 to 26.05, {SOURCE}"),
     _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (GPU memory shared between nodes) are in use.",
          "wait until a job that uses a channel ends", f"Slurm 25.11 to 26.05, {SOURCE}"),
-    _row("MaxPoweredUpNodes", ALONE, "The cluster has powered up as many nodes as it allows at a time.",
+    _row("MaxPoweredUpNodes", ALONE, "The cluster has reached its limit on powered-up nodes.",
          "wait for other nodes to be powered down", f"Slurm 24.05 to 26.05, {SOURCE}"),
     _row("Licenses", ALONE, "Not enough of the requested licenses are free.",
          "wait; see how many are in use with `scontrol show licenses`"),
@@ -86,8 +86,9 @@ ROWS: tuple[Reason, ...] = (
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
          "compare the request with `sinfo -o '%P %D %c %m %G %f'`; change the request with "
          f"`scontrol update JobId={{job}} …`, or {_AGAIN}"),
-    _row("Constraints", YOU, "No node currently has everything that the job requests.",
-         "compare the request with `sinfo -o '%P %D %c %m %G %f'`; the job starts once a node has everything"),
+    _row("Constraints", ALONE, "Too few nodes currently satisfy the job's constraints (--extra).",
+         "compare Extra in `scontrol show job {job}` with Extra in `scontrol show node`; "
+         "the job starts once enough nodes match"),
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until the nodes are back, or request other nodes or less time; "
          "`sinfo -R` shows why nodes are unavailable"),
@@ -176,7 +177,8 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"launch failed requeued held",
          _row("JobHeldUser", YOU,
               "The job could not be started on its node (a prolog may have failed), so the job is held.",
-              "`scontrol release {job}`; if it happens again, ask the administrators: slurmd's log shows the cause",
+              "run `scontrol release {job}`; if the job is held again, ask the administrators: "
+              "slurmd's log shows the cause",
               "Slurm 22.05 to 26.05, src/slurmctld/job_mgr.c")),
         (r"job requeued in (held|special exit) state",
          _row("JobHeldUser", YOU, "The job was requeued and held (`scontrol requeuehold`).",
