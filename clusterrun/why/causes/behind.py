@@ -25,6 +25,7 @@ _ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 #: what is behind a kind of finding, even if its line comes later
 BEHIND: dict[str, Callable[[LogFinding], bool]] = {
+    "usage": lambda f: f.kind == "usage" and "command not found" in f.line.text,
     "disk-full": lambda f: f.kind == "shared-memory",
     "shared-memory": lambda f: f.kind == "too-many-files",
     "cuda-error": lambda f: f.kind == "gpu-fault" and f.values.get("xid") not in _XID_OF_PROGRAMS,

@@ -86,9 +86,9 @@ def with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts)
     if len(silent) == 1:
         return replace(best, rank=silent[0])
     if best.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
-        raised = next((f for f in findings if f.kind == best.kind and f.rank is not None), None)
+        raised = next((f for f in findings if f.kind == best.kind and (f.rank is not None or f.place)), None)
         if raised is not None:
-            return replace(best, rank=raised.rank)
+            return replace(best, rank=raised.rank, place=best.place or raised.place)
     ended = (f for f in findings if f.index > best.index and f.kind in ("crashed", "task-ended") and f.ranks)
     task = next((f for f in ended if f.kind == "crashed" or f.values.get("status")), None)
     if task is None or task.kind == "crashed" or len(task.ranks) != 1 or best.node not in ("", task.node):

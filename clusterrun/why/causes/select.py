@@ -144,6 +144,9 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     if kind == "cancelled" and facts.cancelled_by:
         sentence += f" by {facts.cancelled_by}"
         cause = replace(cause, advice="", command="clusterrun submit …")
+    if kind == "cancelled" and mark is not None and (ended := _ended_before(mark, by_file)):
+        sentence += f"; before that, {ended.sentence}"
+        cause = replace(cause, evidence=(*cause.evidence, *evidence_lines(ended)))
     if kind in ("time-limit", "cancelled") and facts.behind:
         rank = min(facts.behind)
         sentence += f"; before that, the job hung waiting for {format_ranks([rank], facts)} ({facts.behind[rank]})"
@@ -153,6 +156,13 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         sentence += f"; before that, {turned.sentence}"
         cause = replace(cause, evidence=(*cause.evidence, *evidence_lines(turned)))
     return replace(cause, sentence=sentence)
+
+
+def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
+    """Return the first task that srun reports as ended with a status before the job was cancelled."""
+    here = next((found for found in by_file if mark in found), ())
+    ended = (f for f in here if f.kind == "task-ended" and f.values.get("status") and f.line.text.startswith("srun: "))
+    return next((f for f in ended if f.index < mark.index), None)
 
 
 _UNMARKED = {

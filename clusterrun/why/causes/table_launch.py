@@ -78,6 +78,8 @@ LAUNCH: tuple[CauseRow, ...] = (
         r"|^zsh: no such file or directory: (?P<what_too>\S+)",
         "the shell could not find {what}[ ({why})]", "check that the path, and the interpreter in a script's #! line, exist on the compute nodes; if you moved a Python environment, recreate it",
         "https://github.com/darshan315/flow_past_cylinder_by_DRL/issues/38", "srun ls -ld[ {what}]", Strength.HINT, common=True),
+    row("usage", ": command not found", r"(?:^|: )(?P<what>--?\w[\w-]*): command not found", "the shell ran the option {what} as a command",
+        "the line before the option does not end with a backslash (\\), or a space or comment follows the backslash", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("command-missing", "command not found|: not found", r"(?P<what>[^\s:]+): command not found"
         r"|^[^:]+: (?:line )?\d+: (?:exec: )?(?P<what_too>[^\s:]+): not found$|\[ERROR\] Command not found: (?P<what_old>\S+)", "command not found on the node: {what}",
         "load the module that provides the command, or use the full path of the command", "bash 5.2", "clusterrun submit … --setup 'module load NAME'", Strength.HINT, common=True),

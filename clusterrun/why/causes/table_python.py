@@ -54,7 +54,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
-    row("import-error", "importerror: ", r"ImportError: (?P<what>.+)", "an import failed: {what}",
+    row("import-error", "importerror: ", r"ImportError: (?P<what>.+?)(?:Traceback \(most recent|$)", "an import failed: {what}",
         "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the package needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",

@@ -35,6 +35,7 @@ _CHAINED = (
 _HANDED_ON = re.compile(r"-- Process \d+ terminated with the following error:|(?:-- Tracebacks .*)?be ignored --$")
 #: the line before a traceback that does not end the program
 _HARMLESS = ("Exception ignored ", "Error in atexit", "--- Logging error ---", "Error in sys.excepthook")
+_EXIT_BARRIER = "Error waiting on exit barrier"  # torchrun's, whose ranks have ended
 #: the line before a traceback after which the program continues: of a thread, of an asyncio task
 _ASIDE = ("Exception in thread ", "future: <Task ", "handle: <", "Task exception was never retrieved")
 #: what programs catch in order to do something else: an error of that is not a consequence
@@ -206,7 +207,7 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
-    raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS))
+    raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS) or _EXIT_BARRIER in before)
     raised.threaded = before.strip().startswith(_ASIDE)
     raised._remote = before.strip() in ('"""', "'''")
     if last is not None:
@@ -298,7 +299,7 @@ def _follows(raised: Raised, first: Raised) -> bool:
     if first._remote and raised.text == first.text:
         return True
     again = raised._frames[-1] == first._frames[-1]
-    if not raised.handled or again or raised.online or _is_expected(first):
+    if not raised.handled or again or first.noticed or raised.online or _is_expected(first):
         return False
     of_raise = raised._source.startswith("raise") or raised._source.count(")") > raised._source.count("(")
     # who caught the first one and raises another translates it; a package that was called meanwhile does not
