@@ -43,7 +43,7 @@ _NCCL_FAILED = re.compile(
 )
 #: an error that no row knows, before a crash; launchers report the crash itself
 _UNEXPLAINED = re.compile(
-    r"(?i)^(?!srun:|.*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$|End of error message))"
+    r"(?i)^(?!srun:|(?!OpenBLAS ).*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$|End of error message))"
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
 #: what a program prints before it ends all ranks with MPI_Abort

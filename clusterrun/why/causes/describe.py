@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.hang import AbsentRanks, all_waited, find_absent_ranks, spared_ranks, waiting_calls
-from clusterrun.why.causes.match import fill_template
+from clusterrun.why.causes.match import fill_template, name_ranks
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_peers import NO_TRAFFIC
 from clusterrun.why.causes.table_python import EXCEPTION
@@ -153,7 +153,9 @@ def evidence_lines(finding: LogFinding | None) -> tuple[Line, ...]:
 
 
 def format_ranks(ranks: Sequence[int], facts: EndFacts) -> str:
-    """Return ``rank 0 on n1, rank 3 on n2``, at most four."""
+    """Return ``rank 0 on n1, rank 3 on n2``, at most four; of more ranks on unknown nodes all, as ``ranks 0-7``."""
+    if len(ranks) > 4 and not any(rank in facts.nodes for rank in ranks):
+        return name_ranks(ranks)
     named = [f"rank {rank} on {node}" if (node := facts.nodes.get(rank)) else f"rank {rank}" for rank in ranks[:4]]
     return ", ".join(named) + (" …" if len(ranks) > 4 else "")
 

@@ -262,10 +262,10 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
-    values = {"status": str(code)} if code > 0 else {"spared": _name_ranks(summary.spared)}
+    values = {"status": str(code)} if code > 0 else {"spared": name_ranks(summary.spared)}
     finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
     ranks = summary.alike if code < 0 else () if rank is None else (rank,)
-    who = _name_ranks(ranks) or "a rank"
+    who = name_ranks(ranks) or "a rank"
     who += f" on {summary.host}" if summary.host and ranks else ""
     how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
     sentence = (
@@ -274,7 +274,8 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     return replace(finding, ranks=ranks, node=summary.host, sentence=sentence)
 
 
-def _name_ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return ``rank 3`` or ``ranks 0-3, 8``, empty for none."""
     return f"rank{'s' * (len(ranks) > 1)} {format_tasks(ranks).replace(',', ', ')}" if ranks else ""
 
 

@@ -112,7 +112,7 @@ class CauseRow:
         return self.kind in ("slurm-error", "worker", "task-ended") or self.sentence == "{0}"
 
     def __post_init__(self) -> None:
-        assert self.needles and all(needle == needle.lower() for needle in self.needles)
+        assert self.needles and all(needle and needle == needle.lower() for needle in self.needles)
 
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",

@@ -134,7 +134,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the container could not be started: {what}", "the image, a mount or the node's GPU driver failed: the message says which; \"permission denied\" or \"no such device\" for a path means that the container runtime"
         " cannot use the file system of its data folder (ask your administrators for a data folder on the node's local disk)",
         "https://github.com/NVIDIA/nvidia-container-toolkit", "clusterrun logs JOB --stream err -n 30"),
-    row("launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
+    row("launch-failed", "fatal:   |container creation failed: ", r"^\s*FATAL:   (?P<what>\S.*)|^\s*(?:FATAL: +)?(?P<what_too>container creation failed: .*)", "the container could not be started: {what}",
         "Apptainer (Singularity) failed: check the image path, the mounts and the node; try the same command on a compute node (srun --pty)",
         "https://github.com/wheaton5/souporcell/issues/201", "clusterrun logs JOB --stream err -n 30"),
     row("launch-failed", "permission denied (|host key verification failed|ssh exited with exit code 255|ssh: connect to host",

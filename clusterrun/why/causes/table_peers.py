@@ -51,7 +51,7 @@ PEER_LOST = row(
 )  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "watchdog caught collective operation timeout",
-        r"\[Rank (?P<reporter>\d+)\] Watchdog caught collective operation timeout:(?: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+        r"(?:\[Rank (?P<reporter>\d+)\] )?Watchdog caught collective operation timeout:(?: WorkNCCL\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
         r".*?Timeout\(ms\)=(?P<ms>\d+))?",
         "a collective[ ({op})] timed out[ after {limit}]", _HANG, "https://github.com/pytorch/pytorch/issues/118369", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "ms for recv operation to complete|ms for send operation to complete",
@@ -72,6 +72,9 @@ PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "wait timeout after|socket timeout|timeout waiting for key",
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "a rank timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
+    row("nccl-error", "ccl_error", r"\|CCL_ERROR\| (?P<what>.{1,200})", "oneCCL failed: {what}",
+        "oneCCL is the backend of torch for Intel GPUs and CPUs (ccl): set CCL_LOG_LEVEL=info for the lines before the error; if a worker thread could not be started, CCL_WORKER_AFFINITY names CPUs that the job does not have",
+        "https://github.com/uxlfoundation/oneCCL", "clusterrun submit … --env CCL_LOG_LEVEL=info"),
     row("collective-timeout", "stack trace of the failed collective", r"\] Stack trace of the failed collective: ", "a collective timed out", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp", _HANG_COMMAND, Strength.HANG),
     row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "the ranks of this node had ended, but torchrun then waited {seconds} s in vain for another node's torchrun to end",

@@ -47,6 +47,8 @@ _EXPECTED = frozenset(
 _READS_PROCESS = re.compile(r"(?<!torch)/multiprocess(?:ing)?/(?:spawn|forkserver|connection|resource_sharer)\.py$")
 #: a frame that a terminal wrapped: the rest is on the next line
 _WRAPPED = re.compile(r'\s*File "[^"]*(?:",?(?: line ?)?)?$')
+_VALIDATION = re.compile(r"\d+ validation errors? for ")  # pydantic names the field and what is wrong below
+_REPEATED = re.compile(r" \[repeated \d+x across cluster\]")  # Ray, of a line
 _LONGEST = 2_000  # lines of a traceback, with those of other ranks between them
 _MESSAGE_LINES = 8  # lines of a message
 _LISTED = 3  # lines of a list in a message that are repeated
@@ -203,7 +205,8 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
     if last.continues and text.startswith("- ") and index - last.index <= _LISTED:
         last.message, last.message_follows = f"{last.message} {text.strip()}", False
     if last.message_follows and last.continues and text.strip("*-= \t"):
-        last.message, last.message_follows = f"{last.message} {text.strip()}".strip(), False
+        last.message = f"{last.message} {_REPEATED.sub('', text).strip()}".strip()
+        last.message_follows = _VALIDATION.match(last.message) is not None and "[type=" not in text
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
@@ -259,10 +262,10 @@ def _read_line(raised: Raised, index: int, text: str) -> bool:
     match = _RAISED.match(text)
     if match is None or (match["message"] is None and match["name"].islower() and "." not in match["name"]):
         return False  # a line of another process, or the end of a line that a terminal wrapped
-    raised.name, raised.message = match["name"], (match["message"] or "").strip()
+    raised.name, raised.message = match["name"], _REPEATED.sub("", match["message"] or "").strip()
     _undouble(raised)
     raised._room = max(0, raised._width - len(text.rstrip()))
-    raised.message_follows = text.rstrip().endswith(":")
+    raised.message_follows = text.rstrip().endswith(":") or _VALIDATION.match(raised.message) is not None
     caught_by = raised._frames[0][0]
     raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")
     # the queue's thread prints this, and the process continues; the other is a clean-up at the end of a process

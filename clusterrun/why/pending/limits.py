@@ -45,7 +45,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     if found.do or not (commands or closed):
         return Finding(here, commands)
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
-    change = f"request {'more' if limit.least else 'less'} (`clusterrun cancel {facts.id}`, then submit again)"
+    change = f"request {'more' if limit.least else 'less'} (run `clusterrun cancel {facts.id}`, then submit again)"
     wait = "wait for the jobs that count toward this limit to end"
     first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator"}.get(starts, change)
     return Finding(here, (f"{first}, or move the job:", *commands) if commands else (first,))

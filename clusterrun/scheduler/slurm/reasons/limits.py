@@ -33,7 +33,7 @@ _ELSE = {
     "qos": "move the job to another QOS: `scontrol update JobId={job} QOS=NAME`",
     "association": "move the job to another of your accounts: `scontrol update JobId={job} Account=NAME`",
 }
-_SMALLER = "request less (`clusterrun cancel {job}`, then submit again)"
+_SMALLER = "request less (run `clusterrun cancel {job}`, then submit again)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ _FAMILIES = (
             {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
     _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
             "{who} requires more {} than the job requests.", Starts.YOU,
-            "request more (`clusterrun cancel {job}`, then submit again), or ELSE; SEE",
+            "request more (run `clusterrun cancel {job}`, then submit again), or ELSE; SEE",
             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
     _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
             "Together with the account's running jobs, this job would use more {} than {who} allows per account.",
