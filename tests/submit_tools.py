@@ -75,7 +75,8 @@ def held_by_slurm(lab: Lab, since: str = "") -> dict[str, list[str]]:
         assert done.returncode == 0, done.stderr
         for line in done.stdout.splitlines():
             job, _, name = line.partition("|")
-            found.setdefault(name, set()).add(job)
+            if job.isdigit():  # else the rest of a name that holds a line separator
+                found.setdefault(name, set()).add(job)
     return {name: sorted(ids, key=int) for name, ids in found.items()}
 
 
