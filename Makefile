@@ -3,9 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 LAB    ?= dev
-# Workers side by side, each with labs of its own; a file's tests stay together and in their order. Twice as many as a
+# Workers side by side, each with labs of its own; a file's tests stay together and in their order. Three times as many as a
 # machine of two cores has cores: much of their time they wait for Slurm.
-WORKERS ?= 4
+WORKERS ?= 6
 # thousands of commands are started here: without byte code each would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -35,7 +35,7 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bo
 
     \b
       clusterrun why              your last job from this folder
-      clusterrun why 123          any job that you can see, an array task (123_4), a local job (L1), a job's name
+      clusterrun why 123          any job that you can see; also an array task (123_4), a local job (L1) or a job's name
       clusterrun why --logs logs/
       clusterrun why 123 --stacks what each rank of a running job is doing now
 

@@ -153,7 +153,7 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
         raise error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
     best = found.starts[0]
     assert isinstance(best.estimate, Start)
-    start = f"earliest start by Slurm's estimate: {format_when(best.estimate.at, time.time())}"
+    start = f"earliest start (Slurm's estimate): {format_when(best.estimate.at, time.time())}"
     line = f"partition {best.partition}: {start} ({plural(len(found.tried), 'partition')} checked)"
     if best.given_time:
         line += f"; without --time, the job gets the partition's default time limit: {format_duration(best.given_time)}"

@@ -163,4 +163,4 @@ def _compare_steps(rungs: Sequence[RungResult]) -> str:
         if samples and one.steps_per_epoch and one.batch and abs(one.steps_per_epoch - samples / one.batch) > 1:
             expected = f"{samples / one.batch:.0f} expected on {one.run.world_size} ranks"
             return f"WRONG steps per epoch: {shown}; {expected}"
-    return f"steps per epoch fall as 1/N because the global batch grows: {shown}"
+    return f"steps per epoch fall as 1/N on N ranks because the global batch grows: {shown}"

@@ -66,7 +66,8 @@ def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
     address = str(where[0])
     loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
     if nodes > 1 and loopback and host not in ("localhost", address):
-        print(f"rendezvous: {host} resolves to {address} on its own node; listening on all interfaces", file=sys.stderr)
+        seen = f"{host} resolves to a loopback address ({address}) on {host} itself"
+        print(f"rendezvous: {seen}; listening on all interfaces", file=sys.stderr)
         return socket.AF_INET, "0.0.0.0"
     return family, address
 

@@ -248,6 +248,10 @@ def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[
     }
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Precision, lr: float) -> list[str]:
     """Return the lines of the start banner: settings, model size, batch sizes, steps, precision."""
     sizes = sampler.sizes
@@ -262,8 +266,9 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
             f" {len(work.train):,} training and {len(work.held_out):,} held-out samples"
         ),
         (
-            f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size} x {sizes.world_size} ranks"
-            f" x {sizes.grad_accum_steps} accumulation steps; {sampler.steps_per_epoch} steps per epoch;"
+            f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size}"
+            f" x {_count(sizes.world_size, 'rank')} x {_count(sizes.grad_accum_steps, 'accumulation step')};"
+            f" {_count(sampler.steps_per_epoch, 'step')} per epoch;"
             f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}"
         ),
     ]

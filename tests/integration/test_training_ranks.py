@@ -99,7 +99,7 @@ def test_two_ranks_stopped_by_a_signal_to_one_resume_bitwise_on_two_ranks_and_on
     assert f"resumed from {cut.run_dir}/checkpoints/{checkpoint}" in resumed.out
     assert weights(resumed) == weights(whole)
     alone = lm(1, "one", **sizes)
-    assert "x 1 ranks x 2 accumulation" in alone.out
+    assert "x 1 rank x 2 accumulation" in alone.out
     assert weights(alone) == weights(whole)
 
 

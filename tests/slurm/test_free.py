@@ -188,7 +188,7 @@ def test_auto_lands_where_it_starts_soonest(busy: Lab, new_site: Callable[[Lab |
     state = site.wait_state(job, "RUNNING", "COMPLETED")
     assert (state["partition"], state["nodes"]) == ("low", f"{busy.name}-node3")
     value, source = state["sources"]["partition"].values()
-    assert value == "low" and source == "clusterrun.toml: auto, earliest start by Slurm's estimate: now"
+    assert value == "low" and source == "clusterrun.toml: auto, earliest start (Slurm's estimate): now"
     until(lambda: site.state(job)["state"] == "COMPLETED", 60, pause=0.5)
 
 

@@ -54,7 +54,7 @@ def test_a_json_file_is_a_list_of_objects(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ('[{"a": 1},\n', "a.json:2: broken JSON"),
-        ('{"a": 1}\n{"a": 2}\n', "if each line is one JSON object, rename the file to .jsonl"),
+        ('{"a": 1}\n{"a": 2}\n', "if each line is one JSON object, rename the file so that its name ends in .jsonl"),
         ('{"a": 1}', "not a list of objects"),
         ("[1]", "a.json row 1: not a JSON object: '1'"),
         ("[]", "no rows in"),

@@ -96,7 +96,7 @@ def test_a_folder_without_a_configuration_and_a_plain_file_say_so(tmp_path: Path
     with pytest.raises(WorkerError, match=r"no config\.json"):
         resolve(str(tmp_path))
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(WorkerError, match="is a file: name a folder"):
+    with pytest.raises(WorkerError, match="is a file: give a folder"):
         resolve(str(tmp_path / "notes.txt"))
 
 

@@ -16,7 +16,7 @@ _ELSEWHERE = "usually the GPU or its link is faulty: exclude this node and tell 
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
 _DRIVER = "usually the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
 _MODEL = (
-    "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model: torch.cuda.get_arch_list()"
+    "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model; torch.cuda.get_arch_list()"
     " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
 )
 _MODEL_COMMAND = (
@@ -110,7 +110,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since",
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
-        "the rank found no usable GPU, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
+        "the rank found no usable GPUs, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
         "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: system not yet initialized (error 802)",
         "usually the node's fabric manager, which sets up the links between GPUs (NVSwitch), is not running, or its version does not match the driver: exclude the node and tell your administrators",

@@ -111,7 +111,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "torch/lib/libshm/libshm.h, at::MapAllocator", "srun bash -c 'ulimit -n'"),
     SHM_FULL,
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
-        "the data-loading processes had already exited", "look for the first error before the line shown: that error is the cause",
+        "the data-loading processes had already exited", "look for the earliest error above the line shown: that error is the cause",
         "https://github.com/MIC-DKFZ/nnUNet/issues/1546", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE),
     row("shared-memory", "bus error", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Bus error|Unexpected bus error encountered in worker",
         "a data-loading worker[ (process {pid})] was killed by a bus error; usually /dev/shm is full", "use fewer workers (num_workers), or a container with a larger /dev/shm",

@@ -138,7 +138,7 @@ def test_auto_stops_at_a_partition_that_starts_now(tmp_path: Path) -> None:
     placed = choose_partition(fake.context(tmp_path, partition="auto", gpus_per_node=2), "me")
     assert len(fake.asked) == 1
     assert placed.values["partition"].value == fake.asked[0][0]
-    assert placed.values["partition"].source == "--partition: auto, earliest start by Slurm's estimate: now"
+    assert placed.values["partition"].source == "--partition: auto, earliest start (Slurm's estimate): now"
     assert len(placed.notices) == 1 and "1 partition checked" in placed.notices[0]
 
 
