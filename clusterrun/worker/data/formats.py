@@ -164,7 +164,11 @@ def _json(path: str) -> Iterator[Row | Bad]:
         if not data.strip():
             return  # an empty file has no rows, as in the other formats
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        hint = "; if each line is one JSON object, rename the file so that its name ends in .jsonl" if data.lstrip().startswith(b"{") else ""
+        hint = (
+            "; if each line is one JSON object, rename the file so that its name ends in .jsonl"
+            if data.lstrip().startswith(b"{")
+            else ""
+        )
         raise WorkerError(f"{name}{line}: {_json_problem(error, data)}{hint}") from None
     if not isinstance(document, list):
         raise WorkerError(f"{name}: not a list of objects: {excerpt(data)}")

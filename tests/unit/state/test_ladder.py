@@ -66,7 +66,10 @@ def test_another_loss_is_named_with_both_values(tmp_path: Path) -> None:
 def test_steps_per_epoch_fall_as_the_global_batch_grows(tmp_path: Path) -> None:
     sizes = ((1, 7375), (2, 3688))
     states = [rung(tmp_path, n, n, rows(6.0 / n, 1), micro_batch_size=4, steps_per_epoch=steps) for n, steps in sizes]
-    assert report(*states).verdicts[0] == "steps per epoch fall as 1/N on N ranks because the global batch grows: 7375, 3688"
+    assert (
+        report(*states).verdicts[0]
+        == "steps per epoch fall as 1/N on N ranks because the global batch grows: 7375, 3688"
+    )
     states.append(rung(tmp_path, 4, 4, rows(1.0, 1), micro_batch_size=4, steps_per_epoch=7375))
     assert report(*states).verdicts[0] == "WRONG steps per epoch: 7375, 3688, 7375; 1844 expected on 4 ranks"
 

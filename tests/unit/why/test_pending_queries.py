@@ -115,7 +115,8 @@ def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
-        f"{what} (skipped: Slurm did not answer an earlier query)" for what in ("the user's accounts and QOS", "the limits")
+        f"{what} (skipped: Slurm did not answer an earlier query)"
+        for what in ("the user's accounts and QOS", "the limits")
     )
 
 
