@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from .data.formats import plural
 from .distenv import DistEnv, RunEnv
 from .progress import here
 from .training import memory, schedule
@@ -248,10 +249,6 @@ def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[
     }
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
 def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Precision, lr: float) -> list[str]:
     """Return the lines of the start banner: settings, model size, batch sizes, steps, precision."""
     sizes = sampler.sizes
@@ -267,8 +264,8 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
         ),
         (
             f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size}"
-            f" x {_count(sizes.world_size, 'rank')} x {_count(sizes.grad_accum_steps, 'accumulation step')};"
-            f" {_count(sampler.steps_per_epoch, 'step')} per epoch;"
+            f" x {plural(sizes.world_size, 'rank')} x {plural(sizes.grad_accum_steps, 'accumulation step')};"
+            f" {sampler.steps_per_epoch} steps per epoch;"
             f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}"
         ),
     ]

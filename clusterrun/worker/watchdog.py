@@ -173,7 +173,10 @@ class Watchdog:
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
-                self._job.notifier.send("first-step", f"first step done on {len(self._marks)} of {self._ranks} ranks")
+                self._job.notifier.send(
+                    "first-step",
+                    f"the first step or collective has run ({len(self._marks)} of {self._ranks} ranks report progress)",
+                )
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
         if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):

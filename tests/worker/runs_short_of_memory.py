@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+import torch._dynamo  # each optimizer imports it: not under the limit
 
 from clusterrun.worker import distenv
 from clusterrun.worker.distenv import RunEnv

@@ -114,7 +114,7 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findin
             cause = replace(cause, advice=NO_TRAFFIC)
         else:
             unknown = f"the logs do not show which rank was missing{reported}"
-            calls = waiting_calls(findings) or spared_ranks(findings) or unknown
+            calls = waiting_calls(findings) or spared_ranks(findings, facts) or unknown
             sentence = f"{cause.sentence}; {calls}{waited}"
         return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
     first = missing.ranks[0]

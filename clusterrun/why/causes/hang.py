@@ -84,9 +84,12 @@ def waiting_calls(findings: Sequence[LogFinding]) -> str:
     return f"the ranks were waiting in different collectives: {', '.join(shown)}"
 
 
-def spared_ranks(findings: Sequence[LogFinding]) -> str:
-    """Return which ranks were probably missing, because all others aborted; empty if torchrun's summary is missing."""
-    who = next((f.values["spared"] for f in findings if f.values.get("spared")), "")
+def spared_ranks(findings: Sequence[LogFinding], facts: EndFacts) -> str:
+    """Return which ranks were probably missing, because all others aborted; empty unless one summary lists them all."""
+    summaries = [f.values for f in findings if "spared" in f.values]
+    if len(summaries) != 1 or facts.world_size not in (None, int(summaries[0]["listed"])):
+        return ""
+    who = summaries[0]["spared"]
     were = "were" if who.startswith("ranks") else "was"
     return f"all ranks but {who} aborted, so {who} {were} probably missing" if who else ""
 

@@ -262,7 +262,8 @@ def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
     rank, code = summary.rank, summary.code or 0
     kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
-    values = {"status": str(code)} if code > 0 else {"spared": name_ranks(summary.spared)}
+    spared = {"spared": name_ranks(summary.spared), "listed": str(len(summary.codes))}
+    values = {"status": str(code)} if code > 0 else spared
     finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
     ranks = summary.alike if code < 0 else () if rank is None else (rank,)
     who = name_ranks(ranks) or "a rank"

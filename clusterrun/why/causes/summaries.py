@@ -16,7 +16,10 @@ _LONGEST = 4_000  # lines before it, which list the other failures
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """torchrun's summary of the first failure; a negative exit code is a signal. ``codes`` are those of all ranks."""
+    """torchrun's summary of the first failure; a negative exit code is a signal.
+
+    ``codes`` are those of all ranks of its node: each node's torchrun lists only its own.
+    """
 
     index: int
     rank: int | None
@@ -31,7 +34,7 @@ class Summary:
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """The ranks, less than half, that torchrun ended with SIGTERM after all others had aborted."""
+        """The ranks, less than half, that torchrun ended with SIGTERM after all others of its node had aborted."""
         ended = tuple(sorted(rank for rank, code in self.codes.items() if code == -SIGTERM))
         aborted = sum(code == -SIGABRT for code in self.codes.values())
         return ended if len(ended) < aborted == len(self.codes) - len(ended) else ()

@@ -235,3 +235,23 @@ def test_time_out_without_a_missing_rank_names_the_rank_and_node_that_reported_i
     error = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
     cause = judge(f"[rank1]: {error}\n  host      : n5\n  rank      : 1 (local_rank: 1)")
     assert "rank 1 on n5 reported the error first" in cause.sentence and cause.rank is None
+
+
+def summary(first: int, ended: int) -> str:
+    """torchrun's of four ranks, of which one was ended by SIGTERM and the others aborted."""
+    entries = [
+        f"[{n}]:\n  host      : n{first // 4}\n  rank      : {first + n} (local_rank: {n})\n"
+        f"  exitcode  : {-15 if first + n == ended else -6} (pid: 1)"
+        for n in range(4)
+    ]
+    return "Failures:\n" + "\n".join(entries[:3]) + "\nRoot Cause (first observed failure):\n" + entries[3]
+
+
+def test_rank_that_did_not_abort_is_named_only_if_one_summary_lists_all_ranks() -> None:
+    timed_out = (
+        "[rank1]: [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE,"
+        " NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+    )
+    named = "all ranks but rank 2 aborted, so rank 2 was probably missing"
+    assert named in judge(timed_out + summary(0, 2)).sentence
+    assert "do not show which rank" in judge(timed_out + summary(0, 2) + "\n" + summary(4, 9)).sentence
