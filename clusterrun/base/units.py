@@ -136,7 +136,7 @@ def parse_time_limit(text: str) -> int | None:
     if match is None:
         raise RequestError(
             f"--time: {text[:40]!r} is not a time limit",
-            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12)",
+            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12 is 36 hours)",
         )
     days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
     if match["days"] is None:

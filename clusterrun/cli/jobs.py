@@ -77,7 +77,10 @@ def status(
 @click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
 @click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
 @click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
-@click.option("--cluster", metavar="NAME", help="Only jobs on cluster NAME, as last recorded if it cannot be reached.")
+@click.option(
+    "--cluster", metavar="NAME",
+    help="Only jobs on cluster NAME, with their last recorded states if the cluster cannot be reached.",
+)  # fmt: skip
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj

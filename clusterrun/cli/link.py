@@ -36,7 +36,8 @@ def accept_link(environ: MutableMapping[str, str]) -> Link:
         version = sent["version"]
         if version != VERSION:
             raise RequestError(
-                f"your machine and the login node have different clusterrun versions (protocols {version}, {VERSION})",
+                f"your machine and the login node have different clusterrun versions (protocols {version} and"
+                f" {VERSION})",
                 hint="install your version on the login node: clusterrun remote setup HOST",
             )
         environ.update({str(name): str(value) for name, value in sent["environ"].items()})

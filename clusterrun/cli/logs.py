@@ -117,7 +117,8 @@ def _show_run_logs(ui: Ui, cluster: Cluster, logs: RunLogs, request: LogRequest)
         ui.note(format_missing_log(cluster, logs.run, logs.job, state))
         return exit_code([state])
     if state.status.state in ("PENDING", "UNKNOWN"):
-        ui.note(f"no log yet: job {logs.job} is {state.status.state} {state.status.reason}".rstrip())
+        reason = f" ({state.status.reason})" if state.status.reason else ""
+        ui.note(f"no log yet: job {logs.job} is {state.status.state}{reason}")
     else:
         ui.note(f"no log for job {logs.job} ({state.status.state}): {logs.paths[0]} does not exist")
     return 0

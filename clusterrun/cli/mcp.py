@@ -35,7 +35,7 @@ _REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "-
             "--no-check", "--dry-run", "--script", "--help", "-h")  # fmt: skip
 INSTRUCTIONS = """\
 Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.
-After a failure call `why` first: it names the first cause over all ranks. Read logs only for more context.
+After a failure, call `why` first: it names the first cause across all ranks. Read logs only for more context.
 Never submit a job again without a change if `why` names a cause in the code or the settings."""
 
 
@@ -91,7 +91,9 @@ class Budget:
             if hours is None:
                 raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and omit --nodelist")
             if hours > self._left:
-                raise Denied(f"this job could use {hours:g} GPU-hours, but only {self._left:g} are left in the budget")
+                raise Denied(
+                    f"not enough GPU-hours left: this job could use {hours:g}, and the budget has {self._left:g}"
+                )
             try:
                 found = run_verb("submit", *arguments)
             except Denied as error:
@@ -139,7 +141,7 @@ def job_status(job: str = "last") -> str:
 
 
 def why(job: str = "last") -> str:
-    """Explain why a job is pending, or the first cause of its failure over all ranks, with advice and a command."""
+    """Explain why a job is pending, or the first cause of its failure across all ranks, with advice and a command."""
     return _answer("why", job=job)
 
 

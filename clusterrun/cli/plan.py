@@ -69,7 +69,7 @@ def _job_options(command: F) -> F:
 @_number("epochs", "N", "Passes over the data; default: the job's setting, else 1.", least=0)
 @_number("steps", "N", "Optimizer steps, instead of --epochs.")
 @_number("lr", "RATE", "Learning rate to scale.", least=0)
-@_number("base-batch", "N", "Global batch size that --lr was tuned for; default: the size on one GPU.")
+@_number("base-batch", "N", "Global batch size that --lr was tuned for; default: the global batch size on one GPU.")
 @_number("warmup", "STEPS", "Warm-up in optimizer steps; default: the job's setting, else 3 % of all steps.")
 @click.option("--parameters", metavar="N", help="Number of model parameters (135M, 8B), if no JOB is given.")
 @_number("seq-len", "N", "Tokens per sample.")

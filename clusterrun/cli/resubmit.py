@@ -36,7 +36,7 @@ def resubmit(
     \b
       clusterrun resubmit 123
       clusterrun resubmit last --set lr=1e-4 --nodes 4
-      clusterrun resubmit 123 -- --lr 1e-4           other arguments for the script
+      clusterrun resubmit 123 -- --lr 1e-4           replaces the script's arguments
       clusterrun resubmit SWEEP --failed --time 4:00:00
 
     Options keep the values of JOBID (a job id, a run id, a name or last) unless they are given; profiles and job files

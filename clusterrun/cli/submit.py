@@ -29,7 +29,9 @@ from clusterrun.terminal.ui import Ui
     is_flag=True,
     help="Run the job with one process, then on one node, then on all nodes; report the speed-up.",
 )
-@click.option("--array", "array", metavar="INDEXES", help="Submit an array of runs, as sbatch does: 0-99%8.")
+@click.option(
+    "--array", "array", metavar="INDEXES", help="Submit an array of runs, with indexes as for sbatch --array (0-99%8)."
+)
 @click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with code 75.")
 @json_option
 @click.pass_context

@@ -39,10 +39,13 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
     "--grid", "grids", metavar="NAME=VALUES", multiple=True,
     help="Run all combinations of the values (lr=1e-4,3e-4 or seed=0..4); repeatable.",
 )  # fmt: skip
-@click.option("--zip", "zips", metavar="NAME=VALUES", multiple=True, help="Combine values by position; repeatable.")
+@click.option(
+    "--zip", "zips", metavar="NAME=VALUES", multiple=True,
+    help="Pair the values of all --zip options by position, first with first; repeatable.",
+)  # fmt: skip
 @click.option(
     "--file", "csv_file", metavar="FILE",
-    help="CSV file: names in the first line, a set of values in each line after it.",
+    help="CSV file: parameter names on the first line, one set of values on each further line.",
 )  # fmt: skip
 @click.option("--max-running", metavar="N", type=click.IntRange(1), help="How many tasks may run at the same time.")
 @spec_options

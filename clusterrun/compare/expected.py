@@ -107,13 +107,13 @@ def _placement(
 ) -> Iterator[Finding]:
     """Compare nodes, devices and backend."""
     each = Counter(rank["node"] for rank in ranks)
-    text = f"{run.nodes} expected, {len(each)} used; {run.tasks_per_node} ranks expected on each node"
+    text = f"{run.nodes} expected, {len(each)} used; {plural(run.tasks_per_node, 'rank')} expected on each node"
     uneven = [f", {count} on {node}" for node, count in each.items() if count != run.tasks_per_node]
     yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
     gpus = run_record.as_int(spec.get("gpus_per_node"))
     gpus = run.tasks_per_node if gpus is None else gpus  # --gres gives one rank to each
-    text = f"{gpus * run.nodes} GPUs expected, {len(used)} used by {len(ranks)} ranks"
+    text = f"{plural(gpus * run.nodes, 'GPU')} expected, {len(used)} used by {plural(len(ranks), 'rank')}"
     action = "see the note at the top of the log, and test the nodes with: clusterrun check --nodelist NODES"
     yield _expect("devices", not gpus or len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
     expected = "gloo" if spec.get("gpus_per_node") == 0 else "nccl"
@@ -127,7 +127,8 @@ def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
     text = f"{requested} requested, {training.precision} used"
     yield _expect("precision", requested in ("auto", training.precision), text)
     whole = training.shared_steps == training.steps_per_epoch
-    text = f"{training.shared_samples} in the first {'epoch' if whole else f'{training.shared_steps} steps'}"
+    first = "epoch" if whole else "step" if training.shared_steps == 1 else f"{training.shared_steps} steps"
+    text = f"{training.shared_samples} in the first {first}"
     good = bool(training.each_once) and training.shared_samples == training.seen_samples
     used = f", but the ranks used {training.seen_samples}: some samples are missing or repeated"
     text += ", each on exactly one rank" if good else used

@@ -213,7 +213,7 @@ def _for_cluster(
         return chosen
     if not here:
         unknown = "cannot choose a profile by cluster: the name of the cluster is unknown"
-        notices.append(f"{unknown}; choose one with --profile")
+        notices.append(f"{unknown}; choose a profile with --profile")
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
         hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
@@ -256,7 +256,7 @@ def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str
                 message = f"{name} belongs in a job file"
                 hint = 'move it to jobs/NAME.toml, and write job = "NAME" here instead'
             elif name == _CLUSTER:
-                message, hint = "cluster belongs in a profile's table", "move it below [profile.NAME]"
+                message, hint = "the cluster key belongs in a profile's table", "move it below [profile.NAME]"
             else:
                 message, hint = f"{name} belongs at the top of the file", "move it out of the profile's table"
             raise document.error([*path, spelled[name]], message, hint=hint)

@@ -39,7 +39,7 @@ def read_sweep(document: Document, home: Path | None) -> SweepTable | None:
             raise document.error(["sweep", key], f"unknown key {key!r} in [sweep]", hint=hint)
     file, limit = table.get("file", ""), table.get("max-running", table.get("max_running"))
     if not isinstance(file, str) or "\0" in file:
-        raise document.error(["sweep", "file"], "file must be a string", hint='example: file = "params.csv"')
+        raise document.error(["sweep", "file"], "the file key must be a string", hint='example: file = "params.csv"')
     if limit is not None and (type(limit) is not int or limit < 1):
         key = "max-running" if "max-running" in table else "max_running"
         raise document.error(["sweep", key], f"{key} must be a number above 0", hint=f"write {key} = 8")

@@ -61,7 +61,8 @@ def _why(limit: UserLimit, spec: JobSpec, need: Need, gpus: int) -> str:
     if limit.name in _RUNNING and left == 0:
         return f"the limit of {plural(int(limit.limit), 'running job')} has been reached; the job would have to wait"
     if limit.name in _QUEUED and left == 0:
-        return f"the limit of {plural(int(limit.limit), 'job')} has been reached; Slurm would reject another job"
+        most = plural(int(limit.limit), "job")
+        return f"the limit of {most} (pending and running) has been reached; Slurm would reject the job"
     return ""
 
 
@@ -70,7 +71,8 @@ def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
         more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} the limit of {limit.limit:.0f}"
         return f"{more}; {NEVER}"
     if count > left:
-        return f"{left:.0f} of {plural(int(limit.limit), noun)} left; the job would have to wait"
+        most = plural(int(limit.limit), noun)
+        return f"the limit of {most} leaves room for {left:.0f} more; the job would have to wait"
     return ""
 
 

@@ -29,7 +29,7 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     flags = seen.flags_of(partition, spec.directive("account"), spec.directive("qos"))  # these lift a limit
     over_time = partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit
     if over_time and "PartitionTimeLimit" not in flags:
-        yield f"the time limit exceeds the partition's limit of {format_duration(partition.time_limit)}"
+        yield f"the job's time limit exceeds the partition's limit of {format_duration(partition.time_limit)}"
     if shape.nodes < partition.min_nodes and "PartitionMinNodes" not in flags:
         yield f"the partition requires at least {plural(partition.min_nodes, 'node')}"
     most = partition.max_nodes

@@ -29,7 +29,8 @@ class Preemption:
     @property
     def sentence(self) -> str:
         more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
-        return f"jobs in this partition may be {self.done} to make room for jobs in {', '.join(self.by[:_SHOWN])}{more}"
+        first = f"{'partition' if len(self.by) == 1 else 'partitions'} {', '.join(self.by[:_SHOWN])}{more}"
+        return f"jobs in this partition may be {self.done} to make room for jobs in {first}"
 
 
 def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:

@@ -154,9 +154,11 @@ def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapp
     ):
         if reply.note:
             unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
-    notes = [f"not available: {' and '.join(whats)} ({why})" for why, whats in unseen.items()]
+    notes = [f"not available: {', '.join(whats)} ({why})" for why, whats in unseen.items()]
     if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
-        notes.append("You have no Slurm account, and this cluster requires one; ask your administrators to add you.")
+        notes.append(
+            "You have no Slurm account, and this cluster requires one; ask your administrators for an account."
+        )
     names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
     # if the user's own QOS are unknown, all that slurmctld lists
     mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]

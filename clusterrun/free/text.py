@@ -36,7 +36,8 @@ def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
     out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
     lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
     later = [row for row in rows if row.standing == "powered down"]
-    lines += _rows("powered down (Slurm starts them on demand)", later, [_free_cells(r, one_partition) for r in later])
+    down = "powered down (Slurm starts these nodes on demand)"
+    lines += _rows(down, later, [_free_cells(row, one_partition) for row in later])
     return lines + _limits(seen)
 
 
@@ -82,7 +83,8 @@ def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[s
         return []
     lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
     if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
-        lines.append(f"  and {plural(more, 'more node')}; use --partition for one partition, --json for all")
+        how = "use --partition to show one partition, or --json to show all nodes"
+        lines.append(f"  and {plural(more, 'more node')}; {how}")
     return lines
 
 

@@ -27,7 +27,9 @@ def read_mounts(values: Mapping[str, Value]) -> tuple[str, ...]:
     if "container-image" not in values:
         for name, value in values.items():
             if name.startswith("container-") and value.source == f"--{name}":
-                raise RequestError(f"--{name} needs --container-image", hint=f"remove --{name}, or name an image")
+                raise RequestError(
+                    f"--{name} needs --container-image", hint=f"remove --{name}, or add --container-image IMAGE"
+                )
         return ()
     given = values.get("container-mounts", Value((), ""))
     mounts = []

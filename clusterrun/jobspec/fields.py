@@ -54,17 +54,19 @@ FIELDS: tuple[Field, ...] = (
         "on-failure", "text", "hold[=TIME]", "Keep the nodes for debugging after the last failure; default TIME: 30m."
     ),
     Field(
-        "total-time", "text", "TIME", "Continue past the time limit until the run has used this much time (5d, 36h)."
+        "total-time", "text", "TIME", "Requeue the job at its time limit until the run has used TIME in all (5d, 36h)."
     ),
     Field("helper-job", "flag", "", "Submit a small helper job so that a requeued job starts at once; default on."),
-    Field("signal", "text", "SIG@SECONDS", "Signal for the ranks before the time limit (TERM@300).", directive=True),
+    Field(
+        "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
+    ),
     Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
     Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
     Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all except started and first-step."),
     Field("accelerate-config", "text", "FILE", "Configuration file (YAML) for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
-    Field("time", "text", "TIME", "Time limit: minutes, HH:MM:SS or DAYS-HOURS (1-12).", directive=True),
+    Field("time", "text", "TIME", "Time limit: minutes, HH:MM:SS or DAYS-HOURS (1-12 is 36 hours).", directive=True),
     Field("partition", "text", "NAME", "Partition; auto picks the one with the earliest start.", directive=True),
     Field("account", "text", "NAME", "Account to charge.", directive=True),
     Field("qos", "text", "NAME", "Quality of service.", directive=True),
@@ -82,7 +84,12 @@ FIELDS: tuple[Field, ...] = (
     Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
     Field("container-image", "text", "IMAGE", "Container image for the ranks: a file (.sif, .sqsh), or docker://NAME."),
     Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
-    Field("container-runtime", "text", "NAME", "pyxis or apptainer; default: what is installed here."),
+    Field(
+        "container-runtime",
+        "text",
+        "NAME",
+        "Container runtime: pyxis or apptainer; default: the one installed on this machine.",
+    ),
     Field("container-python", "text", "PATH", "Python in the container; default: python3."),
     Field(
         "stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the ranks start."

@@ -100,7 +100,7 @@ def render(spec: JobSpec, identity: RunIdentity, places: Places, *, local: bool 
     try:
         text = _compile(source).render(**values)
     except jinja2.TemplateSyntaxError as error:
-        hint = "compare your template with the script that `clusterrun render` prints from the shipped one"
+        hint = f"compare your template with the shipped template, {_TEMPLATES / TEMPLATE}"
         raise TemplateError(f"{name}:{error.lineno}: {error.message}", hint=hint) from error
     except Exception as error:  # a template may raise anything: it may divide by zero
         hint = "the variables are listed in docs/template.md"

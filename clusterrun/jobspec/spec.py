@@ -245,10 +245,10 @@ def load_spec(data: Mapping[str, Any]) -> JobSpec:
         arguments = getattr(found["work"], "args", ())
         names = (getattr(found["work"], name, "") for name in ("path", "name"))
         if not isinstance(arguments, tuple) or not all(isinstance(one, str) for one in (*names, *arguments)):
-            raise TypeError("its path, name and arguments must be text")
+            raise TypeError("path and name must be strings, and args a list of strings")
         return JobSpec(**{**found, "sources": {}})
     except TypeError as error:
-        raise RequestError(f"the run's spec.json is incomplete: {error}", hint="submit the job again") from None
+        raise RequestError(f"the run's spec.json is invalid: {error}", hint="submit the job again") from None
 
 
 def _frozen(value: Any) -> Any:

@@ -89,7 +89,7 @@ def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
     kinds = {kind: number for node in seen.nodes_of(partition.name) for kind, number in node.gpus}
     if need.kind and need.kind not in kinds:
         there = ", ".join(f"--gres gpu{f':{kind}' if kind else ''}:{number}" for kind, number in kinds.items())
-        return f"{nearest(need.kind, list(kinds))} nodes in this partition have: {there or 'no GPUs'}".strip()
+        return f"{nearest(need.kind, list(kinds))} nodes in this partition offer {there or 'no GPUs'}".strip()
     return "`clusterrun free` shows what each partition has"
 
 
@@ -122,7 +122,7 @@ def judge_maintenance(
         if end <= now or in_time or len(usable) - len(held) >= shape.nodes:
             continue
         fits = int(start - now - _MARGIN) // 60 * 60
-        less = f"; --time {format_time_limit(fits)} fits before it" if fits > 0 else ""
+        less = f"; a job with --time {format_time_limit(fits)} fits before the maintenance" if fits > 0 else ""
         job = f"a job with a time limit of {format_duration(seconds)}" if seconds else "a job without a time limit"
         found.append(Finding(
             f"maintenance {name} from {format_time(start, now)} to {format_time(end, now)} on {len(held)} of"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.base.errors import CommandError
+from clusterrun.base.units import plural
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
@@ -36,7 +37,7 @@ def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: 
     try:
         results = _run(distinct, environ, workdir, _FIRST_S + _EACH_S * len(distinct))
     except CannotCheck as error:
-        return [f"not checked: the settings of {len(distinct)} tasks ({error})"]
+        return [f"not checked: the settings of {plural(len(distinct), 'task')} ({error})"]
     found = [one for spec, result in zip(distinct, results, strict=True) for one in _judge(spec, *result)]
     refuse(found)
     return [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
@@ -75,5 +76,5 @@ def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:
         provider = "the container" if spec.container_image else "--setup"
         return [Finding(f"{name}: {one} (unless {provider} provides it)") for one in missing]
     needs_token = bool(missing) and "HF_TOKEN" in missing[0]
-    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if only the compute nodes have it"
+    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if the compute nodes have what is missing here"
     return [Finding(f"{name}: {one}", hint, never=True) for one in missing]

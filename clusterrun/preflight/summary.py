@@ -57,11 +57,12 @@ def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, st
     spares = f", including {plural(spec.spare_nodes, 'spare')}" if spec.spare_nodes else ""
     image = spec.container_image
     unset = "no limit" if local or "time" in spec.sources else "the partition's default"
+    partition = "none (the job runs on this machine)" if local else spec.directive("partition")
     return {
         "nodes": f"{spec.allocated_nodes}{spares}",
         "GPUs": f"{gpus} per node, {plural(spec.world_size, 'rank')}",
         "time": format_time_limit(spec.time_limit) if spec.time_limit else unset,
-        "partition": "none (runs on this machine)" if local else spec.directive("partition") or "the cluster's default",
+        "partition": partition or "the cluster's default",
         "python": f"{spec.container_python} in {image} ({spec.container_runtime})" if image else spec.python,
         "command": command,
     }

@@ -17,7 +17,7 @@ _PYTHONS = ("python3", "python3.14", "python3.13", "python3.12", "python3.11")
 _USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 _TIMEOUT = 900.0
 _NO_NETWORK = (
-    "if pip on the login node has no network access: run `pip wheel -w wheels .` in a checkout of clusterrun on this"
+    "if pip on the login node has no network access, run `pip wheel -w wheels .` in a checkout of clusterrun on this"
     " machine, then add --wheels wheels"
 )
 

@@ -71,8 +71,9 @@ def plan_batches(training: Training, gpu_counts: Sequence[int]) -> list[GpuPlan]
     sizes = [solve_batch(training.batches, gpus) for gpus in gpu_counts]
     smallest = min(batch for batch, _, _ in sizes)
     if training.samples < smallest:
+        samples = f"{training.samples:,} sample{'s' * (training.samples != 1)}"
         raise RequestError(
-            f"{training.samples:,} samples do not fill one global batch of {smallest:,}",
+            f"{samples} cannot fill one global batch of {smallest:,}",
             hint="use fewer GPUs, or a smaller --micro-batch or --global-batch",
         )
     batches = training.batches
@@ -111,7 +112,8 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         product = f"micro batch {micro} x accumulation {accum} x {plural(gpus, 'GPU')}"
         raise RequestError(
             f"global batch {global_batch:,} does not equal {product}",
-            hint=f"omit one of the three, or use --gpus {max(1, global_batch // (micro * accum))}",
+            hint="omit the global batch, the micro batch or the accumulation,"
+            f" or use --gpus {max(1, global_batch // (micro * accum))}",
         )
     part = (micro or accum or 1) * gpus
     global_batch = global_batch or math.ceil(default_global / part) * part

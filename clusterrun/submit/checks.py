@@ -65,5 +65,5 @@ def check_recorded_secrets(names: Iterable[str], run: RunRecord) -> None:
         if name not in recorded:
             raise RequestError(
                 f"--secret: run {run.run_id} was submitted without {name[:40]!r}",
-                hint=f"its secrets: {' '.join(recorded)}" if recorded else "it has no secrets; remove --secret",
+                hint=f"its secrets: {' '.join(recorded)}" if recorded else "the run has no secrets; remove --secret",
             )

@@ -54,7 +54,7 @@ def check_image(spec: JobSpec) -> None:
     image = spec.container_image
     if is_file_name(image):
         if not os.path.exists(image):  # noqa: PTH110 - False for a folder that the user may not enter
-            hint = "give an image's path; use --no-check if only the compute nodes have it"
+            hint = "give the path of an image; use --no-check if only the compute nodes have the image"
             raise RequestError(f"--container-image: no such file: {image}", hint=hint)
     elif spec.container_runtime == APPTAINER and "://" not in image:
         hint = f"for an image in a registry, use docker://{image}; for a file or folder, use ./{image}"
@@ -73,5 +73,6 @@ def _find_runtime(environ: Mapping[str, str], *, local: bool) -> str:
         return APPTAINER
     raise RequestError(
         "--container-image: found neither pyxis (srun --container-image) nor apptainer here",
-        hint='if the nodes have one: --container-runtime apptainer (or pyxis), or runtime = "apptainer" in [container]',
+        hint="if the compute nodes have one of them, use --container-runtime apptainer (or pyxis),"
+        ' or set runtime = "apptainer" in [container]',
     )

@@ -156,7 +156,7 @@ def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
         folders = [root / text for root in roots]
     found = next((one for one in folders if _is_file(one / "bin" / "python")), None)
     if found is None:
-        hint = "give the folder of an environment; `conda env list` shows them"
+        hint = "give the folder of an environment; `conda env list` shows all environments"
         raise RequestError(f"--conda: no such environment: {value.value} ({value.source})", hint=hint)
     return found
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
 from clusterrun.submit.launchers import Launch
 
@@ -132,7 +133,8 @@ def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None
         return launch.gpus["gpus-per-node"]
     if total := launch.gpus.get("gpus"):
         if total.value % nodes:
-            raise RequestError(f"{total.source}: {total.value} GPUs cannot be split evenly over {nodes} nodes")
+            gpus = plural(total.value, "GPU")
+            raise RequestError(f"{total.source}: {gpus} cannot be split evenly over {nodes} nodes")
         return Value(total.value // nodes, total.source)
     if one := launch.gpus.get("gpus-per-task"):
         return Value(one.value * (ranks.value if ranks else 1), one.source)

@@ -59,7 +59,7 @@ def check_command(target: str, spec: JobSpec, environ: Mapping[str, str], workdi
     if shutil.which(name, path=environ.get("PATH")) is not None:
         return []
     if ":" in first:
-        raise RequestError("--notify: neither an address nor a command", hint=_HINT)
+        raise RequestError("--notify: the target is neither an address nor a command", hint=_HINT)
     if spec.setup or "PATH" in dict(spec.env) or (first.startswith("/") and not local):
         return [f"--notify: command {first} not found on this node; make sure that the compute nodes have it"]
     raise RequestError(f"--notify: no such command: {first}", hint=_HINT)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import parse_tasks
+from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import check_text
 
 MOST = 10_000
@@ -59,7 +60,8 @@ def read_csv(text: str, source: str) -> list[Set]:
         raise RequestError(f"{source} has no rows", hint=hint)
     wrong = next((line for line, row in found if len(row) != len(names[1])), None)
     if wrong is not None:
-        raise RequestError(f"{source}:{wrong}: expected {len(names[1])} values", hint="write one value for each column")
+        values = plural(len(names[1]), "value")
+        raise RequestError(f"{source}:{wrong}: expected {values}", hint="write one value for each column")
     if len(set(names[1])) < len(names[1]):
         raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a name of its own")
     return [dict(zip(names[1], row, strict=True)) for _, row in found]
@@ -118,7 +120,7 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
         raise RequestError(f"--array: not a list of indexes: {text[:60]!r}", hint="for example 0-99, 1,3,7 or 0-99%8")
     if indexes[-1] >= size:
         raise RequestError(
-            f"--array: the largest index on this cluster is {size - 1} (MaxArraySize), not {indexes[-1]}",
+            f"--array: the largest index that this cluster allows is {size - 1} (MaxArraySize), not {indexes[-1]}",
             hint="`clusterrun sweep` splits a larger array",
         )
     if len(indexes) > MOST:

@@ -46,7 +46,7 @@ def check_option(spec: JobSpec, workdir: Path) -> None:
     if not spec.snapshot:
         return
     if isinstance(spec.work, Script | Module | Command) and not work_tree.is_inside(workdir):
-        hint = "run git init there, or remove --snapshot"
+        hint = f"run git init in {workdir}, or remove --snapshot"
         raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
     if not isinstance(spec.work, Script | Module | Command) and spec.sources["snapshot"].source == "--snapshot":
         raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
@@ -87,7 +87,8 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         notify(f"not saved: {spec.work.path} is outside {saved.root}; {how}")
     if tree.submodules:
         more = ", …" if len(tree.submodules) > _SHOWN else ""
-        notify(f"not saved: the submodules {', '.join(tree.submodules[:_SHOWN])}{more}; the job uses them as they are")
+        how = "the job will use their files as they are when it starts"
+        notify(f"not saved: git submodules ({', '.join(tree.submodules[:_SHOWN])}{more}); {how}")
     diff = work_tree.diff(tree, environ)
     return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
 
@@ -130,7 +131,7 @@ def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapsh
         largest = ", ".join(f"{path} ({format_bytes(size)})" for size, path in error.largest)
         raise RequestError(
             f"the code in {tree.root} is too large: {format_bytes(error.size)}; the limit is"
-            f" {format_bytes(code_store.LIMIT)}; largest: {largest}",
+            f" {format_bytes(code_store.LIMIT)}; largest files: {largest}",
             hint="remove data from git, or use --no-snapshot",
         ) from error
     except OSError as error:

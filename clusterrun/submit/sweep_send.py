@@ -177,8 +177,9 @@ def _send(
             with contextlib.suppress(OSError):  # the next command then looks the array up
                 sweeps.remove_job(sweep, array.submission.token, array.records[0].shared)
         left = sum(len(array.records) for array in arrays) - len(sent)
+        tasks = f"{plural(left, 'task')} of the sweep {'was' if left == 1 else 'were'}"
         raise type(error)(
-            f"not submitted: {plural(left, 'task')} of the sweep: {error.message}", detail=error.detail,
+            f"{tasks} not submitted: {error.message}", detail=error.detail,
             hint=f"to submit them later: clusterrun submit --recover {sweep.id}",
         ) from error  # fmt: skip
     finally:

@@ -88,7 +88,7 @@ def translate(
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
-        notify(f"{launch.title} does not set the number of GPUs: add --gpus-per-node N for more than one GPU per node")
+        notify(f"{launch.title} does not set the number of GPUs; add --gpus-per-node N for more than one GPU per node")
     return tuple(launch.program), options
 
 

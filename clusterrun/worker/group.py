@@ -88,4 +88,7 @@ def _open(store: Store, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     torch_dist.all_reduce(total)
     expected = dist.world_size * (dist.world_size - 1) // 2
     if total.item() != expected:
-        raise WorkerError(f"the process group is broken: the sum of all ranks is {total.item()}, expected {expected}")
+        raise WorkerError(
+            f"the process group is broken: an all-reduce (sum) of the rank numbers gave {total.item()},"
+            f" expected {expected}"
+        )

@@ -52,8 +52,8 @@ def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, A
     """Wait for all ranks, and return the plan (barriers.join) and the run's store, if any; raises WorkerError."""
     if run.world_size not in (None, dist.world_size):
         raise WorkerError(
-            f"the run has {run.world_size} ranks, but this step has {dist.world_size},"
-            f" according to its environment ({dist.source})"
+            f"the run's world size is {run.world_size}, but the world size in the environment ({dist.source})"
+            f" is {dist.world_size}"
         )
     board = None
     if dist.master is None:

@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(
-        description="Run the ranks of a command (--nodes x --tasks-per-node) on this machine."
+        description="Run the ranks of a command (--nodes times --tasks-per-node) on this machine."
     )
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--tasks-per-node", type=int, required=True)
@@ -263,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--nodes and --tasks-per-node must be at least 1")
     visible = visible_devices() if options.devices != "cpu" else []
     if options.devices == "cuda" and len(visible) < world:
-        print_message(f"{world} ranks need {world} devices, but the number of visible devices is {len(visible)}")
+        print_message(f"each rank needs its own device: {world} needed, {len(visible)} visible")
         return 2
     return run(
         command, options.nodes, options.tasks_per_node, visible if len(visible) >= world else None, options.grace,

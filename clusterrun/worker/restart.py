@@ -16,7 +16,10 @@ from typing import Any
 from .end_records import read_hang
 from .rank_slots import Records
 
-NEVER_AGAIN = {2: "the request is invalid", 93: "the program exited with status 93 (do not restart)"}
+NEVER_AGAIN = {
+    2: "the program exited with status 2 (invalid arguments or settings)",
+    93: 'the program exited with status 93, which means "do not restart"',
+}
 TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
 LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")

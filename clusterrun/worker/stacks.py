@@ -98,7 +98,8 @@ def common_place(folder: Path, names: Sequence[str], ranks: int) -> str:
     place, count = places.most_common(1)[0]
     if ranks == 1:
         return f"the rank is at {place}"
-    return f"{'at least ' * (len(names) > MOST_READ)}{count} of {ranks} ranks are at {place}"
+    are = "is" if count == 1 else "are"
+    return f"{'at least ' * (len(names) > MOST_READ)}{count} of {ranks} ranks {are} at {place}"
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -224,7 +224,8 @@ def _train(
     elif step > start:
         first, last = checkpointer.first_val(None), row["val_loss"]
         report.say(
-            f"validation loss {first or math.nan:.3f} -> {last:.3f} in {steps} steps, {time.monotonic() - began:.0f} s"
+            f"validation loss {first or math.nan:.3f} -> {last:.3f} in {plural(steps, 'step')},"
+            f" {time.monotonic() - began:.0f} s"
         )
     else:
         report.say(f"already trained to step {steps}: nothing to do")
@@ -265,7 +266,7 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
         (
             f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size}"
             f" x {plural(sizes.world_size, 'rank')} x {plural(sizes.grad_accum_steps, 'accumulation step')};"
-            f" {sampler.steps_per_epoch} steps per epoch;"
-            f" {steps} steps = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}"
+            f" {plural(sampler.steps_per_epoch, 'step')} per epoch;"
+            f" {plural(steps, 'step')} = {steps / sampler.steps_per_epoch:.2f} epochs; lr {lr:g}{scaled}"
         ),
     ]

@@ -175,7 +175,8 @@ class Watchdog:
             if not self._job.earlier_starts:
                 self._job.notifier.send(
                     "first-step",
-                    f"the first step or collective has run ({len(self._marks)} of {self._ranks} ranks report progress)",
+                    "the first step has finished, or the first collective has started;"
+                    f" ranks reporting progress: {len(self._marks)} of {self._ranks}",
                 )
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S

@@ -98,7 +98,7 @@ def test_sigterm_reaches_ranks_inside_a_collective(step: Callable) -> None:
 def test_a_world_of_another_size_is_refused(step: Callable) -> None:
     done = step(1, 2, "script", "--", "allreduce.py", environ={"CLUSTERRUN_WORLD_SIZE": "8"}, forked=True)
     assert 1 in done.statuses().values() and done.status in (1, 143)  # the other rank may be ended before it has looked
-    assert "the run has 8 ranks, but this step has 2" in done.err
+    assert "the run's world size is 8, but the world size in the environment" in done.err
     assert not done.has("start.json")
 
 

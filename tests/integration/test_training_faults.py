@@ -84,7 +84,7 @@ def test_one_rank_that_fails_ends_the_others_and_its_line_stands_alone(lm: Calla
 def test_what_every_rank_finds_is_said_once(lm: Callable[..., Done]) -> None:
     done = lm("a", drop_last="true", global_batch_size=10_000)
     assert done.status == 1
-    assert [line.partition("samples do not fill")[1] for line in said(done)] == ["samples do not fill"]
+    assert [line.partition("samples cannot fill")[1] for line in said(done)] == ["samples cannot fill"]
 
 
 def test_a_killed_rank_ends_the_others_in_seconds_and_the_run_goes_on_from_its_checkpoint(

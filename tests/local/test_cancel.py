@@ -96,7 +96,7 @@ def test_several_jobs_are_cancelled_together(bench):
 def test_nothing_to_cancel_is_said_as_it_is(bench):
     id = bench.submit("exit 2")
     bench.wait(id, "FAILED")
-    assert cancel(bench, id).detail == "had already ended: FAILED (NonZeroExitCode)"
+    assert cancel(bench, id).detail == "the job had already ended: FAILED (NonZeroExitCode)"
     for unknown in (JobId("L99"), JobId("123"), JobId("L1", task=2)):
         answer = cancel(bench, unknown)
         assert (answer.done, answer.detail) == (False, f"there is no local job {unknown}")

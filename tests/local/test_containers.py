@@ -82,10 +82,10 @@ def test_a_job_whose_container_is_gone_is_over_and_its_devices_are_free(bench, c
     until(lambda: bench.status(waiter).reason == "Resources")
     container.end()
     status = bench.wait(JobId("L1"), "NODE_FAIL")
-    assert status.reason == "the job's supervisor was killed, or ended with its container"
+    assert status.reason == "the job's supervisor was killed, or its container ended"
     bench.wait(waiter, "COMPLETED")
     (answer,) = bench.scheduler.cancel([JobId("L1")])
-    assert (answer.done, answer.detail) == (False, f"had already ended: NODE_FAIL ({status.reason})")
+    assert (answer.done, answer.detail) == (False, f"the job had already ended: NODE_FAIL ({status.reason})")
 
 
 def test_a_cancel_reaches_a_job_in_another_container(bench, container):
@@ -102,7 +102,7 @@ def test_a_job_of_a_machine_that_cannot_be_seen_is_given_up_at_a_second_cancel(b
     os.kill(real["pid"], 9)
     monkeypatch.setattr(cancel, "_MARGIN", 0.2)
     elsewhere(bench, id)
-    assert bench.status(id).reason == "running on elsewhere; its processes are not visible from here"
+    assert bench.status(id).reason == "running on elsewhere; the job's processes are not visible from here"
     (first,) = bench.scheduler.cancel([id])
     assert not first.done
     assert first.detail.endswith("run `clusterrun cancel L1` again after 90 s")

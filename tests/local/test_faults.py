@@ -44,7 +44,10 @@ def test_a_killed_supervisor_takes_its_script_along(bench):
     status = bench.status(id)
     assert (status.reason, status.outcome) == ("the job's supervisor was killed", Outcome.FAILED)
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.detail) == (False, "had already ended: NODE_FAIL (the job's supervisor was killed)")
+    assert (answer.done, answer.detail) == (
+        False,
+        "the job had already ended: NODE_FAIL (the job's supervisor was killed)",
+    )
 
 
 def test_a_script_that_still_saves_is_not_called_over(bench):
@@ -69,7 +72,7 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     assert (answer.done, answer.detail) == (True, "the job's supervisor was gone; killed 2 remaining processes")
     assert bench.status(id).state == "CANCELLED"
     (answer,) = bench.scheduler.cancel([id])
-    assert (answer.done, answer.detail) == (False, "had already ended: CANCELLED")
+    assert (answer.done, answer.detail) == (False, "the job had already ended: CANCELLED")
 
 
 def test_another_boot_means_that_the_job_is_gone_unless_it_had_ended(bench):
@@ -99,7 +102,7 @@ def test_a_job_of_another_machine_or_container_is_not_judged_from_here(bench):
     ):
         bench.change_state(id, supervisor=change)
         status = bench.status(id)
-        reason = f"running {place}; its processes are not visible from here"
+        reason = f"running {place}; the job's processes are not visible from here"
         assert (status.state, status.reason, status.outcome) == ("UNKNOWN", reason, Outcome.UNKNOWN)
         bench.change_state(id, supervisor=real)
     bench.change_state(id, state="COMPLETED", supervisor={"host": "elsewhere"})
@@ -272,7 +275,7 @@ def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypat
     assert bench.status(id).state == "COMPLETED"
     bench.change_state(id, state="RUNNING")
     (answer,) = bench.scheduler.cancel([id])
-    assert answer.detail == "had already ended: COMPLETED"
+    assert answer.detail == "the job had already ended: COMPLETED"
 
 
 @pytest.mark.parametrize("how", ["writable", "link"])

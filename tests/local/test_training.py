@@ -21,7 +21,7 @@ def train(site: Site, *options: str, settings: tuple[str, ...]) -> Job:
 
 def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoint(site: Site, tmp_path: Path) -> None:
     kept = f"checkpoint_dir={tmp_path}"
-    job = train(site, "--time", "2:00", settings=("steps=1000000", "time_margin=85", kept))
+    job = train(site, "--time", "2:00", settings=("steps=1000000", "time_margin=105", kept))
     done = site.cli("wait", job.id, status=1, timeout=200)
     assert "stopped" in done.stdout + done.stderr
     state = site.state(job)

@@ -26,11 +26,13 @@ PARTITIONS = {"low": "REQUEUE", "lowc": "CANCEL"}
 
 @pytest.fixture(scope="module")
 def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
-    """A user of a lab that also has a partition whose jobs preemption cancels."""
+    """A user of a lab that also has a partition whose jobs preemption cancels; both leave time to save under load."""
     made = lab.run(["scontrol", "create", "PartitionName=lowc", "Nodes=ALL", "PriorityTier=1", "PreemptMode=CANCEL",
                     "GraceTime=20", "MaxTime=INFINITE", "DefaultTime=60", "State=UP"])  # fmt: skip
     assert made.returncode == 0, made.stderr
+    assert lab.run(["scontrol", "update", "PartitionName=low", "GraceTime=20"]).returncode == 0
     yield new_site(lab)
+    lab.run(["scontrol", "update", "PartitionName=low", "GraceTime=5"])
     lab.run(["scancel", "--partition=lowc"])
     until(lambda: not lab.run(["squeue", "-h", "-p", "lowc"]).stdout, 60, lambda: "jobs of lowc")
     lab.run(["scontrol", "delete", "PartitionName=lowc"])
@@ -163,7 +165,6 @@ def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
     assert resumed_at(job) == [stopped_at(links(job)[0])], "no step was lost: the ranks saved within the grace time"
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_a_preempted_run_continues_when_resources_return(site: Site, partition: str, undisturbed: str) -> None:
     check_preemption(site, partition, undisturbed)

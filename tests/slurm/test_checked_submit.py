@@ -108,10 +108,13 @@ NEVER = {
     "ranks": (script("--gpus-per-node", "0", "--tasks-per-node", "99", cpu=False), "no node has CPUs for 99 ranks"),
     "gpu type": (
         script("--gres", "gpu:a1000:1", cpu=False),
-        "did you mean a100? nodes in this partition have: --gres gpu:a100:4",
+        "did you mean a100? nodes in this partition offer --gres gpu:a100:4",
     ),
     "gres": (script("--gres", "gpus:1"), "Invalid generic resource"),
-    "time": (script("--time", "90-0", "--partition", "short"), "the time limit exceeds the partition's limit of 1:00"),
+    "time": (
+        script("--time", "90-0", "--partition", "short"),
+        "the job's time limit exceeds the partition's limit of 1:00",
+    ),
     "partition": (script("--partition", "gpus"), "did you mean gpu?"),
     "account of a partition": (script("--partition", "closed"), "AllowAccounts=chemistry"),
     "most nodes": (script("--nodes", "2", "--partition", "small"), "the partition allows at most 1 node"),
@@ -214,7 +217,7 @@ def test_maintenance_in_the_way_names_the_time_that_fits(strict: Lab, typed: Des
     try:
         said = typed.type("submit", "--dry-run", *script("--time", "12:00:00"))
         assert said.status == 0 and "warning: maintenance maint from " in said.err, said
-        fits = said.err.partition("; --time ")[2].partition(" ")[0]
+        fits = said.err.partition("; a job with --time ")[2].partition(" ")[0]
         assert fits.startswith("1:5"), said.err
         assert "OK: " in typed.type("submit", "--dry-run", *script("--time", fits)).err
     finally:

@@ -121,7 +121,7 @@ def test_shapes_are_asked_of_each_partition(busy: Lab, site: Site) -> None:
         "clusterrun submit --nodes 1 --gpus-per-node 2 --time 10 --partition low -- train.py --lr '1 4'"
     )
     refused = {(row["partition"], row["shape"]): row["reason"] for row in found["refused"]}
-    assert refused["short", "1x2"] == "the time limit exceeds the partition's limit of 1:00"
+    assert refused["short", "1x2"] == "the job's time limit exceeds the partition's limit of 1:00"
     assert refused["closed", "1x2"] == "AllowAccounts=chemistry"
     assert "not available" in refused["low", "2x1"], "Slurm knows that one of the two is drained"
 
@@ -132,7 +132,10 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
     assert "QOS tight: 8 GPUs exceed the limit of 6; the job would never start (MaxTRESPU)" in said.stdout
     assert "account science" not in said.stdout, "the QOS sets this limit too, and comes first"
     said = site.cli("free", *EIGHT, "--partition", "gpu", "--", "true")
-    assert "account science: 5 of 14 GPUs left; the job would have to wait (GrpTRES)" in said.stdout
+    assert (
+        "account science: the limit of 14 GPUs leaves room for 5 more; the job would have to wait (GrpTRES)"
+        in said.stdout
+    )
     assert site.json("free", "--gpus-per-node", "2", "--", "true")["beyond_limits"] == []
     job = run(
         busy, "sbatch", "--parsable", "-o/dev/null", "-qtight", "-pgpu", "-N2", "--gpus-per-node=4", "--wrap=true"

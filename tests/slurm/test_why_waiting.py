@@ -120,7 +120,7 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     assert found["here"][1] == "this job requests 2 gres/gpu"
     assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
     update = f"scontrol update JobId={jobs['qos']}"
-    wait = "wait for the jobs that count toward this limit to end, or move the job:"
+    wait = "wait for the jobs that count toward this limit to end, or use another QOS:"
     assert found["do"] == [wait, f"{update} QOS=normal"]
     assert found["here"][3] == "ruled out: QOS short allows 10:00 (MaxWall)"
 

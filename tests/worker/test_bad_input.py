@@ -156,7 +156,7 @@ def test_a_folder_that_takes_no_model_is_refused_before_the_first_step(
     (tmp_path / "volume").mkdir()
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "volume")  # a real one takes root
     line, status = refused(lambda: export.check_target(tmp_path / "volume", "r1"))
-    assert line.endswith(f"is a mount point: name a folder in it, such as {tmp_path / 'volume' / 'model'}")
+    assert line.endswith(f"is a mount point: give a folder in it, such as {tmp_path / 'volume' / 'model'}")
 
 
 def test_a_push_without_network_succeeds_and_the_token_is_in_no_file(

@@ -105,7 +105,7 @@ def test_wrong_address_is_named_with_the_nodes_that_got_it() -> None:
     ranks = [document(i, **({"resolved": wrong} if i < 2 else {})) for i in range(3)]
     (finding,) = judge_nodes(ranks, NODES, 0)
     assert finding.where == ("n3",)
-    assert finding.text == "n3 resolves to 10.0.0.99 on n1, n2; its address is 10.0.0.3"
+    assert finding.text == "n3 resolves to 10.0.0.99 on n1, n2; n3 has the address 10.0.0.3"
 
 
 def test_own_name_on_loopback_is_in_order_but_not_that_of_another_node() -> None:

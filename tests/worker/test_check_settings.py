@@ -53,4 +53,4 @@ def test_an_unreadable_or_empty_file_is_named(capsys: pytest.CaptureFixture[str]
     empty.touch()
     assert found(capsys, "sft", f"data={empty}")[1] == [f"data: no rows in {empty}"]
     assert "is a folder" in found(capsys, "lm", f"data={tmp_path}")[1][0]
-    assert found(capsys, "lm", "data=")[1] == ["data: no data given: name a file, a glob, or hf:org/name"]
+    assert found(capsys, "lm", "data=")[1] == ["data: no data given: use a file, a glob, or hf:org/name"]

@@ -65,8 +65,8 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("/gone/x.csv", "no such file: /gone/x.csv"),
         ("*.tsv", "no file matches *.tsv (in {folder})"),
         ("e*y", "no file matches e*y"),  # folders are no files
-        ("deep", "deep is a folder: name its files, for example deep/*.csv"),
-        ("empty", "empty is a folder: name its files, for example empty/*.txt"),
+        ("deep", "deep is a folder: give its files, for example deep/*.csv"),
+        ("empty", "empty is a folder: give its files, for example empty/*.txt"),
         ("imdb/plain", "for a dataset on the Hugging Face Hub, write hf:imdb/plain"),
         ("a\0b", r"no such file: 'a\x00b'"),
         ("\x1b[31m", r"no file matches '\x1b[31m'"),

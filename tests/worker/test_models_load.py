@@ -69,7 +69,7 @@ def test_a_gguf_package_is_found_without_being_imported(tmp_path: Path, monkeypa
     assert resolve("gguf:carries-one") == Source("gguf", str(package / "m.gguf"))
     assert "carries_one" not in sys.modules
     (package / "n.gguf").touch()
-    with pytest.raises(WorkerError, match=r"several .gguf files: name one of .*m.gguf, .*n.gguf"):
+    with pytest.raises(WorkerError, match=r"several .gguf files: set model to one of .*m.gguf, .*n.gguf"):
         resolve("gguf:carries_one")
 
 
@@ -96,7 +96,7 @@ def test_a_folder_without_a_configuration_and_a_plain_file_say_so(tmp_path: Path
     with pytest.raises(WorkerError, match=r"no config\.json"):
         resolve(str(tmp_path))
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(WorkerError, match="is a file: give a folder"):
+    with pytest.raises(WorkerError, match=r"is a file, but not a \.gguf file: give a folder"):
         resolve(str(tmp_path / "notes.txt"))
 
 

@@ -39,7 +39,7 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
         ([failed("ModuleNotFoundError: No module named 'x'")], "cannot fix"),
         ([failed("exited with status 4", status=4)], "cannot fix"),
         ([failed("exited with status 93", status=93)], "exited with status 93"),
-        ([failed("lr must be a number", status=2)], "request is invalid"),
+        ([failed("lr must be a number", status=2)], "exited with status 2 (invalid arguments or settings)"),
         ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
         ([KILLED] * 6, "--max-restarts 5"),
         ([LaunchEnd(143, "the step ended with status 143", is_terminated=True)], "SIGTERM ended the ranks"),

@@ -172,13 +172,15 @@ def test_validation_data_of_its_own_leaves_all_else_to_train_on(tmp_path: Path) 
 
 def test_conversations_without_an_answer_are_not_trained_on(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *[{"messages": HELLO[:1]}] * 30)
-    with pytest.raises(WorkerError, match=r"none of 30 conversations is left to train on \(27 have no answer within"):
+    with pytest.raises(
+        WorkerError, match=r"none of the conversations \(30\) is left to train on \(27 without an answer within"
+    ):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 
 def test_too_few_conversations_to_hold_some_out_is_said(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"messages": HELLO})
-    with pytest.raises(WorkerError, match="conversations is left to evaluate on: set val_data, or a larger held_out"):
+    with pytest.raises(WorkerError, match="is left to evaluate on: set val_data, or a larger held_out"):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 

@@ -98,7 +98,7 @@ def test_an_unknown_formatter_is_refused(formatter: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text_cols", "target_cols", "said"),
     [
-        (("text",), (), "target_cols is not set: name the columns of {} to predict; columns: occ1, kind, area"),
+        (("text",), (), "target_cols is not set: set it to the columns of {} to predict; columns: occ1, kind, area"),
         (("occ1",), ("kin",), "no column 'kin' in {} (did you mean 'kind'?); columns: occ1, kind, area"),
         (("occ1",), ("kind,area",), '(to name several columns, write target_cols=\'["kind","area"]\')'),
         (("text",), ("kind",), "no column 'text' in {} (did you mean 'occ1'?); columns: occ1, kind, area"),

@@ -229,6 +229,7 @@ def test_the_users_line_that_most_ranks_are_at_is_found(tmp_path: Path) -> None:
     place = "/home/a/my code.py:41 in train_epoch"
     assert common_place(tmp_path, names, 3) == f"2 of 3 ranks are at {place}"
     assert common_place(tmp_path, [*names, "stacks-rank-3.txt"], 4) == f"2 of 4 ranks are at {place}"
+    assert common_place(tmp_path, names[:1], 2) == f"1 of 2 ranks is at {place}"
     assert common_place(tmp_path, names[:1], 1) == f"the rank is at {place}"
     (tmp_path / names[0]).write_text("no thread")
     assert common_place(tmp_path, names[:1], 1) == common_place(tmp_path, [], 4) == ""

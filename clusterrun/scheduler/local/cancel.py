@@ -36,7 +36,7 @@ def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
         return Cancelled(id, False, f"there is no local job {id}")
     state = _state(folder)
     if state is None:
-        return Cancelled(id, False, f"cannot be cancelled now: {_format_state(status)}")
+        return Cancelled(id, False, f"the job cannot be cancelled now: {_format_state(status)}")
     if not state.is_over:
         life = state.supervisor.life(folder / mark.NAME)
         if life is Life.ALIVE and state.supervisor.is_here:
@@ -49,7 +49,7 @@ def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
             return _request_end_elsewhere(folder, id, life, place_of(state))
         if life is Life.GONE:
             return _end_orphan(folder, id, grace)
-    return Cancelled(id, False, f"had already ended: {_format_state(status)}")
+    return Cancelled(id, False, f"the job had already ended: {_format_state(status)}")
 
 
 def _request_end_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> Cancelled | None:
@@ -103,20 +103,20 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
     if ended or before.state not in TERMINAL:
         noun = "process" if ended == 1 else "processes"
         return Cancelled(id, True, f"the job's supervisor was gone; killed {ended} remaining {noun}")
-    return Cancelled(id, False, f"had already ended: {_format_state(after)}")
+    return Cancelled(id, False, f"the job had already ended: {_format_state(after)}")
 
 
 def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     """Wait for the last state that the supervisor writes, and return the result."""
     while (status := read_status(folder)) is not None and status.state not in TERMINAL:
         if time.monotonic() >= until:
-            return Cancelled(id, False, f"has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
+            return Cancelled(id, False, f"the job has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
         time.sleep(0.02)
     if status is None:
         return Cancelled(id, False, f"the folder of job {id} was removed")
     if status.state == "CANCELLED":
         return Cancelled(id, True)
-    return Cancelled(id, False, f"ended before the cancel took effect: {_format_state(status)}")
+    return Cancelled(id, False, f"the job ended before the cancel took effect: {_format_state(status)}")
 
 
 def _lost_hint(id: JobId, status: JobStatus) -> str:

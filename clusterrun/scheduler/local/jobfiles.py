@@ -118,7 +118,7 @@ def read_job(folder: Path) -> Job | None:
     except TypeError as error:
         raise Unreadable("job.json is damaged") from error
     if job is not None and job.id != folder.name:
-        raise Unreadable(f"job.json belongs to {job.id}")
+        raise Unreadable(f"job.json belongs to job {job.id}")
     return job
 
 
@@ -185,7 +185,8 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
     if is_given_up(folder):
         return _status(id, job, state, "CANCELLED", "")
     if life is Life.ELSEWHERE:
-        return _status(id, job, state, "UNKNOWN", f"running {place_of(state)}; its processes are not visible from here")
+        why = f"running {place_of(state)}; the job's processes are not visible from here"
+        return _status(id, job, state, "UNKNOWN", why)
     if life is Life.GONE and script_lives(state):
         why = "the job's supervisor was killed; the script is ending"
         return _status(id, job, state, "COMPLETING", why)
@@ -197,7 +198,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
         return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
     why = "the job's supervisor was killed"
     if not state.supervisor.is_here:
-        why = "the job's supervisor was killed, or ended with its container"
+        why = "the job's supervisor was killed, or its container ended"
     if left := len(members(job.token)):
         noun = "process" if left == 1 else "processes"
         why += f"; `clusterrun cancel {job.id}` kills the {left} remaining {noun}"

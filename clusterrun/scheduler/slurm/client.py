@@ -191,8 +191,9 @@ class SlurmScheduler:
         done = self._call(scontrol.scancel_argv(ids, self._where))
         refused = scontrol.parse_scancel(done.stderr)
         if done.status != 0 and not refused:
+            jobs = "the job was" if len(ids) == 1 else "the jobs were"
             raise SchedulerError(
-                "scancel failed; the job was not cancelled",
+                f"scancel failed; {jobs} not cancelled",
                 detail=done.stderr.strip(),
                 hint="run `scontrol ping`, then try again",
             )

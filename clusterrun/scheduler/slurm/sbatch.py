@@ -129,12 +129,13 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
     ),
     SbatchError("Memory specification can not be satisfied", Refused,
-         "lower --mem: see the limits with `sinfo -o '%P %m'`"),
+         "lower --mem; see the limits with `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
-         "no node has that many GPUs or cores, or that much memory: compare with `sinfo -o '%P %D %c %m %G'`"),
+         "no node has as many GPUs or cores, or as much memory, as the job requests; "
+         "compare the request with `sinfo -o '%P %D %c %m %G'`"),
     SbatchError("Requested time limit is invalid", Refused,
-         "request less time: see the limits with `sinfo -o '%P %l'`"),
-    SbatchError("Node count specification invalid", Refused, "request fewer nodes: see the partitions with `sinfo -s`"),
+         "request less time; see the limits with `sinfo -o '%P %l'`"),
+    SbatchError("Node count specification invalid", Refused, "request fewer nodes; see the partitions with `sinfo -s`"),
     SbatchError("More processors requested than permitted", Refused, "reduce --nodes or --cpus-per-task"),
     SbatchError(
         "Invalid generic resource (gres) specification", Refused, "see the cluster's GRES names with `sinfo -o '%P %G'`"
@@ -145,7 +146,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know one of the listed jobs"),
     SbatchError(
         "Job violates accounting/QOS policy", Refused,
-        "the job exceeds a limit of your account or QOS: see `sacctmgr show qos`",
+        "the job exceeds a limit of your account or QOS; see `sacctmgr show qos`",
     ),
     SbatchError("Batch job submission failed", Refused, "Slurm's reason is in the line above"),
     # errors of sbatch itself, before anything is sent
@@ -154,7 +155,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Invalid --", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Could not establish a configuration source", Refused,
-         "no slurm.conf was found: set SLURM_CONF, or use --scheduler local"),
+         "no slurm.conf was found; set SLURM_CONF, or use --scheduler local"),
 )  # fmt: skip
 
 

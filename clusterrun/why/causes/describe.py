@@ -107,7 +107,7 @@ def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findin
     if missing is None:
         who = split_rank(best.line)[0]  # the rank in the message counts within its process group
         where = f" on {cause.node}" if cause.node else ""
-        reported = "" if who is None else f"; rank {who}{where} reported the error first"
+        reported = "" if who is None else f"; rank {who}{where} reported the timeout first"
         if all_waited(findings, facts):
             called = f"though each of the {facts.world_size} ranks had called the collective"
             sentence = f"{cause.sentence}, {called}{waited}"

@@ -21,6 +21,7 @@ _ERROR = re.compile(
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
+_NUMBER = re.compile(r"\d+")  # times, ranks and process numbers differ between lines with one message
 _NEAR_END = 12  # lines that launchers may still print
 _SHOWN = 200  # characters of a line in a sentence
 _LAST = 5  # lines to show if none names a cause
@@ -106,12 +107,25 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and who in (None, line.rank)][-_LAST:]
     serious = {one.line for one in findings if one.strength <= Strength.HINT}  # survived, or not certain
-    spoken = next((line for one in logs for line in one if line in serious or _ERROR.match(line.text[:1_000])), None)
+    errors = {}  # one line for each message
+    for line in (line for one in logs for line in one if line in serious or _ERROR.match(line.text[:1_000])):
+        errors.setdefault(_NUMBER.sub("", split_rank(line)[1].strip()), line)
+    spoken = next(iter(errors.values()), None)
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
     whose = f"rank {rank}" if rank is not None else "the log"
     shown = split_rank(spoken)[1].strip()[:_SHOWN] if spoken is not None else ""
-    first = f"; the first line that mentions an error: {shown}" if shown else ""
+    if spoken is not None and len(errors) == 1 and spoken not in serious and not signal:
+        return Cause(
+            kind="reported-error",
+            rank=spoken.rank if spoken.rank is not None else rank,
+            node=facts.nodes.get(rank, "") if rank is not None else "",
+            sentence=f"the only error message in the logs is: {shown}",
+            evidence=tuple(lines),
+            advice="read the lines before the message: they show what the program was doing",
+            command="clusterrun logs JOB -n 100",
+        )
+    first = f"; the first line that mentions an error is: {shown}" if shown else ""
     tail = f"{first}; the last lines of {whose} are below" if lines else "; the logs are empty or missing"
     return Cause(
         kind="unknown",

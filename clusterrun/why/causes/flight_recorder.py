@@ -68,7 +68,7 @@ def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
                 ends = f"the flight recorder of rank {rank} ends at collective {number}"
                 reached = f"{ends}, but other ranks reached {most}"
                 last = dumps[rank].last or "a collective"
-                where = f"; the rank last called {last} at {dumps[rank].place}" if dumps[rank].place else ""
+                where = f"; the rank's last call was {last} at {dumps[rank].place}" if dumps[rank].place else ""
                 found.setdefault(rank, f"{reached}{where}")
     return found
 

@@ -26,11 +26,7 @@ class AbsentRanks:
 
 def hang_cause(hang: Hang) -> Cause:
     """Return the cause of a launch that the watchdog ended."""
-    waited = (
-        f"read the stacks of the ranks that were still running to see where they were waiting: {hang.stacks}"
-        if hang.stacks
-        else ""
-    )
+    waited = f"to see where the running ranks were waiting, read their stacks: {hang.stacks}" if hang.stacks else ""
     return Cause(
         kind="hang",
         rank=hang.rank,
@@ -53,7 +49,7 @@ def find_absent_ranks(
     if named := _named_ranks(hangs):
         return named
     if late := _late_ranks(_last_enqueued(logs)):
-        return AbsentRanks(late, "the other ranks were waiting in a later collective")
+        return AbsentRanks(late, "the other ranks had called more collectives")
     waited = {f.rank for f in hangs if f.rank is not None}
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
@@ -98,7 +94,7 @@ def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:
     """Return the ranks that a monitored barrier names, or the one whose key the others awaited in the store."""
     named = next((f for f in hangs if f.ranks), None)
     if named is not None:
-        return AbsentRanks(named.ranks, "according to the barrier")
+        return AbsentRanks(named.ranks, "according to the barrier's error")
     awaited = {int(f.values["awaited"]) for f in hangs if "awaited" in f.values}
     if len(awaited) == 1 and not awaited & {f.rank for f in hangs}:  # else a number within a smaller group
         return AbsentRanks(tuple(awaited), "the other ranks were waiting for its key in the store")

@@ -95,7 +95,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
             kind="stopped",
             sentence=sentence,
             evidence=evidence_lines(found),
-            advice="submit the job again with the same checkpoint_dir to resume from this checkpoint",
+            advice="submit the job again with the same checkpoint_dir to resume from the last checkpoint",
             command="clusterrun submit …",
         )
     if facts.exit_status == _DUPLICATE and "duplicate" in last:

@@ -15,7 +15,7 @@ NOT_PYTHON = "the crash was in native code, not in Python; read the log lines be
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
     "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|(?P<what_too>without an active exception))", "a process aborted in compiled code[: {what}]",
-    "the log lines after this error (what() and the stack trace, if there are any) name the call that failed; also look for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
+    "the log lines after this error (what() and the stack trace, if the log has them) name the call that failed; also look for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: of MPICH and the MPIs made from it; the last line of the stack after it names the reason
@@ -56,8 +56,8 @@ LAUNCH: tuple[CauseRow, ...] = (
         "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG),
     row("launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:write the claim|write|read the node list|start) .*)", "the job could not start: {what}",
         "check that the project's folder is writable from the compute nodes", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun"),
-    row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "the run stopped at step {step} because of {by} ({saved})",
-        "submit the job again with the same checkpoint_dir to resume from this checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
+    row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "because of {by}, the run stopped at step {step} ({saved})",
+        "submit the job again with the same checkpoint_dir to resume from the last checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
     row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
         "the line shown does not say what sent SIGKILL: usually it was the kernel's OOM killer (check dmesg) or a user", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
     row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
@@ -70,7 +70,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("exception", "mpich error", r"^MPICH ERROR(?: \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - Abort\(-?\d+\)(?: \(rank \d+ in comm \d+\))?)?: (?P<what>(?!Fatal error in|application called)\S.*)",
         "MPI ended the job: {what}", "the message names the problem: usually an environment variable, a module or a library does not fit the program", "OLCF user documentation, PyTorch on Frontier",
         "clusterrun logs JOB -n 50", Strength.HINT),
-    row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} ended the job itself: MPI_Abort with status {status}",
+    row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} called MPI_Abort with status {status}, which ended the job",
         "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3 and the MPIs derived from it", "clusterrun logs JOB -n 50"),
     row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
@@ -86,7 +86,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
         "compute nodes often have no internet access: install the package on the login node first; if that also fails, the requested version does not exist for this Python", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True),
     row("setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
-        "the shell rejected a line: {what}", "a variable is not set (set -u), or a quote is not closed; run bash -n SCRIPT to find unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
+        "the shell rejected a line: {what}", "a variable is not defined (an error because of set -u), or a quote is not closed; run bash -n SCRIPT to find unclosed quotes", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
     row("crashed", "assertion `|assertion '", r"^[^:\s]+: [^:\s]+:\d+: .*Assertion [`'](?P<what>.+)' failed\.?$", "a process aborted in compiled code: an assertion failed ({what})",
         "the assertion is in native code, not in Python: the error line names the source file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
     row("killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
@@ -111,7 +111,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     # its second line names the signal
     row("crashed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on$",
-        "rank {rank} on {node} was killed by a signal, according to mpirun", "the next line of the log names the signal: 9 usually means that the kernel's OOM killer killed the rank because host memory ran out; 6, 7, 8 and 11 mean a crash in native code",
+        "rank {rank} on {node} was killed by a signal, according to mpirun", "the log line after this error names the signal; signal 9 usually means that the kernel's OOM killer killed the rank because host memory ran out; signals 6, 7, 8 and 11 mean a crash in native code",
         "https://github.com/openucx/ucx/issues/10837", "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT),
     row("crashed", "free(): |double free|malloc(): |corrupted ",
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
@@ -148,7 +148,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
         r"(?P<what>There are not enough slots available|mpirun was unable to (?:find the specified executable|launch the specified application)|(?:ORTE|PRTE) was unable to reliably start|An? (?:ORTE|PRTE) daemon has unexpectedly failed"
         r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
-        "the log lines after this error say what is missing: request enough tasks (--ntasks-per-node), or install the program and Open MPI on every node",
+        "the log lines after this error say what is missing; request enough tasks (--ntasks-per-node), or install the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
     row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
         "start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix) and an Open MPI that was built with Slurm's PMIx, or start them with mpirun; torch's nccl and gloo backends do not need MPI: if the program only imports mpi4py, remove the import",

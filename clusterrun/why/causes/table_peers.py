@@ -12,25 +12,25 @@ _HANG = (
 )
 #: of a collective that all ranks called
 NO_TRAFFIC = (
-    "the ranks cannot exchange data: run once with NCCL_DEBUG=INFO; within a node try NCCL_P2P_DISABLE=1, between nodes set NCCL_SOCKET_IFNAME to an"
-    " interface that links them (clusterrun check --nodes N measures nodes and links)"
+    "the ranks cannot exchange data: run once with NCCL_DEBUG=INFO; if the ranks share one node, try NCCL_P2P_DISABLE=1; if they run on several nodes,"
+    " set NCCL_SOCKET_IFNAME to an interface that links the nodes (clusterrun check --nodes N measures nodes and links)"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
-_PEER = "usually this rank only noticed the failure: look for a rank that ended first"
+_PEER = "usually this error follows from another failure: look for a rank that ended first"
 _PORT = "another job or an earlier run may still use the port: omit --master-port, and clusterrun finds a free port and reserves it for the job"
 _NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
 _SOCKETS = (
     "if the error names another node's address, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
     " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
 )
-_IB = "a network link or switch failed, or the other rank ended: if no rank died, exclude the node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
+_IB = "a network link or switch failed, or the rank at the other end of the connection had ended: if no rank ended first, exclude this node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
 
 #: What NCCL warns; the exception after it names rank and line, and only says "invalid usage".
 SIZES = row(
     "nccl-error", "message truncated :|collective mismatch error",
     r"NCCL WARN .*?(?P<what>message truncated : receiving \d+ bytes instead of \d+|collective mismatch error,? local size \d+ remote size \d+)",
     "ranks do not agree on the size of a message: {what}",
-    "two ranks called different collectives, or a send and a receive with different shapes, types or order: compare the calls of both ranks at the line shown"
+    "two ranks called different collectives, or a send and its receive differ in shape, type or order: compare the calls of both ranks at the line shown"
     " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO to the same values on all nodes",
     "https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )  # fmt: skip
@@ -61,11 +61,11 @@ PEERS: tuple[CauseRow, ...] = (
     row("collective-timeout", "application timeout caused pair closure", r"Application timeout caused pair closure",
         "a collective (gloo) timed out", _HANG, "https://github.com/pytorch/gloo/blob/main/gloo/transport/tcp/pair.cc", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "monitoredbarrier", r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<ms>\d+) ms",
-        "a barrier timed out[ after {limit}]: rank{s} {ranks} did not reach it", _HANG,
+        "a barrier timed out[ after {limit}]", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "NCCL's heartbeat monitor timed out: its watchdog thread was stuck", _HANG,
+        "NCCL's heartbeat monitor timed out: NCCL's watchdog thread was stuck", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
         "a rank timed out[ after {limit}] waiting for rank {awaited}, which creates the NCCL communicator", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
@@ -73,15 +73,15 @@ PEERS: tuple[CauseRow, ...] = (
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "a rank timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
     row("nccl-error", "ccl_error", r"\|CCL_ERROR\| (?P<what>.{1,200})", "oneCCL failed: {what}",
-        "oneCCL is the backend of torch for Intel GPUs and CPUs (ccl): set CCL_LOG_LEVEL=info for the lines before the error; if a worker thread could not be started, CCL_WORKER_AFFINITY names CPUs that the job does not have",
+        "oneCCL is torch's backend for Intel GPUs and CPUs (ccl); set CCL_LOG_LEVEL=info to log more before the error; if a worker thread could not be started, CCL_WORKER_AFFINITY probably names CPUs that the job does not have",
         "https://github.com/uxlfoundation/oneCCL", "clusterrun submit … --env CCL_LOG_LEVEL=info"),
     row("collective-timeout", "stack trace of the failed collective", r"\] Stack trace of the failed collective: ", "a collective timed out", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp", _HANG_COMMAND, Strength.HANG),
-    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "the ranks of this node had ended, but torchrun then waited {seconds} s in vain for another node's torchrun to end",
-        "check what the ranks of the other nodes did in that time: they hung, ran longer, or their node failed",
+    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "after the ranks of its own node had ended, torchrun waited {seconds} s in vain for another node's torchrun to end",
+        "check what the ranks of the other nodes did in that time: they may have hung or run longer, or their node may have failed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/agent/server/api.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
-        "{number} of {all} ranks did not join the others: {who}",
+        "{number} of {all} ranks did not join the run: {who}",
         "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may be unable to reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
     row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
@@ -90,7 +90,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)(?:, num_workers_joined=\d+)?(?:, timeout=(?P<waited>[\d:]+))?",
-        "the wrong number of ranks joined the process group: {came} joined[ within {waited}], {all} were expected",
+        "the wrong number of ranks joined the process group[ within {waited}]: {came} instead of {all}",
         "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls share one port,"
         " or they share one file (init_method=file://…) that an earlier run left behind: delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
@@ -153,7 +153,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
-        "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address of the first node that the other nodes can reach, and check that no firewall blocks the port between nodes",
+        "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address at which the other nodes can reach the first node, and check that no firewall blocks the port between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
         "{what}", "a firewall may block the first node's port, or the batch script may already have ended",
@@ -172,7 +172,7 @@ PEERS: tuple[CauseRow, ...] = (
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
         r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80})(?:, NCCL version|$)"
         r"|(?P<other>unhandled (?:system|cuda) error)",
-        "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the lines before the error name the call that failed (network, shared memory, driver)",
+        "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the log lines before the error then name the call that failed (network, shared memory, driver)",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
         "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
-_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time); if it is part of your project, add its folder to PYTHONPATH"
+_PIP = "install the package into the Python that the job uses (--python, or the Python active at submit time); if the package is part of your project, add the folder that contains the package to PYTHONPATH"
 _NAN = "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the samples of the first bad step"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
@@ -30,7 +30,7 @@ SHM_FULL = row(
 )  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "Python found no module {module}, which looks like one of your project's own", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
+        "Python found no module {module}, which looks like a module of your project", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
     row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the installed tokenizers package cannot read the tokenizer file: {0}",
         "usually the file is newer than the package: install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
@@ -55,7 +55,7 @@ PYTHON: tuple[CauseRow, ...] = (
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", _PIP, "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
     row("import-error", "importerror: ", r"ImportError: (?P<what>.+?)(?:Traceback \(most recent|$)", "an import failed: {what}",
-        "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the package needs on the node", "Python 3.11",
+        "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the import needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
         "some parameters of the model got no gradient in the last step, which DDP does not expect[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
@@ -92,7 +92,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|defaultcpuallocator: not enough memory",
         r"DefaultCPUAllocator: not enough memory: (?P<what_too>you tried to allocate \d+ bytes)|(?:^|\W)(?:_Array)?MemoryError\b(?:: (?P<what>.{1,160}))?|std::bad_alloc(?!: hip)|can't allocate memory(?:: (?P<what_old>you tried to allocate \d+ bytes))?|[Cc]annot allocate memory",
-        "this rank could not allocate host memory[: {what}]", _HOST + "; a request far above what the data needs may come from a wrong shape or a damaged file", "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
+        "the rank could not allocate host memory[: {what}]", _HOST + "; an allocation far larger than the data needs may come from a wrong shape or a damaged file", "https://github.com/pytorch/pytorch/issues/20618", "clusterrun submit … --mem SIZE"),
     row("host-memory", "running low on memory", r"due to the node running low on memory", "Ray ended a task or worker because the node was running low on memory", _HOST,
         "https://docs.ray.io/en/latest/ray-core/scheduling/ray-oom-prevention.html", "clusterrun submit … --mem SIZE"),
     # Ray restarts them a few times
@@ -151,7 +151,7 @@ PYTHON: tuple[CauseRow, ...] = (
         " or accept both spellings: add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", "torchrun: error: |accelerate launch: error: |accelerate <command> [<args>]: error: ", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
-        "{program} rejected its command line: {what}", "options before the script's name are the launcher's; the script's arguments come after its name, and inline code must be put into a file",
+        "{program} rejected its command line: {what}", "put the launcher's options before the script's name and the script's arguments after the script's name; put inline code into a file",
         "https://docs.pytorch.org/docs/stable/elastic/run.html", "torchrun --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),
@@ -169,7 +169,7 @@ PYTHON: tuple[CauseRow, ...] = (
 
 #: An exception that no row knows.
 EXCEPTION = row(
-    "exception", "exception", "exception", "{error}", "the exception's traceback in the log shows the calls that led to it; start at the line shown",
+    "exception", "exception", "exception", "{error}", "the exception's traceback in the log shows the calls that led to the exception; start at the line shown",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )  # fmt: skip
 #: The last line of a traceback whose beginning is missing, if no other row matches the line.

@@ -67,7 +67,7 @@ def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
         how = f"starts the run again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
     else:
         return cause
-    how += " with the code saved when the job was submitted" * (load_snapshot(run) is not None)
+    how += ", using the code saved when the job was submitted" * (load_snapshot(run) is not None)
     advice = "" if cause.kind == "stopped" else cause.advice
     if not cause.command or cause.command == "clusterrun submit …" or cause.kind in _RESUMED:
         return replace(

@@ -114,5 +114,6 @@ def _tasks(rows: Sequence[Queued]) -> str:
     parts = [f"{count} {state}" for state, count in sorted(begun.items())]
     waiting = [row for row in rows if row.state == "PENDING"]
     reasons = sorted({row.reason for row in waiting if row.reason})
-    parts += [f"others are pending{f' ({first_few(reasons)})' if reasons else ''}"] if waiting else []
+    if waiting:
+        parts.append(f"{'others' if begun else 'all'} are pending{f' ({first_few(reasons)})' if reasons else ''}")
     return ", ".join(parts)

@@ -48,7 +48,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     change = f"request {'more' if limit.least else 'less'} (run `clusterrun cancel {facts.id}`, then submit again)"
     wait = "wait for the jobs that count toward this limit to end"
     first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator"}.get(starts, change)
-    return Finding(here, (f"{first}, or move the job:", *commands) if commands else (first,))
+    return Finding(here, (f"{first}, or use another {noun}:", *commands) if commands else (first,))
 
 
 def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:

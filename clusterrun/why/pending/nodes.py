@@ -80,7 +80,7 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], none: str) -> Finding:
     if found:
         return Finding((f"{len(found)} of {plural(len(names), 'node')} {_has(found)} {wanted} ({fold(found)})",))
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; available: {first_few(known)}" if known else "; those nodes have no features"
+    there = f"; available: {first_few(known)}" if known else "; the nodes have no features"
     return Finding(
         (f"{none} has {wanted}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
@@ -163,7 +163,7 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
     """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     command = shorter_limit_command(facts, min(starts)) if starts else ""
-    return (f"{command}: the job would then end before the reservation begins",) if command else ()
+    return (f"{command}; the job would then end before the reservation begins",) if command else ()
 
 
 def shorter_limit_command(facts: PendingFacts, end: float) -> str:

@@ -126,7 +126,7 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     first = (
         "wait; or, if the job needs less time, shorten its time limit so that the job can start before the jobs ahead:"
     )
-    return Finding(do=(first, f"{command}: {why}"))
+    return Finding(do=(first, f"{command}; {why}"))
 
 
 def next_ends(facts: PendingFacts) -> Finding:

@@ -76,7 +76,7 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     silent = [one for one in ranks if one.is_silent(now)]
     lines += [
         f"rank {one.rank} on {one.node or 'an unknown node'}: no heartbeat for {format_duration(now - one.time)}"
-        f" (last: {one.phase or 'no phase'}{f', step {one.step}' if one.step is not None else ''})"
+        f" (last phase: {one.phase or 'unknown'}{f', step {one.step}' if one.step is not None else ''})"
         for one in silent[:_SHOWN]
     ]
     if rest := silent[_SHOWN:]:

@@ -19,11 +19,12 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     cut, working = errors["pair"], {node for pair in pairs if pair not in errors["pair"] for node in pair}
     found = []
     for node in dict.fromkeys(node for pair in cut for node in pair if working and node not in working):
-        text = f"{node} cannot reach any other node: {next(error for pair, error in cut.items() if node in pair)}"
+        error = next(error for pair, error in cut.items() if node in pair)
+        text = f"{node} has no working connection to any other node: {error}"
         found.append(Finding(BROKEN, "links", text, CABLE.format(node), (node,)))
     for pair, error in cut.items():
         if not working or set(pair) <= working:
-            text = f"no connection between {' and '.join(pair)}: {error}"
+            text = f"no working connection between {' and '.join(pair)}: {error}"
             found.append(Finding(BROKEN, "links", text, "check the routes and firewalls between these nodes", pair))
     wrong = dict.fromkeys(link.nodes for link in links if not link.correct)
     for nodes in wrong:

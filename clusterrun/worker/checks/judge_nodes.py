@@ -158,7 +158,8 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
     for (name, answer), nodes in wrong.items():
         node, addresses = own[name]
         to = f"resolves to {answer}" if answer else "does not resolve"
-        text = f"{name} {to} on {join_names(nodes)}; its address is {' '.join(addresses[:2])}"
+        own_addresses = f"address{'es' * (len(addresses) > 1)} {' and '.join(addresses[:2])}"
+        text = f"{name} {to} on {join_names(nodes)}; {name} has the {own_addresses}"
         yield Finding(DIFFERS, "names", text, f"correct the entry for {name} in /etc/hosts or DNS", (node,))
 
 

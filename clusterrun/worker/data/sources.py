@@ -111,7 +111,7 @@ def find_sources(data: str | Sequence[str]) -> list[str]:
         if not isinstance(name, str):
             raise WorkerError(f"data must be file names, got {name!r}", status=2)
     if not any(names):
-        raise WorkerError("no data given: name a file, a glob, or hf:org/name", status=2)
+        raise WorkerError("no data given: use a file, a glob, or hf:org/name", status=2)
     return [source for name in names for source in _expand(name)]
 
 
@@ -124,7 +124,7 @@ def _expand(name: str) -> list[str]:
     if os.path.isdir(path):
         suffixes = sorted({kind for entry in os.listdir(path) if (kind := format_of(entry))})
         inside = os.path.join(name, f"*{suffixes[0] if suffixes else '.txt'}")
-        raise WorkerError(f"{shown(name)} is a folder: name its files, for example {shown(inside)}", status=2)
+        raise WorkerError(f"{shown(name)} is a folder: give its files, for example {shown(inside)}", status=2)
     if os.path.exists(path):
         return [path]
     if glob.has_magic(path):

@@ -205,7 +205,7 @@ def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
     if not target_cols:
-        raise WorkerError(f"target_cols is not set: name the columns of {what} to predict; {columns}", status=2)
+        raise WorkerError(f"target_cols is not set: set it to the columns of {what} to predict; {columns}", status=2)
     for name in (*target_cols, *text_cols):
         if name in rows.columns:
             continue

@@ -48,8 +48,8 @@ def train_bpe(
     first = [*special, *(token for token in TURN if chat and token not in special)]
     if vocab_size < BYTES + len(first):
         raise WorkerError(
-            f"vocab_size={vocab_size} is too small for {BYTES} bytes and {plural(len(first), 'special token')}:"
-            f" use at least {BYTES + len(first)}",
+            f"vocab_size={vocab_size} is too small for the {BYTES} byte values and"
+            f" {plural(len(first), 'special token')}: use at least {BYTES + len(first)}",
             status=2,
         )
     tokenizer = Tokenizer(models.BPE())

@@ -34,11 +34,11 @@ def check_target(folder: Path, run_id: str) -> Path:
     """
     folder = folder.expanduser().resolve()
     if folder.exists() and not folder.is_dir():
-        raise WorkerError(f"save_path={folder} is a file: name a folder", 2)
+        raise WorkerError(f"save_path={folder} is a file: give a folder", 2)
     if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
-        raise WorkerError(f"save_path={folder} already exists and does not belong to this run: name a new folder", 2)
+        raise WorkerError(f"save_path={folder} already exists and does not belong to this run: give a new folder", 2)
     if folder.is_mount():  # a mount point cannot be renamed
-        raise WorkerError(f"save_path={folder} is a mount point: name a folder in it, such as {folder / 'model'}", 2)
+        raise WorkerError(f"save_path={folder} is a mount point: give a folder in it, such as {folder / 'model'}", 2)
     parent = next(parent for parent in folder.parents if parent.exists())
     try:
         os.rmdir(tempfile.mkdtemp(prefix=f".{folder.name[:60]}.", dir=parent))  # root always may, by os.access

@@ -37,7 +37,9 @@ def locate(name: str) -> Path:
         raise WorkerError(f"model={'gguf:' + name!r}: the package has no .gguf file", 2)
     if len(files) > 1:
         names = ", ".join(str(file) for file in files)
-        raise WorkerError(f"model={'gguf:' + name!r}: the package has several .gguf files: name one of {names}", 2)
+        raise WorkerError(
+            f"model={'gguf:' + name!r}: the package has several .gguf files: set model to one of {names}", 2
+        )
     return files[0]
 
 

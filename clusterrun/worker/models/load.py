@@ -50,7 +50,9 @@ def resolve(model: str) -> Source:
             raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
         return Source("folder", folder)
     if os.path.exists(folder):
-        raise WorkerError(f"model={model!r} is a file: give a folder that has a config.json, or a .gguf file", 2)
+        raise WorkerError(
+            f"model={model!r} is a file, but not a .gguf file: give a folder that has a config.json, or a .gguf file", 2
+        )
     if HUB_NAME.fullmatch(model):
         return Source("hub", model)
     if "/" in model:

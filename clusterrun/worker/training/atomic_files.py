@@ -140,7 +140,7 @@ def read_small(path: Path) -> bytes:
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or found.st_size > SMALL:
-            raise OSError(errno.EINVAL, "not a small regular file", str(path))
+            raise OSError(errno.EINVAL, "not a regular file, or too large", str(path))
         return file.read(SMALL)
 
 

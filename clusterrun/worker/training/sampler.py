@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..data.formats import plural
 from ..errors import WorkerError
 from .sizes import BatchSizes
 
@@ -29,7 +30,7 @@ class Sampler:
     def __post_init__(self) -> None:
         if self.steps_per_epoch == 0:
             raise WorkerError(
-                f"{self.samples} samples do not fill one global batch of {self.sizes.global_batch_size}:"
+                f"{plural(self.samples, 'sample')} cannot fill one global batch of {self.sizes.global_batch_size:,}:"
                 " set a smaller global_batch_size, or drop_last=false"
             )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..data.formats import plural
 from ..errors import WorkerError
 
 
@@ -37,7 +38,8 @@ def solve(global_batch: int, micro: int, accum: int, world_size: int, default_gl
         if global_batch not in (0, product):
             raise WorkerError(
                 f"global_batch_size={global_batch} is not micro_batch_size={micro} x grad_accum_steps={accum}"
-                f" x {world_size} ranks = {product}: omit one of the three, or set global_batch_size={product}",
+                f" x {plural(world_size, 'rank')} = {product}: omit one of the three settings,"
+                f" or set global_batch_size={product}",
                 status=2,
             )
         return BatchSizes(product, micro, accum, world_size)
@@ -53,7 +55,7 @@ def solve(global_batch: int, micro: int, accum: int, world_size: int, default_gl
         sizes = f"{below} or {above}" if below else str(above)
         fitting = _fitting(global_batch, world_size, micro or accum)
         instead = f", or {given}={fitting}" if (micro or accum) and fitting else ""
-        times = f"{given}={micro or accum} x {world_size} ranks" if micro or accum else f"{world_size} ranks"
+        times = f"{given}={micro or accum} x " * bool(micro or accum) + plural(world_size, "rank")
         raise WorkerError(
             f"global_batch_size={global_batch} cannot be split evenly over {times}:"
             f" use global_batch_size={sizes}{instead}",

@@ -30,7 +30,7 @@ echo $((100 + n))
     )
     desk.slurm.answer("scontrol", f"{CONFIG}MaxArraySize            = 2\n")
     said = desk.type(*SWEEP)
-    assert said.status == 3 and "not submitted: 1 task of the sweep" in said.err
+    assert said.status == 3 and "1 task of the sweep was not submitted: " in said.err
     (file,) = (desk.project / ".clusterrun" / "sweeps").glob("*.json")
     return [desk.project / ".clusterrun" / "runs" / task[1][0] for task in json.loads(file.read_text())["tasks"]]
 
@@ -104,7 +104,7 @@ def test_recover_of_a_sweep_on_this_machine_submits_all_its_tasks(desk: Desk, mo
     monkeypatch.setattr(LocalScheduler, "submit", submit)
     monkeypatch.setattr(LocalScheduler, "find", lambda *_: Answer())
     said = desk.type(*SWEEP[:2], "--scheduler", "local", "--gpus-per-node", "0", "--max-running", "2", *SWEEP[2:])
-    assert said.status != 0 and "not submitted: 3 tasks of the sweep" in said.err, said
+    assert said.status != 0 and "3 tasks of the sweep were not submitted: " in said.err, said
     sweep_id = said.err.rpartition("--recover ")[2].strip()
     finished.append(True)
     assert sweep_id == sent[0][0] and desk.type("submit", "--recover", sweep_id).status == 0

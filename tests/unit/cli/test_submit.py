@@ -89,4 +89,4 @@ def test_what_only_slurm_understands_is_named_once(desk: Desk) -> None:
 
 def test_a_dry_run_on_this_machine_names_no_default_of_a_cluster(desk: Desk) -> None:
     lines = desk.type("submit", "--scheduler", "local", "--dry-run", "--json", "--", "train.py").data["summary"]
-    assert (lines["time"], lines["partition"]) == ("no limit", "none (runs on this machine)")
+    assert (lines["time"], lines["partition"]) == ("no limit", "none (the job runs on this machine)")

@@ -215,7 +215,7 @@ echo $((100 + n))
     desk.slurm.answer("scontrol", f"{CONFIG}MaxArraySize            = 2\n")
     desk.slurm.answer("squeue", "")
     said = desk.type("sweep", "--no-check", "--grid", "lr=0..4", "--", "train.py", "{lr}")
-    assert said.status == 3 and "not submitted: 3 tasks of the sweep" in said.err
+    assert said.status == 3 and "3 tasks of the sweep were not submitted: " in said.err
     sweep_id = said.err.rpartition("--recover ")[2].strip()
     assert desk.type("submit", "--recover", sweep_id).status == 0
     states = desk.type("list", "--all", "--json").data

@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
         ("job = 3", 1, "job must be a string, not the number 3", 'write job = "3"'),
         ("job = ''", 1, "job must be a string", 'write job = "…"'),
         ("[profile.a]\ndefault-profile = 'b'", 2, "default-profile belongs at the top", ""),
-        ("cluster = 'a'", 1, "cluster belongs in a profile's table", "below [profile.NAME]"),
+        ("cluster = 'a'", 1, "the cluster key belongs in a profile's table", "below [profile.NAME]"),
         ("profile = 'a'", 1, "profile must contain tables, such as [profile.NAME]", 'default-profile = "NAME"'),
         ("task = 'lm'", 1, "task belongs in a job file", "jobs/NAME.toml"),
         ("[profile.a]\nargs = []", 2, "args belongs in a job file", "jobs/NAME.toml"),

@@ -50,7 +50,7 @@ def test_a_partition_on_other_nodes_ends_no_jobs_there() -> None:
 def test_many_partitions_are_counted() -> None:
     assert (
         Preemption("requeued", tuple("abcde")).sentence
-        == "jobs in this partition may be requeued to make room for jobs in a, b, c and 2 more"
+        == "jobs in this partition may be requeued to make room for jobs in partitions a, b, c and 2 more"
     )
 
 
@@ -79,7 +79,7 @@ def test_auto_says_what_may_become_of_the_job(tmp_path: Path) -> None:
 
     placed = choose_partition(cluster(later_in_gpu).context(tmp_path, partition="auto", gpus_per_node=2), "me")
     assert placed.values["partition"].value == "low"
-    assert placed.notices[0].endswith("; jobs in this partition may be requeued to make room for jobs in gpu")
+    assert placed.notices[0].endswith("; jobs in this partition may be requeued to make room for jobs in partition gpu")
 
 
 def test_where_others_have_the_nodes_of_the_better_one_it_is_asked_all_the_same(tmp_path: Path) -> None:
@@ -94,12 +94,12 @@ def test_free_says_it_in_the_row_and_in_the_answer(tmp_path: Path) -> None:
     fake = cluster()
     seen = load_snapshot(fake)
     (row,) = [line for line in format_summary(seen, time.time()) if line.startswith("low*")]
-    assert row.endswith("2 idle; jobs in this partition may be requeued to make room for jobs in gpu")
+    assert row.endswith("2 idle; jobs in this partition may be requeued to make room for jobs in partition gpu")
     found = soonest(fake.context(tmp_path, nodes=1, gpus_per_node=4), seen)
     first, second = [line for line in format_estimates(found, time.time()) if line.startswith("  now  1x4")]
     assert "gpu" in first.split() and "jobs in this partition" not in first
     assert "low" in second.split() and second.endswith(
-        "jobs in this partition may be requeued to make room for jobs in gpu"
+        "jobs in this partition may be requeued to make room for jobs in partition gpu"
     )
 
 

@@ -30,4 +30,4 @@ def test_accounting_that_hangs_is_waited_for_once_and_the_nodes_are_shown() -> N
     assert limits == [TIMEOUT, TIMEOUT]
     assert [node.name for node in seen.nodes] == ["n1"]
     (note,) = seen.notes
-    assert note.startswith("not available: your accounts and QOS and the per-user limits of the QOS (sacctmgr")
+    assert note.startswith("not available: your accounts and QOS, the per-user limits of the QOS (sacctmgr")

@@ -141,7 +141,7 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
     ("limit", "directives", "words"),
     [
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "q"}, "exceed the limit of 6"),
-        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "5 of 9 GPUs left"),
+        (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 9, 4, qos="q"), {"qos": "q"}, "of 9 GPUs leaves room for 5 more"),
         (UserLimit("QOS q", "MaxTRESPJ", "gres/gpu", 8, None, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {"qos": "other"}, ""),
         (UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q"), {}, "exceed the limit of 6"),
@@ -152,12 +152,12 @@ def test_a_qos_that_i_have_not_used_is_all_left() -> None:
         (UserLimit("QOS q", "MaxWallPJ", "", 60, qos="q"), {"qos": "q"}, "time limit exceeds the maximum of"),
         (UserLimit("QOS q", "MaxWallPJ", "", 120, qos="q"), {"qos": "q"}, ""),
         (UserLimit("account up", "GrpTRES", "cpu", 6, 0, accounts=("a",)), {}, "8 CPUs exceed the limit of 6"),
-        (UserLimit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "7 of 16 CPUs left"),
+        (UserLimit("account up", "GrpTRES", "cpu", 16, 9, accounts=("a",)), {}, "of 16 CPUs leaves room for 7 more"),
         (UserLimit("account up", "GrpTRES", "cpu", 16, 8, accounts=("a",)), {}, ""),
         (UserLimit("QOS q", "MaxTRESPU", "node", 1, 0, qos="q"), {"qos": "q"}, "2 nodes exceed the limit of 1"),
         (UserLimit("QOS q", "MaxTRESPU", "mem", 1, 0, qos="q"), {"qos": "q"}, ""),
         (UserLimit("QOS q", "MaxJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "have to wait"),
-        (UserLimit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "reject another"),
+        (UserLimit("QOS q", "MaxSubmitJobsPU", "", 3, 3, qos="q"), {"qos": "q"}, "reject the job"),
         (UserLimit("QOS q", "MaxJobsPU", "", 3, None, qos="q"), {"qos": "q"}, ""),
     ],
 )

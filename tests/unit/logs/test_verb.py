@@ -165,7 +165,7 @@ def test_the_log_of_a_running_job_that_is_gone_is_not_said_to_come(desk: Desk) -
     where = desk.project / "logs" / "train_101.out"
     assert (said.status, said.err) == (0, f"clusterrun: no log for job 101 (RUNNING): {where} does not exist\n")
     desk.slurm.answer("squeue", squeue_row("101", "PENDING", "Priority").replace("theirs", name))
-    assert "no log yet: job 101 is PENDING Priority" in desk.type("logs", "101").err
+    assert "no log yet: job 101 is PENDING (Priority)" in desk.type("logs", "101").err
 
 
 class Told:

@@ -60,7 +60,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
         (spec(nodes=5), "partition gpu: only 4 nodes have at least 4 GPUs", "clusterrun free"),
         (spec(gpus=1000), "partition gpu: no node has 1000 GPUs (at most 4)", "clusterrun free"),
         (spec(gpus=None, gres="gpu:h100:4"), "the partition has no GPUs of type h100",
-         "nodes in this partition have: --gres gpu:a100:4"),
+         "nodes in this partition offer --gres gpu:a100:4"),
         (spec(nodes=2, time=7200, partition="short"), "exceeds the partition's limit of 1:00:00", "--time 1:00:00"),
         (spec(nodes=2, time=3600, partition="short"), "", ""),
         (spec(nodes=1, time=60, partition="short"), "requires at least 2 nodes", ""),
@@ -107,7 +107,7 @@ def test_a_limit_of_an_account_is_a_refusal_only_if_the_whole_of_it_is_too_small
     assert one.never and "QOS q: 8 GPUs exceed the limit of 6; the job would never start (MaxTRESPU)" in one.line
     used = replace(small, limit=9, used=4)
     (one,) = judge_limits(limited(used), spec(nodes=2, qos="q"))
-    assert not one.never and "5 of 9 GPUs left; the job would have to wait" in one.line
+    assert not one.never and "the limit of 9 GPUs leaves room for 5 more; the job would have to wait" in one.line
 
 
 def test_the_first_to_set_a_limit_decides() -> None:
@@ -130,7 +130,7 @@ def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None
     (line,) = maintenance(spec(nodes=2, time=12 * 3600))
     assert line.startswith("maintenance maint from ")
     assert "on 3 of 4 nodes: a job with a time limit of 12:00:00 cannot start before the maintenance ends" in line
-    assert line.endswith("; --time 5:55:00 fits before it")
+    assert line.endswith("; a job with --time 5:55:00 fits before the maintenance")
     assert maintenance(spec(nodes=2, time=6 * 3600)) == [], "it ends in time"
     assert maintenance(spec(nodes=2)) == [], "the partition's default is 4 hours"
     assert maintenance(spec(nodes=1, time=12 * 3600)) == [], "a node is left"

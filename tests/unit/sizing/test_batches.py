@@ -61,7 +61,7 @@ def test_the_length_of_the_training() -> None:
 
 
 def test_data_that_fills_no_batch() -> None:
-    with pytest.raises(RequestError, match="3 samples do not fill one global batch of 4"):
+    with pytest.raises(RequestError, match="3 samples cannot fill one global batch of 4"):
         plan_batches(GUIDE._replace(samples=3), [1, 2])
     training = GUIDE._replace(samples=5, lr=None)
     plans = plan_batches(training, [1, 2])
@@ -82,7 +82,7 @@ def test_batches_that_do_not_divide() -> None:
         solve_batch(BatchSettings(), 1)
     with pytest.raises(RequestError) as error:
         solve_batch(BatchSettings(global_batch=32, micro_batch=2, grad_accum=2), 4)
-    assert error.value.hint == "omit one of the three, or use --gpus 8"
+    assert error.value.hint == "omit the global batch, the micro batch or the accumulation, or use --gpus 8"
 
 
 size = st.integers(0, 40)

@@ -107,7 +107,7 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
         (["--gpus", "0"], "--gpus must be between 1 and", "--gpus 1,2,4,8"),
         (["--gpus", "1,x"], "--gpus: 'x' is not a number of GPUs", "--gpus 1,2,4,8"),
         (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
-        (["--samples", "3", "--micro-batch", "4"], "3 samples do not fill one global batch of 4", "fewer GPUs"),
+        (["--samples", "3", "--micro-batch", "4"], "3 samples cannot fill one global batch of 4", "fewer GPUs"),
         (["--samples", "9"], "the batch size is not set", "--micro-batch 4"),
         (["--samples", "99", "--global-batch", "30"], "30 cannot be split evenly over 4 GPUs", "28 or 32"),
         (["--samples", "99", "--micro-batch", "4", "--device", "Z80"], "unknown GPU 'Z80'", "known GPUs: B200"),

@@ -115,7 +115,7 @@ def test_a_dry_run_names_the_python_of_the_image(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("words", "message", "hint"), [
-    (["--container-mounts", "/a"], "--container-mounts needs --container-image", "name an image"),
+    (["--container-mounts", "/a"], "--container-mounts needs --container-image", "add --container-image IMAGE"),
     (["--container-image", "torch.sif", "--container-mounts", "a:b"], "not a mount: 'a:b'", "absolute paths"),
     (["--container-image", "torch.sif", "--modules", "cuda"],
      "--modules (--modules) and --container-image (--container-image) conflict", "the ranks use the image's packages"),

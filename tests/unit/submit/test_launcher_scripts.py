@@ -47,7 +47,7 @@ def test_what_is_left_out_is_named(project: Path) -> None:
     assert notice.endswith("   (left out: --master_addr, --rdzv_id)")
     notices = load(project, "deepspeed train.py").notices
     advice = "add --gpus-per-node N for more than one GPU per node"
-    assert notices[1] == f"deepspeed does not set the number of GPUs: {advice}"
+    assert notices[1] == f"deepspeed does not set the number of GPUs; {advice}"
 
 
 def test_the_default_accelerate_configuration_counts_too(tmp_path: Path) -> None:

@@ -79,5 +79,7 @@ def test_an_array_is_written_as_sbatch_takes_it() -> None:
     for text in ("", "a", "0-3%0", "0-3%x", "3-1", "%2"):
         with pytest.raises(RequestError, match="not a list of indexes"):
             parse_array(text, 1001)
-    with pytest.raises(RequestError, match=r"the largest index on this cluster is 50 \(MaxArraySize\), not 51"):
+    with pytest.raises(
+        RequestError, match=r"the largest index that this cluster allows is 50 \(MaxArraySize\), not 51"
+    ):
         parse_array("0-51", 51)

@@ -35,7 +35,7 @@ def judge(text: str) -> Cause:
         ("srun: error: n1: task 3: Aborted", "crashed", "task 3 on n1", "SIGABRT"),
         ("store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)"
          "\nRuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=2, worker_count=4, timeout=0:02:00)",
-         "ranks-missing", "4 joined within 0:02:00, 2 were expected", "delete that file"),
+         "ranks-missing", "joined the process group within 0:02:00: 4 instead of 2", "delete that file"),
         ("n5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host) errno 115(Operation now in progress)", "network", "10.0.0.4<56849>", "NCCL_SOCKET_IFNAME"),
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
@@ -59,7 +59,7 @@ def judge(text: str) -> Cause:
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
         ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
         ("PMI2_Init failed to intialize.\nbut OMPI was not built with SLURM's PMI support and therefore cannot", "launch-failed", "SLURM's PMI", "--mpi=pmix"),
-        ("n1:7:9 [1] NCCL WARN NET/IB : req 0/1 tag 4 peer 10.0.0.4<4> collective mismatch error, local size 8 remote size 16", "nccl-error", "local size 8", "shapes"),
+        ("n1:7:9 [1] NCCL WARN NET/IB : req 0/1 tag 4 peer 10.0.0.4<4> collective mismatch error, local size 8 remote size 16", "nccl-error", "local size 8", "a send and its receive differ in shape"),
     ],
 )  # fmt: skip
 def test_line_by_itself_has_its_cause_and_advice(text: str, kind: str, sentence: str, advice: str) -> None:
@@ -234,7 +234,7 @@ def test_words_of_another_program_are_not_that_cause(text: str, not_kind: str) -
 def test_time_out_without_a_missing_rank_names_the_rank_and_node_that_reported_it() -> None:
     error = "RuntimeError: [unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete"
     cause = judge(f"[rank1]: {error}\n  host      : n5\n  rank      : 1 (local_rank: 1)")
-    assert "rank 1 on n5 reported the error first" in cause.sentence and cause.rank is None
+    assert "rank 1 on n5 reported the timeout first" in cause.sentence and cause.rank is None
 
 
 def summary(first: int, ended: int) -> str:

@@ -39,8 +39,9 @@ def test_the_other_qos_of_the_user_are_where_it_can_go() -> None:
     rows = [Association("physics", "", ("normal", "tight"), ""), Association("chem", "", ("big",), "")]
     smaller = replace(asking("21", TRES="cpu=1,node=1,gres/gpu=1"), associations=rows)
     assert pending.explain_facts(smaller, status("21")).do == (
-        "wait for the jobs that count toward this limit to end, or move the job:", "scontrol update JobId=21 QOS=normal"
-    )  # fmt: skip
+        "wait for the jobs that count toward this limit to end, or use another QOS:",
+        "scontrol update JobId=21 QOS=normal",
+    )
     assert judged("21", associations=rows).do[0].startswith("request less (run `clusterrun cancel 21`")
     moved = limits.limit_evidence(replace(facts("5", associations=rows), reason=find_reason("AssocGrpCpuLimit")))
     assert moved.do[-1] == "scontrol update JobId=5 Account=physics"

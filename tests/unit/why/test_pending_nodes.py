@@ -177,6 +177,9 @@ def test_tasks_of_an_array_that_wait_are_not_counted_as_one() -> None:
     assert (
         line.endswith("that job has unfinished tasks: 2 RUNNING, others are pending (JobArrayTaskLimit)") and not never
     )
+    again = task("18_0", "PENDING", reason="BeginTime")  # requeued: a row of its own
+    (line,), _ = dependencies.describe_conditions("afterok:18_*(unfulfilled)", [queue[0], again], [])
+    assert line.endswith("that job has unfinished tasks: all are pending (BeginTime, JobArrayTaskLimit)")
 
 
 def test_a_task_that_has_not_begun_waits_with_its_array() -> None:

@@ -185,7 +185,7 @@ def test_ranks_that_all_write() -> None:
 
 def test_a_silent_rank_is_named_with_its_node_and_its_last_word() -> None:
     lines = running_job.describe_training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
-    assert lines[1] == "rank 2 on node1: no heartbeat for 3:20 (last: training, step 7)"
+    assert lines[1] == "rank 2 on node1: no heartbeat for 3:20 (last phase: training, step 7)"
 
 
 def test_many_silent_ranks_are_folded() -> None:

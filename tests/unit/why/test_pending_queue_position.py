@@ -79,7 +79,7 @@ def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
         backfill_gap(3600, 1810)
         .do[1]
         .startswith(
-            "scontrol update JobId=7 TimeLimit=29  # minutes: the job then ends before the expected start of job 51;"
+            "scontrol update JobId=7 TimeLimit=29  # minutes; the job then ends before the expected start of job 51;"
         )
     )
 

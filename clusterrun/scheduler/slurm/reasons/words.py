@@ -64,24 +64,24 @@ ROWS: tuple[Reason, ...] = (
     _row("Reservation", ALONE, "The job's reservation has not begun, or is full.",
          "wait; see the reservation with `scontrol show reservation`"),
     _row("ReservationDeleted", YOU, "The job's reservation was deleted, so the job is held.",
-         "set another reservation with `scontrol update JobId={job} ReservationName=NAME` (an empty NAME removes it), "
-         "then run `scontrol release {job}`"),
+         "set another reservation with `scontrol update JobId={job} ReservationName=NAME` (leave NAME empty for no "
+         "reservation), then run `scontrol release {job}`"),
     _row("ReservationInvalid", YOU, "The job's reservation is no longer valid, so the job is held.",
          "release the job by setting another reservation: `scontrol update JobId={job} ReservationName=NAME` "
-         "(an empty NAME removes it)",
+         "(leave NAME empty for no reservation)",
          f"Slurm 23.02 to 26.05, {SOURCE}"),
     # -- the request does not fit ----------------------------------------------------------------------------------
     _row("PartitionTimeLimit", YOU, "The job's time limit is longer than the partition allows.",
          "request less time (`scontrol show partition` shows MaxTime), or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU,
-         "The partition does not allow this number of nodes, or has too few nodes in service.",
+         "The partition does not allow the job's number of nodes, or has too few nodes in service.",
          "change the number of nodes: `scontrol update JobId={job} NumNodes=N-N`, or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionConfig", YOU, "The partition's limits do not allow the job.",
          "move the job: `scontrol update JobId={job} Partition=NAME`; `scontrol show partition` shows the limits"),
     _row("MaxMemPerLimit", YOU, "The job requests more memory per CPU or per node than the partition allows.",
-         f"lower --mem: {_AGAIN}; `scontrol show partition` shows the limit, MaxMemPerCPU or MaxMemPerNode"),
+         f"lower --mem: {_AGAIN}; `scontrol show partition` shows the limit (MaxMemPerCPU or MaxMemPerNode)"),
     _row("BadConstraints", YOU,
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
          "compare the request with `sinfo -o '%P %D %c %m %G %f'`; change the request with "
@@ -92,16 +92,17 @@ ROWS: tuple[Reason, ...] = (
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until the nodes are back, or request other nodes or less time; "
          "`sinfo -R` shows why nodes are unavailable"),
-    _row("AccountNotAllowed", YOU, "The partition does not accept jobs from this account or group.",
+    _row("AccountNotAllowed", YOU, "The partition does not accept the job's account, or the groups of the job's user.",
          "move the job: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
-    _row("QOSNotAllowed", YOU, "The partition or the account does not accept jobs with this QOS.",
+    _row("QOSNotAllowed", YOU, "The partition or the account does not accept the job's QOS.",
          "move the job: `scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowQos"),
-    _row("InvalidAccount", YOU, "The job's account does not exist, or its user is not a member of the account.",
+    _row("InvalidAccount", YOU,
+         "The job's account does not exist, or the job's user is not a member of the account.",
          "set another account: `scontrol update JobId={job} Account=NAME`; see your accounts with "
          "`sacctmgr show assoc user=$USER format=account`"),
-    _row("InvalidQOS", YOU, "The job's QOS does not exist, or its account may not use that QOS.",
+    _row("InvalidQOS", YOU, "The job's QOS does not exist, or the job's account may not use that QOS.",
          "set another QOS: `scontrol update JobId={job} QOS=NAME`; see your accounts and QOS with "
          "`sacctmgr show assoc user=$USER format=account,qos`"),
     _row("QOSUsageThreshold", ALONE,
@@ -172,7 +173,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
          _row("JobHeldUser", YOU, "The user's login environment could not be read on the node, so the job is held.",
-              "look for a command that hangs in your shell's startup files, then run `scontrol release {job}`",
+              "look in your shell's startup files for a command that hangs, then run `scontrol release {job}`",
               "Slurm 26.05, src/slurmctld/job_mgr.c")),
         (r"launch failed requeued held",
          _row("JobHeldUser", YOU,
