@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
-from clusterrun.why.causes.hang import AbsentRanks, all_waited, find_absent_ranks, spared_ranks, waiting_calls
+from clusterrun.why.causes.hang import (
+    AbsentRanks,
+    all_waited,
+    find_absent_ranks,
+    none_completed,
+    spared_ranks,
+    waiting_calls,
+)
 from clusterrun.why.causes.match import fill_template, name_ranks
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_peers import NO_TRAFFIC
@@ -49,7 +56,9 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         cause = to_cause(with_reason(best, findings, logs), facts)
         return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(best)))
     if best.kind == "collective-timeout":
-        return _hang(best, find_absent_ranks(findings, logs, facts), facts, findings)
+        cause = _hang(best, find_absent_ranks(findings, logs, facts), facts, findings)
+        unknown = cause.rank is None and cause.advice != NO_TRAFFIC
+        return _with_none_completed(cause) if unknown and none_completed(logs) else cause
     if best.kind == "worker" and not best.advice:
         return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
     cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
@@ -99,6 +108,12 @@ def with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts)
 def _mentions_kill(text: str) -> bool:
     words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
     return any(word in text for word in words)
+
+
+def _with_none_completed(cause: Cause) -> Cause:
+    """Return a hang in which no collective had ever completed: perhaps the ranks cannot exchange data at all."""
+    sentence = f"{cause.sentence}; no collective had completed before"
+    return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
 
 
 def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findings: Sequence[LogFinding]) -> Cause:

@@ -21,6 +21,9 @@ _ERROR = re.compile(
 )
 _WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
+_NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter prints
+    r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
+)
 _NUMBER = re.compile(r"\d+")  # times, ranks and process numbers differ between lines with one message
 _NEAR_END = 12  # lines that launchers may still print
 _SHOWN = 200  # characters of a line in a sentence
@@ -107,7 +110,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
         for one in logs:
             lines = lines or [line for line in one if line.text.strip() and who in (None, line.rank)][-_LAST:]
     serious = {one.line for one in findings if one.strength <= Strength.HINT}  # survived, or not certain
-    errors = {}  # one line for each message
+    errors: dict[str, Line] = {}  # one line for each message
     for line in (line for one in logs for line in one if line in serious or _ERROR.match(line.text[:1_000])):
         errors.setdefault(_NUMBER.sub("", split_rank(line)[1].strip()), line)
     spoken = next(iter(errors.values()), None)
@@ -115,7 +118,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
         lines = [spoken, *lines]
     whose = f"rank {rank}" if rank is not None else "the log"
     shown = split_rank(spoken)[1].strip()[:_SHOWN] if spoken is not None else ""
-    if spoken is not None and len(errors) == 1 and spoken not in serious and not signal:
+    if spoken is not None and len(errors) == 1 and spoken not in serious and not _NO_ERROR.search(shown) and not signal:
         return Cause(
             kind="reported-error",
             rank=spoken.rank if spoken.rank is not None else rank,

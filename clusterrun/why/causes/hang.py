@@ -13,6 +13,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 _ENQUEUED = re.compile(
     r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
+_NONE_COMPLETED = re.compile(r"PG status: last enqueued work: \d+, last completed work: -1\b")
 _SHOWN = 4  # ranks in a sentence
 
 
@@ -53,13 +54,32 @@ def find_absent_ranks(
     waited = {f.rank for f in hangs if f.rank is not None}
     world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
     rest = tuple(rank for rank in range(world) if rank not in waited)
-    if waited and rest and len(rest) <= max(1, world // 2) and world <= 1_000_000:
+    if (
+        waited
+        and rest
+        and len(rest) <= max(1, world // 2)
+        and world <= 1_000_000
+        and _silence_counts(rest, waited, logs)
+    ):
         return AbsentRanks(rest, "all other ranks report that they were waiting")
     ended = {end.rank for end in facts.ends}
     silent = tuple(rank for rank in range(world) if rank not in ended)
     if ended and silent and len(silent) <= max(1, world // 2):
         return AbsentRanks(silent, "all other ranks reported that they exited")
     return None
+
+
+def _silence_counts(rest: Sequence[int], waited: set[int], logs: Sequence[Sequence[Line]]) -> bool:
+    """Return whether ranks that report no timeout were probably missing.
+
+    In the first collective of two ranks a broken link is as likely: the first report ends both ranks.
+    """
+    return len(rest) < len(waited) or not none_completed(logs)
+
+
+def none_completed(logs: Sequence[Sequence[Line]]) -> bool:
+    """Return whether a watchdog reports that none of its collectives had completed."""
+    return any(_NONE_COMPLETED.search(line.text) for lines in logs for line in lines)
 
 
 def all_waited(findings: Sequence[LogFinding], facts: EndFacts) -> bool:

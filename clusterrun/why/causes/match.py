@@ -236,7 +236,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:
         del found[one.index]
-    if known is not None and known.kind == "name-resolution" and raised.online:
+    if known is not None and known.kind in ("name-resolution", "network") and raised.online:
         known = make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
     if known is not None and known.kind == "disk-full" and raised.in_semaphore:
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)

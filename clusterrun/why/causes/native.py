@@ -11,11 +11,11 @@ from clusterrun.why.causes.tracebacks import split_rank
 _NEAR = 60  # lines after the report of the signal
 _READ = 500  # characters of a line that are searched
 _FRAME = re.compile(  # of UCX and Open MPI, of gdb
-    r"(?:^|\] ) *(?:\[ ?\d{1,3}\]|\d{1,3}:?) +/\S{0,300}?/(?P<library>lib[\w+-]+\.so[\w.]*)\((?P<function>\w*)"
-    r"|^#\d{1,3} +(?:0x\w+ in )?(?P<called>\w+) \(.{0,100}\) from /\S{0,300}?/(?P<loaded>lib[\w+-]+\.so[\w.]*)"
+    r"(?:^|\] ) *(?:\[ ?\d{1,3}\]|\d{1,3}:?) +/\S{0,300}?/(?P<library>[\w+-][\w.+-]*\.so[\w.]*)\((?P<function>\w*)"
+    r"|^#\d{1,3} +(?:0x\w+ in )?(?P<called>\w+) \(.{0,100}\) from /\S{0,300}?/(?P<loaded>[\w+-][\w.+-]*\.so[\w.]*)"
 )
 #: in every backtrace: the handlers of signals, and C's library
-_OF_HANDLERS = re.compile(r"lib(?:c|pthread|dl|gcc_s|ucs|open-pal|asan)\.so|libc-")
+_OF_HANDLERS = re.compile(r"lib(?:c|pthread|dl|gcc_s|ucs|open-pal|asan)\.so|libc-|ld-")
 _MPI_CALL = re.compile(r"\w+\(\d+\)[.: ]*(?P<text>.{0,240})")
 _UCX_ERROR = re.compile(r"UCX +ERROR +(?P<what>\S.{0,160})")
 

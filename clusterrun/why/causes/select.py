@@ -131,6 +131,9 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         if mark and first is not None and not (kind == "cancelled" and first.kind == "interrupted"):
             cause = full_cause(first, findings, logs, facts)
             evidence = (*cause.evidence, *evidence_lines(here))[:4]
+            if kind == "node-failure" and cause.kind in _OF_NODE:
+                advice = f"the failing node probably caused this error: {mark.advice}"
+                cause = replace(cause, advice=advice, command=mark.command)
             return replace(cause, sentence=f"{cause.sentence}; then {mark.sentence}", evidence=evidence)
     cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_unmarked(kind), facts)
     sentence = cause.sentence
@@ -165,6 +168,7 @@ def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> 
     return next((f for f in ended if f.index < mark.index), None)
 
 
+_OF_NODE = ("cuda-error", "nccl-error", "network")  # errors that a failing node causes
 _UNMARKED = {
     "time-limit": "the job reached its time limit",
     "preemption": "the job was preempted: a higher-priority job took its nodes",

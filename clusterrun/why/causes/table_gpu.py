@@ -147,9 +147,9 @@ GPU: tuple[CauseRow, ...] = (
         "rebuild or reinstall the extension for the installed torch, in the same Python: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
         " or install a wheel that was built for this torch and CUDA",
         "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-    row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted",
+    row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted|unsupported cuda version: ",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
-        r"|forward compatibility was attempted on non supported HW",
+        r"|forward compatibility was attempted on non supported HW|unsupported CUDA version: driver \S+ < image \S+",
         "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can also cause this error", "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
