@@ -18,7 +18,7 @@ QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_
 
 @pytest.fixture(scope="module")
 def patient_lab() -> Iterator[Lab]:
-    """A lab that gives a job Slurm's default time to save and to leave: ranks need more than five seconds under load."""
+    """A lab that gives a job Slurm's default time to save and to leave: five seconds are too few under load."""
     require_lab()
     with Lab(name=f"t{os.getpid()}w", nodes=2, accounting=False, settings={"KillWait": "30"}) as lab:
         yield lab
