@@ -47,7 +47,7 @@ SECTIONS = {
     "Run jobs": (
         Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
         Verb("sweep", "sweep", "Submit a job once for each set of parameters, as one array."),
-        Verb("resubmit", "resubmit", "Submit a job again as a new run, with changes."),
+        Verb("resubmit", "resubmit", "Submit a job again as a new run, optionally with changes."),
         Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
         Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
     ),

@@ -89,7 +89,9 @@ class Budget:
         with self._lock:
             hours = run_verb("submit", "--dry-run", *arguments)["gpu_hours"]
             if hours is None:
-                raise Denied("the cost of this job is unknown: give --time and --gpus-per-node, and omit --nodelist")
+                raise Denied(
+                    "the GPU-hours of this job are unknown: give --time and --gpus-per-node, and omit --nodelist"
+                )
             if hours > self._left:
                 raise Denied(
                     f"not enough GPU-hours left: this job could use {hours:g}, and the budget has {self._left:g}"

@@ -87,7 +87,7 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
         hint = f"put a script after --: clusterrun submit -- {typed}"
         if all(word.endswith(".toml") for word in before):
             hint = f"to run them in order: clusterrun submit {typed} --chain"
-        raise RequestError(f"more than one job: {typed}", hint=hint)
+        raise RequestError(f"expected one job file or task, not {typed}", hint=hint)
     if after is not None and not after:
         raise RequestError("no script after --", hint="clusterrun submit -- train.py")
     if before and before[0].endswith(".py"):

@@ -105,6 +105,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
 
         stopping.expect()
         task = tasks.prepare(request.target, request.arguments, dist.world_size)
+    rank_exit.runs_own_code = request.mode in ("task", "check")
     checks_first = request.mode == "check" or run.check_gpus is not None
     has_gpus = any(map(os.path.exists, GPU_DEVICES))
     _need_torch(stores_only=request.mode == "command" and not has_gpus and not checks_first)

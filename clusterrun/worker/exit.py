@@ -42,6 +42,7 @@ class RankExit:
         self.run = run
         self.joined = False  # set once this rank has passed the join barrier
         self.watch: GroupWatch | None = None  # set once torch is imported
+        self.runs_own_code = False  # no user's objects need the rest of the interpreter's exit
         self.status: int | None = None
         self._any_joined_group: bool | None = None
         self._interrupted = False
@@ -108,9 +109,11 @@ class RankExit:
             self._leave()
         if self.status == 0:
             self._write_end(0, None)
-        elif self.status is not None:
+        if self.status or (self.status == 0 and self.runs_own_code):
             _flush()
-            os._exit(self.status)  # the rest of the interpreter's exit may wait for peers that are gone
+            # the rest of the interpreter's exit may wait for peers that are gone, or crash in a library; with torch and
+            # transformers it takes a quarter of a second
+            os._exit(self.status)
 
     def _leave(self) -> None:
         """Wait for all ranks to return, and report a run in which no rank used a process group."""

@@ -114,7 +114,7 @@ def test_submissions_stay_within_the_budget(site: Site) -> None:
 
 
 REFUSED: list[tuple[list[str], str]] = [
-    ([*SHAPE, "--", "true"], "the cost of this job is unknown"),
+    ([*SHAPE, "--", "true"], "the GPU-hours of this job are unknown"),
     ([*SHAPE, *HOUR, "--sbatch-arg=--array=0-9", "--", "true"], "--sbatch-arg cannot be used"),
     ([*SHAPE, *HOUR, "--no-check", "--", "true"], "--no-check cannot be used"),
     ([*SHAPE, *HOUR, "--nodse", "3", "--", "true"], "--nodse"),

@@ -68,7 +68,7 @@ def test_a_step_that_became_nan_is_not_saved_and_its_own_samples_are_named(
     named = f"the loss of rank 0 is not finite at step {step} (this rank's samples: {data.samples()})"
     if poison == GRADIENT:
         named = f"the gradient is not finite at step {step}"
-    assert str(caught.value).startswith(f"{named}: try a lower lr than ")
+    assert str(caught.value).startswith(f"{named}: try an lr lower than ")
     steps = [4, 2] if step == 5 else [2]
     assert saved(tmp_path) == steps
     assert (tmp_path / "checkpoints" / "latest").read_text() == f"step-{steps[0]:08d}\n"
@@ -125,6 +125,6 @@ def test_a_skipped_step_leaves_the_row_of_its_neighbours_finite(
 
 @LATE
 def test_weights_that_overflow_are_not_saved(tmp_path: Path, late: bool) -> None:
-    with pytest.raises(WorkerError, match=r"the weights are not finite after step 1: try a lower lr than 3e\+38"):
+    with pytest.raises(WorkerError, match=r"the weights are not finite after step 1: try an lr lower than 3e\+38"):
         go(tmp_path, late=late, **QUIET, lr=3e38, warmup=0, schedule="constant", save_every=1, weight_decay=10.0)
     assert saved(tmp_path) == []

@@ -93,7 +93,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1 has an unknown role"),
         ({"messages": [{"role": "user", "content": None}]}, "the content of message 1 (user) is null, not text"),
         ({"messages": [HELLO[0], {"role": "assistant", "content": " "}]}, "message 2 (assistant) is empty"),
-        ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 contains an unpaired surrogate"),
+        ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 contains an unpaired Unicode surrogate"),
         ({"prompt": "Hi", "completion": None}, "'completion' is null, not text"),
         ({"prompt": "Hi", "completion": ""}, "message 2 (assistant) is empty"),
         ({"instruction": "Hi", "input": 3, "output": "x"}, "'input' is int, not text"),

@@ -84,7 +84,7 @@ FILES: tuple[CauseRow, ...] = (
         "wandb failed: {what}", "if the node cannot reach wandb, log offline and upload the run from the login node afterwards (wandb sync); if wandb denied access, check the API key, entity and project",
         "https://github.com/wandb/wandb/issues/10044", "clusterrun submit … --env WANDB_MODE=offline"),
     row("access", "api_key not configured", r"wandb: ERROR api_key not configured \(no-tty\)", "wandb has no API key and cannot ask for one, because a job has no terminal",
-        "run wandb login on the login node (it writes ~/.netrc), or pass the key to the ranks with --secret; set WANDB_MODE=offline to log without a key",
+        "run `wandb login` on the login node (it writes ~/.netrc), or pass the key to the ranks with --secret; set WANDB_MODE=offline to log without a key",
         "https://docs.wandb.ai/guides/track/environment-variables", "clusterrun submit … --secret WANDB_API_KEY"),
     row("access", "http error ", r"HTTPError: HTTP Error (?P<what>[45]\d\d: .*)", "a server refused a download: {what}",
         "the file may have moved, or the server requires a login or blocks the node: download the files on the login node, and give the job their path",

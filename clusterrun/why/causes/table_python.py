@@ -85,7 +85,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum, as happens when the gradients stay NaN or infinite",
         _NAN, "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "host memory ran out ({where}), with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+        "host memory ran out ({where}) with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
     row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:|create (?:extended )?(?:CQ|QP|MR)\b).*[Cc]annot allocate memory",
         "the network card could not get locked memory: {0}",
         "often the limit on locked memory is too low (`ulimit -l` should be unlimited on the node): ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; if `ulimit -l` is already unlimited, the node or the card ran out of memory for locked buffers",

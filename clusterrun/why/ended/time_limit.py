@@ -52,7 +52,7 @@ def with_longer_limit(
         return replace(cause, advice=advice, command=command)
     if most > had:
         command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
-        return replace(cause, advice=f"{bound}: request that time limit, or {_SAVE}", command=command)
+        return replace(cause, advice=f"{bound}; request that limit, or {_SAVE}", command=command)
     advice = f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}"
     return replace(cause, advice=advice, command="")
 

@@ -169,4 +169,6 @@ def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:
         if len(groups) > 1:
             odd = tuple(node for nodes in list(groups.values())[1:] for node in nodes)
             text = "; ".join(f"{value or 'none'} on {join_names(nodes)}" for value, nodes in groups.items())
-            yield Finding(DIFFERS, f"{name} version", text, "use the same Python and driver on all nodes", odd)
+            yield Finding(
+                DIFFERS, f"{name} version", text, "use the same Python environment and GPU driver on all nodes", odd
+            )

@@ -97,7 +97,7 @@ def _checked(messages: Any) -> Messages:
         if not isinstance(content, str):
             raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
         if not _encodes(content):
-            raise Malformed(f"message {number} contains an unpaired surrogate")
+            raise Malformed(f"message {number} contains an unpaired Unicode surrogate, which is not valid text")
         if role == "assistant" and not content.strip():
             raise Malformed(f"message {number} (assistant) is empty")
     return [{"role": message["role"], "content": message["content"]} for message in messages]

@@ -65,7 +65,7 @@ class FiniteCheck:
     def weights(self, model: torch.nn.Module, step: int, lr: float) -> None:
         """Raise WorkerError if a weight is not finite: too high an lr can do that, with finite gradients."""
         if not torch.stack([p.detach().isfinite().all() for p in model.parameters()]).all().item():
-            raise WorkerError(f"the weights are not finite after step {step}: try a lower lr than {lr:g}")
+            raise WorkerError(f"the weights are not finite after step {step}: try an lr lower than {lr:g}")
 
     def error(self, result: StepResult, since: int | None = None) -> WorkerError:
         """Return the error for a gradient that is not finite, with the step, the rank and what to set.
@@ -85,6 +85,6 @@ class FiniteCheck:
             more = " …" if len(result.samples) > 16 else ""
             shown = f" (this rank's samples: {', '.join(map(str, result.samples[:16]))}{more})"
         return WorkerError(
-            f"{what} is not finite {where}{shown}: try a lower lr than {result.lr:g} or a longer"
+            f"{what} is not finite {where}{shown}: try an lr lower than {result.lr:g} or a longer"
             f" warmup{', or set on_nan=skip' if self._stops else ''}"
         )

@@ -31,7 +31,7 @@ from tests.command_desk import Desk, refused
         ),
         (["submit", "--nodes"], "option '--nodes' requires an argument", "clusterrun submit --help"),
         (["submit", "--follow=yes"], "option '--follow' does not take a value", "clusterrun submit --help"),
-        (["submit", "a", "b"], "more than one job: a b", "clusterrun submit -- a b"),
+        (["submit", "a", "b"], "expected one job file or task, not a b", "clusterrun submit -- a b"),
         (["submit", "train.py"], "train.py is a script, not a job file", "clusterrun submit -- train.py"),
         (["submit", "--"], "no script after --", "clusterrun submit -- train.py"),
         (["submit", "lm", "--", "train.py"], "both a job file and a script were given", "use only one"),

@@ -50,7 +50,7 @@ INNOCENT = {
     "SORT_KEY": "the key of a column, a table or a pair", "TEXT_KEY": "the key of a column, a table or a pair",
     "PUBLIC_KEY": "the key of a column, a table or a pair",
     "AWS_ACCESS_KEY_ID": "an id, which is not a secret", "PWD": "the current folder",
-    "OLDPWD": "the current folder", "FORWARD_PASS": "a pass over the data",
+    "OLDPWD": "the current folder", "FORWARD_PASS": "a pass through a model or over the data",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "a switch",
     # no row is about these
     "MAX_TOKENS": "", "TOKENIZERS_PARALLELISM": "", "TOKENIZER": "", "TOKENS_PER_STEP": "", "KEY_FRAME": "",

@@ -55,7 +55,7 @@ def judge(text: str) -> Cause:
         ("urllib.error.HTTPError: HTTP Error 403: Forbidden", "access", "403: Forbidden", "login node"),
         ("Expected to have finished reduction in the prior iteration before starting a new one.", "ddp-parameters", "no gradient", "find_unused_parameters"),
         ("FloatingPointError: Loss became infinite or NaN at iteration=137!", "nan-loss", "at iteration 137", "learning rate"),
-        ("clusterrun: rank 3: the loss of ranks 1, 3 is not finite at step 5: try a lower lr than 0.1 or a longer warmup", "nan-loss", "the loss of ranks 1, 3 is not finite at step 5", "learning rate"),
+        ("clusterrun: rank 3: the loss of ranks 1, 3 is not finite at step 5: try an lr lower than 0.1 or a longer warmup", "nan-loss", "the loss of ranks 1, 3 is not finite at step 5", "learning rate"),
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
         ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
         ("PMI2_Init failed to intialize.\nbut OMPI was not built with SLURM's PMI support and therefore cannot", "launch-failed", "SLURM's PMI", "--mpi=pmix"),
