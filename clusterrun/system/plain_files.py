@@ -44,7 +44,7 @@ def _open(path: Path, *, trusted: bool) -> int:
             raise
     owner = path.lstat().st_uid
     if trusted and owner not in (os.getuid(), 0):
-        raise PermissionError(errno.EPERM, f"the link belongs to {user_name(owner)}", str(path))
+        raise PermissionError(errno.EPERM, f"the symbolic link is owned by {user_name(owner)}", str(path))
     return os.open(path, flags)
 
 

@@ -176,7 +176,7 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
         (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
         (["formatter={a}", "text_cols=b"], "already names the text columns: omit text_cols"),
-        (["text_cols="], "text_cols must name the text columns"),
+        (["text_cols="], "text_cols contains an empty column name"),
         (['target_cols=["a","a"]'], "target_cols names 'a' twice"),
         (["target_cols=text"], "target 'text' is also a text column"),
         (["formatter={a} {b}", "target_cols=b"], "target 'b' is also a text column"),

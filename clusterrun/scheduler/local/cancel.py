@@ -95,7 +95,11 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
             time.sleep(0.05)
         ended, left = end_members(job.token)
         if left:
-            return Cancelled(id, False, f"the job's supervisor was gone; could not kill {left} of the job's processes")
+            return Cancelled(
+                id,
+                False,
+                f"the job's supervisor had already exited, and {left} of the job's processes could not be killed",
+            )
     after = read_status(folder) or before
     if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):

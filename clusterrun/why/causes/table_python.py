@@ -16,7 +16,7 @@ _TORCHRUN_SIGNALS = (
      "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
     (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, as if its terminal had been closed", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
-    (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; kill -l NUMBER prints the signal's name"),
+    (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; `kill -l NUMBER` prints the signal's name"),
 )  # fmt: skip
 
 #: also for a semaphore of multiprocessing on a full disk

@@ -56,7 +56,7 @@ def check(config: Config, world_size: int) -> None:
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
         raise WorkerError(f"formatter={config.formatter} already names the text columns: omit text_cols", status=2)
     if not all(formatter.columns):
-        raise WorkerError("text_cols must name the text columns", status=2)
+        raise WorkerError("text_cols contains an empty column name", status=2)
     for number, target in enumerate(config.target_cols):
         if target in config.target_cols[:number]:
             raise WorkerError(f"target_cols names {target!r} twice", status=2)

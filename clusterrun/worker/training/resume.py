@@ -106,7 +106,7 @@ def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> N
         if key not in then or key not in settings or then[key] == settings[key]:
             continue
         if key == "data":
-            what, remedy = "the checkpoint was saved with different data", "use the same data"
+            what, remedy = "the checkpoint is from a run with different data", "use the same data"
         else:
             what = f"the checkpoint was saved with {key}={then[key]}, but this run has {key}={settings[key]}"
             remedy = f"set {key}={then[key]}"

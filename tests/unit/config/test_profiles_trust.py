@@ -87,7 +87,7 @@ def test_a_link_of_another_user_is_not_followed(root: Path) -> None:
     mine = write(root / "other" / "clusterrun.toml", "setup = ['meant for another project']")
     (root / "clusterrun.toml").symlink_to(mine)
     os.chown(root / "clusterrun.toml", 54321, 54321, follow_symlinks=False)
-    assert load(root).notices == [f"{root}/clusterrun.toml is not used: the link belongs to user 54321"]
+    assert load(root).notices == [f"{root}/clusterrun.toml is not used: the symbolic link is owned by user 54321"]
 
 
 def special(folder: Path, kind: str) -> Path:

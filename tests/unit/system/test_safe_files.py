@@ -163,7 +163,7 @@ def test_a_folder_or_link_of_another_user_counts(tmp_path: Path) -> None:
     assert safe_files.find_weakness(tmp_path / "link" / "b") is None
     os.lchown(tmp_path / "link", 54321, 54321)
     weak = safe_files.find_weakness(tmp_path / "link" / "b")
-    assert weak is not None and weak.why == "the link belongs to user 54321"
+    assert weak is not None and weak.why == "the symbolic link is owned by user 54321"
     os.chown(tmp_path / "a", 54321, 54321)
     weak = safe_files.find_weakness(tmp_path / "a" / "b")
     assert weak is not None and (weak.folder, weak.why) == (tmp_path / "a", "owned by user 54321")
