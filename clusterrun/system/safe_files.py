@@ -253,7 +253,7 @@ def find_weakness(path: Path) -> Weakness | None:
         if stat.S_ISLNK(info.st_mode):
             links += 1
             if info.st_uid not in _trusted() or links > _LINKS:
-                return Weakness(at, f"the link belongs to {user_name(info.st_uid)}")
+                return Weakness(at, f"the symbolic link is owned by {user_name(info.st_uid)}")
             target = at.readlink()
             ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             at = Path("/") if target.is_absolute() else at.parent

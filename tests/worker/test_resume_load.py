@@ -198,7 +198,9 @@ def test_a_setting_that_changes_the_order_of_samples_is_refused_with_both_values
 
 
 def test_other_data_are_refused() -> None:
-    with pytest.raises(WorkerError, match=r"the checkpoint is from a run with different data: use the same data, or start"):
+    with pytest.raises(
+        WorkerError, match=r"the checkpoint is from a run with different data: use the same data, or start"
+    ):
         resume.check_same_order({"settings": SETTINGS}, SETTINGS | {"data": "def"})
 
 
