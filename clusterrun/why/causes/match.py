@@ -254,6 +254,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
         if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
             finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
+        if raised.handled and known.index > raised.since and raised.handled[:40] not in finding.sentence:
+            finding = replace(finding, sentence=f"{finding.sentence}; while handling {raised.handled[:120]}")
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)
 

@@ -8,6 +8,7 @@ exit status. Nothing is guessed: if no line names a cause, the sentence says so.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -25,6 +26,7 @@ from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.table_launch import SEPARATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
+from clusterrun.why.causes.tracebacks import split_rank
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
 _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker's text for sys.exit and for a command
@@ -61,6 +63,16 @@ def _recorded_hang(facts: EndFacts) -> Cause | None:
     return hang_cause(facts.hang) if facts.hang is not None and facts.state in ("FAILED", "") else None
 
 
+_MAIN_MODULE = re.compile(
+    r", in (?:<module>|_run_module_as_main)$"
+)  # the first frame of an exception that nobody caught
+_LAST_LINES = 3  # that a batch script prints after its program
+_WENT_ON = (
+    "the script continued after its program failed, and exited with status 0: put `set -e` into the script, or end it"
+    " with the program's status (exit $?)"
+)
+
+
 def _completed(logs: Logs, facts: EndFacts) -> Cause:
     """Return the result of a COMPLETED job: ranks that never met, a process that Slurm killed for memory, or none."""
     if facts.separate:
@@ -82,7 +94,22 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
+        if (raised := _last_exception(lines)) is not None:
+            sentence = f"the job is COMPLETED, but its program failed: {raised.sentence}"
+            return replace(to_cause(replace(raised, sentence=sentence), EndFacts()), advice=_WENT_ON)
     return Cause(kind="none", sentence="nothing went wrong")
+
+
+def _last_exception(lines: Sequence[Line]) -> LogFinding | None:
+    """Return the exception with which a log ends, but for the last lines of a script that ignores a status."""
+    found = [f for f in scan(lines) if f.strength is Strength.CAUSE and f.place and not f.survived]
+    if not found:
+        return None
+    at = found[-1].index
+    after = [line for line in lines[at + 1 :] if line.text.strip()]
+    begun = next((i for i in range(at, -1, -1) if "Traceback (most recent call" in lines[i].text), at)
+    uncaught = any(_MAIN_MODULE.search(line.text) for line in lines[begun + 1 : begun + 3])
+    return found[-1] if uncaught and len(after) <= _LAST_LINES else None
 
 
 def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
@@ -154,11 +181,26 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         rank = min(facts.behind)
         sentence += f"; before that, the job hung waiting for {format_ranks([rank], facts)} ({facts.behind[rank]})"
         cause = replace(cause, rank=rank, node=facts.nodes.get(rank, ""))
+    if kind == "time-limit":
+        sentence += _common_last_line(logs)
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
         sentence += f"; before that, {turned.sentence}"
         cause = replace(cause, evidence=(*cause.evidence, *evidence_lines(turned)))
     return replace(cause, sentence=sentence)
+
+
+def _common_last_line(logs: Logs) -> str:
+    """Return the last line of most ranks, if it is the same but for their numbers: they may have hung there."""
+    last: dict[int, str] = {}
+    for lines in logs:
+        for line in lines:
+            rank, text = split_rank(line)
+            if rank is not None and text.strip() and not _OF_SLURM.match(text):
+                last[rank] = text.strip()
+    alike = Counter(re.sub(r"(?i)(\brank\W{0,2})\d+", r"\1N", text) for text in last.values())
+    text, ranks = max(alike.items(), key=lambda one: one[1], default=("", 0))
+    return f"; the last line of {ranks} of {len(last)} ranks is: {text[:_SHOWN]}" if 2 * ranks > len(last) > 1 else ""
 
 
 def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
@@ -168,6 +210,8 @@ def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> 
     return next((f for f in ended if f.index < mark.index), None)
 
 
+_OF_SLURM = re.compile(rf"(?:srun|sbatch): |{BY_STEPD.pattern}")
+_SHOWN = 120  # characters of a line in a sentence
 _OF_NODE = ("cuda-error", "nccl-error", "network")  # errors that a failing node causes
 _UNMARKED = {
     "time-limit": "the job reached its time limit",

@@ -10,7 +10,7 @@ from clusterrun.why.causes.frames import find_activity, find_package, find_place
 from clusterrun.why.causes.model import Line
 
 _READER_GONE = frozenset(("BrokenPipeError", "ConnectionResetError"))
-_HEADER = re.compile(r"Traceback \(most recent call last\)(?::| ─)")
+_HEADER = re.compile(r"Traceback \(most recent call(?: last|s WITHOUT Sacred internals)\)(?::| ─)")
 _PREFIX = re.compile(
     r"^(?:(?:[^\[\]]{1,64}?\[default\d+\]:)?"
     r"(?:\[?(?:rank|default|RANK) ?(?P<rank>\d+)\]?:\s?)+"
