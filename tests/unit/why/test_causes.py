@@ -77,6 +77,8 @@ def test_what_other_ranks_say_after_the_cause_changes_nothing() -> None:
     for one in FIXTURES:
         if one.head["expect"] in ("none", "unknown", "reported-error", "peer-lost") or "err" not in one.streams:
             continue
+        if one.head.get("state") == "COMPLETED":  # only its last lines count
+            continue
         longer = Fixture(one.name, one.head, one.streams | {"err": one.streams["err"].rstrip("\n") + CONSEQUENCES})
         assert longer.complaint() == ""
 
