@@ -57,6 +57,7 @@ _AMID = frozenset(
         "no-gpu",
         "cuda-memory",
         "host-memory",
+        "interrupted",
     )
 )
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
