@@ -119,10 +119,11 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     whose = f"rank {rank}" if rank is not None else "the log"
     shown = split_rank(spoken)[1].strip()[:_SHOWN] if spoken is not None else ""
     if spoken is not None and len(errors) == 1 and spoken not in serious and not _NO_ERROR.search(shown) and not signal:
+        reporter = split_rank(spoken)[0] if split_rank(spoken)[0] is not None else rank
         return Cause(
             kind="reported-error",
-            rank=spoken.rank if spoken.rank is not None else rank,
-            node=facts.nodes.get(rank, "") if rank is not None else "",
+            rank=reporter,
+            node=facts.nodes.get(reporter, "") if reporter is not None else "",
             sentence=f"the only error message in the logs is: {shown}",
             evidence=tuple(lines),
             advice="read the lines before the message: they show what the program was doing",

@@ -13,7 +13,6 @@ from clusterrun.why.causes.tracebacks import split_rank
 _ENQUEUED = re.compile(
     r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
-_NONE_COMPLETED = re.compile(r"PG status: last enqueued work: \d+, last completed work: -1\b")
 _SHOWN = 4  # ranks in a sentence
 
 
@@ -79,7 +78,7 @@ def _silence_counts(rest: Sequence[int], waited: set[int], logs: Sequence[Sequen
 
 def none_completed(logs: Sequence[Sequence[Line]]) -> bool:
     """Return whether a watchdog reports that none of its collectives had completed."""
-    return any(_NONE_COMPLETED.search(line.text) for lines in logs for line in lines)
+    return any("last completed work: -1" in line.text for lines in logs for line in lines)
 
 
 def all_waited(findings: Sequence[LogFinding], facts: EndFacts) -> bool:

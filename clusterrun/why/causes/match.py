@@ -241,11 +241,12 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         known = make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
     if known is not None and known.kind == "disk-full" and raised.in_semaphore:
         known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
+    handled = f"; while handling {raised.handled[:120]}" if raised.handled else ""
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
         text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
         text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
         text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
-        text += f"; while handling {raised.handled[:120]}" if raised.handled else ""
+        text += handled
         text += f"; the code that handled this exception then raised {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
         echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
@@ -255,8 +256,8 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
         if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
             finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
-        if raised.handled and known.index > raised.since and raised.handled[:40] not in finding.sentence:
-            finding = replace(finding, sentence=f"{finding.sentence}; while handling {raised.handled[:120]}")
+        if known.index > raised.since and raised.handled[:40] not in finding.sentence:
+            finding = replace(finding, sentence=finding.sentence + handled)
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)
 

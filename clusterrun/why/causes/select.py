@@ -63,9 +63,8 @@ def _recorded_hang(facts: EndFacts) -> Cause | None:
     return hang_cause(facts.hang) if facts.hang is not None and facts.state in ("FAILED", "") else None
 
 
-_MAIN_MODULE = re.compile(
-    r", in (?:<module>|_run_module_as_main)$"
-)  # the first frame of an exception that nobody caught
+#: the first frame of an exception that nobody caught
+_MAIN_MODULE = re.compile(r", in (?:<module>|_run_module_as_main)$")
 _LAST_LINES = 3  # that a batch script prints after its program
 _WENT_ON = (
     "the script continued after its program failed, and exited with status 0: put `set -e` into the script, or end it"
@@ -86,7 +85,8 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
             command=SEPARATE.command, source=SEPARATE.source,
         )  # fmt: skip
     for lines in logs:
-        for found in scan(lines):
+        findings = list(scan(lines))
+        for found in findings:
             if found.row is NAN:
                 return to_cause(replace(found, sentence=f"the job is COMPLETED, but {found.sentence}"), EndFacts())
             if found.kind == "file-missing" and "can't open file" in found.line.text:
@@ -94,15 +94,15 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
                 sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
-        if (raised := _last_exception(lines)) is not None:
+        if (raised := _last_exception(findings, lines)) is not None:
             sentence = f"the job is COMPLETED, but its program failed: {raised.sentence}"
             return replace(to_cause(replace(raised, sentence=sentence), EndFacts()), advice=_WENT_ON)
     return Cause(kind="none", sentence="nothing went wrong")
 
 
-def _last_exception(lines: Sequence[Line]) -> LogFinding | None:
+def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> LogFinding | None:
     """Return the exception with which a log ends, but for the last lines of a script that ignores a status."""
-    found = [f for f in scan(lines) if f.strength is Strength.CAUSE and f.place and not f.survived]
+    found = [f for f in findings if f.strength is Strength.CAUSE and f.place and not f.survived]
     if not found:
         return None
     at = found[-1].index

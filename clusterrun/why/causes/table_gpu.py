@@ -197,7 +197,7 @@ GPU: tuple[CauseRow, ...] = (
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "cuda error: initialization error", r"CUDA error: (?P<what>initialization error)", "CUDA does not work in this process: {what}",
-        "usually the process was forked from one that already used CUDA: keep CUDA out of the dataset and its workers, or use multiprocessing_context='spawn'; if the first use of the GPU fails, check the node (nvidia-smi)",
+        "usually a process that had used CUDA forked this one: do not use CUDA in the dataset or its workers, or set multiprocessing_context='spawn'; if the first use of the GPU fails, check the node (nvidia-smi)",
         "https://pytorch.org/docs/stable/notes/multiprocessing.html", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",

@@ -235,3 +235,10 @@ def test_task_that_exits_after_another_crashed_is_not_blamed() -> None:
     facts = EndFacts(state="FAILED", exit_status=1)
     assert first_cause([lines(text + "".join(ends))], facts).rank is None
     assert first_cause([lines(text + ends[1])], facts).rank == 1
+
+
+def test_the_only_error_message_has_the_rank_and_the_node_of_its_own_line() -> None:
+    text = "[rank1]: ERROR: the tokenizer has no padding token"
+    facts = EndFacts(state="FAILED", exit_status=1, nodes={0: "n1", 1: "n2"})
+    cause = first_cause([lines(text)], facts)
+    assert (cause.kind, cause.rank, cause.node) == ("reported-error", 1, "n2")
