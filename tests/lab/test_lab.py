@@ -1,7 +1,9 @@
 """A lab does what a cluster does: names, GPUs, jobs, accounting, limits."""
 
 import os
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -102,6 +104,13 @@ def test_sacct_works_with_accounting(lab):
     while (out := lab.run(["sacct", "-X", "-n", "-P", "-j", job, "-o", "State,Comment"]).stdout) != "COMPLETED|seen\n":
         assert time.monotonic() < deadline, out
         time.sleep(0.2)
+
+
+def test_the_database_shares_no_temporary_folder_with_another_lab(lab):
+    # a mariadbd that starts removes the temporary tables in its folder: those of a running one too, which then crashes
+    argv = ["mariadb", "--no-defaults", f"--socket={lab.folder}/mysql/socket", "-N", "-e", "SELECT @@tmpdir"]
+    folder = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+    assert Path(folder).is_relative_to(lab.folder)
 
 
 def test_sacct_says_that_accounting_is_off(lab_no_accounting):
