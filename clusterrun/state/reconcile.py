@@ -224,7 +224,10 @@ def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     if ended is not None and load_hold(run) is not None:  # it failed; what ended its hold does not count
         return replace(job, state=ended.state, restarts=restarts, exit_status=ended.exit_status, outcome=ended.outcome)
     status = ended.exit_status if ended else job.exit_status
-    state = "COMPLETED" if status == 0 and ended and job.state == "FAILED" else job.state  # the end record came late
+    state = job.state
+    # the end record came late; or Slurm means an earlier start, which was requeued in its grace time (24.05 and later)
+    if ended is not None and status == 0 and (state == "FAILED" or (state, ended.state) == ("PREEMPTED", "COMPLETED")):
+        state = "COMPLETED"
     return replace(job, state=state, restarts=restarts, exit_status=status, outcome=outcome_of(state, status))
 
 

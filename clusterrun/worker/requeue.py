@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from . import batch_host, end_records, successor
 from .attempt_files import write_json
@@ -284,12 +285,32 @@ def received_signals(ends: Records) -> set[str]:
     return {str(name) for end in ends.values() for name in end.get("signals", ())}
 
 
+def is_completed(job: Job) -> bool:
+    """Return whether this start repeats one that completed, because an earlier start was preempted.
+
+    Slurm 24.05 and later mark a job that they signal for a preemption. A job that was requeued in its grace time keeps
+    the mark, so Slurm takes its next end for the preemption and requeues it, although the job completed (24.11.5).
+    """
+    prefix, last = f"{job.token}{job.identity.task}.", f"{job.identity.restart - 1}."
+    starts = list((job.run_dir / "attempts").glob(f"{prefix}*"))
+    if not any(_read(folder / "requeue.json").get("why") == PREEMPTED for folder in starts):
+        return False
+    launches = [folder for folder in starts if folder.name.startswith(prefix + last)]
+    newest = max(launches, key=lambda folder: int(folder.name.rpartition(".")[2]), default=None)
+    end = _read(newest / "end.json") if newest is not None else {}
+    return end.get("status") == 0 and not end.get("signal") and not end.get("due")
+
+
 def _stop_reason(attempt_dir: Path) -> str:
-    path = attempt_dir / end_records.STOPPED
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        if listed(path):
-            return str(json.loads(path.read_bytes()).get("reason", ""))
-    return ""
+    return str(_read(attempt_dir / end_records.STOPPED).get("reason", ""))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a document of this run; empty if there is none, or it is no document."""
+    with contextlib.suppress(OSError, ValueError):
+        if listed(path) and isinstance(document := json.loads(path.read_bytes()), dict):
+            return document
+    return {}
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:

@@ -178,6 +178,9 @@ def main(argv: Sequence[str]) -> int:
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
     again = Requeue(job)
     termination.also = again.on_term
+    if requeue.is_completed(job):
+        say(f"job {job.name}: the run is complete; Slurm started the job once more because it was preempted before")
+        return 0
     try:
         job.begin(termination)
     except (WorkerError, OSError) as error:

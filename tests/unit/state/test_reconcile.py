@@ -116,6 +116,17 @@ def test_the_end_record_tells(
     assert scheduler.asked == ["query"], "accounting is asked where the run itself says nothing"
 
 
+@pytest.mark.parametrize(("record", "state"), [(end(0), "COMPLETED"), (end(0, signal="TERM"), "PREEMPTED")])
+def test_a_job_that_completed_is_not_preempted_because_an_earlier_start_was(
+    store: Store, record: dict[str, Any], state: str
+) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=record)
+    queued = row(run, "PREEMPTED", ended=AT + 600)  # Slurm 24.11, where preemption cancels jobs
+    assert ask(store, run, Said(Answer([queued]))).status.state == state
+
+
 @pytest.mark.parametrize("due", ["JOB REQUEUE", "PREEMPTION", "NODE FAILURE"])
 def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str) -> None:
     run = submitted(store)
