@@ -24,7 +24,7 @@ def server_argv(folder: Path) -> list[str]:
     return [
         "mariadbd", "--no-defaults", "--user=root", f"--datadir={folder}/mysql/data", f"--socket={folder}/mysql/socket",
         f"--pid-file={folder}/run/mariadbd.pid", "--skip-networking", "--skip-grant-tables", *_TUNING,
-        f"--tmpdir={folder}/mysql",  # a starting mariadbd removes every "#sql*" file of its tmpdir: in /tmp, other labs' too
+        f"--tmpdir={folder}/mysql",  # in /tmp, a mariadbd that starts removes the temporary tables of all others
     ]  # fmt: skip
 
 
@@ -39,7 +39,8 @@ def prepare(folder: Path) -> None:
             fresh = CACHE / f"{template.name}.new"
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir(parents=True, mode=0o700)
-            argv = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={fresh}", f"--tmpdir={CACHE}", *_TUNING]
+            argv = ["mariadb-install-db", "--no-defaults", "--user=root", f"--datadir={fresh}", *_TUNING]
+            argv.append(f"--tmpdir={CACHE}")
             done = subprocess.run(argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
             if done.returncode != 0:
                 raise LabError(f"mariadb-install-db failed:\n{(done.stdout + done.stderr)[-1500:]}")

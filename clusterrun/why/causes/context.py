@@ -38,8 +38,8 @@ _COMPILER = re.compile(
     r"fatal error: |unsupported GNU version|nvcc fatal|cannot find -l"
 )  # printed before ninja's own status
 _NCCL_FAILED = re.compile(
-    r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC|NET/OFI Unable to register)"
-    r".{0,200})"
+    r"NCCL WARN (?P<what>(?:Cuda failure|Call to \w+ failed|failed to open CUDA IPC|NET/OFI Unable to register"
+    r"|(?:cuda|hip)\w+ failed|Failed: UCX error).{0,200})"
 )
 #: an error that no row knows, before a crash; launchers report the crash itself
 _UNEXPLAINED = re.compile(
@@ -219,6 +219,12 @@ def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
         _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - 2 * _NEAR) : best.index])
     )
     return next((match["what"] for match in before if match and not _FOLLOWS.search(match["what"])), last)
+
+
+def find_failed_nccl_call(best: LogFinding, logs: Sequence[Sequence[Line]]) -> str:
+    """Return the call that failed in NCCL before a connection was lost; empty if there is none."""
+    before = next((lines[: best.index] for lines in logs if _holds(lines, best)), ())
+    return next((match["what"] for line in before if (match := _NCCL_FAILED.search(line.text[:_READ]))), "")
 
 
 def _holds(lines: Sequence[Line], found: LogFinding) -> bool:

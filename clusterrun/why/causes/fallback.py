@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
-from clusterrun.why.causes.context import with_reason
+from clusterrun.why.causes.context import find_failed_nccl_call, with_reason
 from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause, with_task
 from clusterrun.why.causes.match import BY_STEPD
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
@@ -60,12 +60,20 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             command=f"clusterrun logs JOB --rank {first} -n 50",
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
-        lost = f"a rank lost the connection to {peer}" if (peer := best.values.get("peer")) else best.sentence
-        bare = f"{lost}; the log does not show why"
-        return replace(to_cause(best, facts), sentence=bare if best.row is PEER_LOST else best.sentence)
+        return _consequence(best, logs, facts)
     if not facts.state and facts.exit_status is None:
         return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
     return _unknown(findings, logs, facts)
+
+
+def _consequence(best: LogFinding, logs: Logs, facts: EndFacts) -> Cause:
+    """Return the cause of a finding that follows from another failure, with NCCL's failed call if it shows one."""
+    if best.row is not PEER_LOST:
+        return to_cause(best, facts)
+    lost = f"a rank lost the connection to {peer}" if (peer := best.values.get("peer")) else best.sentence
+    if call := find_failed_nccl_call(best, logs):
+        return replace(to_cause(best, facts), sentence=f"NCCL failed: {call}; then {lost}")
+    return replace(to_cause(best, facts), sentence=f"{lost}; the log does not show why")
 
 
 def _ends_its_log(found: LogFinding, logs: Logs) -> bool:

@@ -130,7 +130,7 @@ GPU: tuple[CauseRow, ...] = (
         "the installed torch has no support for CUDA, or for NCCL: {0}",
         "on NVIDIA GPUs, install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started); on other devices (Intel XPU, NPU, CPU), the code must use their modules and backend, not torch.cuda and nccl",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-    row("library-mismatch", "no kernel image is available", r"no kernel image is available for execution on the device", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
+    row("library-mismatch", "no kernel image is available|hiperrornobinaryforgpu", r"no kernel image is available for execution on the device|hipErrorNoBinaryForGpu: Unable to find code object for all current devices", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
     row("library-mismatch", "is not defined for option 'gpu-name'", r"ptxas fatal +: Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'",
         "the installed Triton or CUDA compiler (ptxas) does not know this GPU's architecture {arch}", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
@@ -166,7 +166,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
-        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200})|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
+        r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200}|lib[\w.+-]+: cannot open shared object file: No such file or directory$)|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
         "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver and is missing on nodes without GPUs", "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
@@ -182,7 +182,7 @@ GPU: tuple[CauseRow, ...] = (
         "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
     # Ascend's codes; the next line of the log names a solution
-    row("cuda-error", "reason: |possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
+    row("cuda-error", "reason: |reason=[|possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
         "below this error in the log, the text after 'Solution' says what to check; a timeout (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
         "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice

@@ -139,6 +139,8 @@ PEERS: tuple[CauseRow, ...] = (
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:\d+ ?\()?(?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?:connect to (?P<peer>(?!any )[\w.-]+:\d+|\[[^\]\s]+\]:\d+) .{0,80}?)?(?P<what_too>No route to host|Network is unreachable)",
         "a network connection failed[ (to {peer})]: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
+    row("network", "ib_mlx5_log.c", r"ib_mlx5_log\.c:\d+ +(?P<what>(?!Transport retry)\w[\w ]*? on \S+)", "the InfiniBand adapter reported an error: {what}",
+        _IB, "https://github.com/openucx/ucx/blob/master/src/uct/ib/mlx5/ib_mlx5_log.c", "clusterrun submit … --exclude NODE"),
     row("network", "net/ofi request", r"NCCL WARN NET/OFI Request \S+ completed with error\. RC: \d+\. Error: (?P<what>\d+ \(.{1,120}?)(?: My EFA addr.*)?$",
         "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between the nodes is the cause: on AWS, check that the security group allows all traffic between its own members; if it does, exclude the node and tell your administrators",
         "https://github.com/aws/aws-ofi-nccl", "clusterrun submit … --exclude NODE", Strength.HINT),
