@@ -63,6 +63,8 @@ _AMID = frozenset(
 _REPR = re.compile(r"^(\w+(?:Error|Exception))\((?:\d+, )?(['\"])(.*)\2,?\)$")
 #: torch's announcement of a worker's traceback, whose own message follows
 _CAUGHT = re.compile(r"Caught \w+ in (?:DataLoader worker process|pin memory thread|replica) ")
+#: torch.multiprocessing's report of a process that ended, before ProcessExitedException
+_SPAWNED = re.compile(r"Exception: process \d+ terminated with exit code \d+$")
 _WORD = re.compile(r"\{(\w+)\}")
 _TEMPLATE = re.compile(r"\[(?P<part>[^\]]*)\]|\{(?P<word>\w+)\}")
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -249,7 +251,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         text += handled
         text += f"; the code that handled this exception then raised {raised.after[:120]}" if raised.after else ""
         finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
-        echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS
+        echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS or _SPAWNED.match(raised.text)
         weak = raised.threaded or raised.noticed
         strength = Strength.ECHO if echo else Strength.HINT if weak else Strength.CAUSE
     else:

@@ -41,7 +41,7 @@ GPU: tuple[CauseRow, ...] = (
         r"(?:.*?GPU (?P<gpu>\d+))?(?:.*?total capac\w+ of (?P<total>[\d.]+ \w+)|.*?; (?P<total_old>[\d.]+ \w+) total capacity)?"
         r"(?:(?!.*reserved in total)(?=.*?; (?P<held_too>[\d.]+ \w+) already allocated))?"
         r"(?:.*? of which (?P<free>[\d.]+ \w+) is free|.*?; (?P<free_old>[\d.]+ \w+) free)?(?:(?=.*this process has ).*?Process \d+ has (?P<other>[\d.]+ \w+) memory in use)?"
-        r"(?:.*?this process has (?P<held>[\d.]+ \w+) memory in use|.*?; (?P<held_old>[\d.]+ \w+) reserved in total)?",
+        r"(?:.*?this process has (?:0 bytes memory in use\. Of the allocated memory )?(?P<held>[\d.]+ \w+) (?:memory in use|is allocated)|.*?; (?P<held_old>[\d.]+ \w+) reserved in total)?",
         "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; the rank itself holds {held}][; another process uses {other} of the GPU's memory]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
@@ -199,6 +199,12 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "cuda error: initialization error", r"CUDA error: (?P<what>initialization error)", "CUDA does not work in this process: {what}",
         "usually a process that had used CUDA forked this one: do not use CUDA in the dataset or its workers, or set multiprocessing_context='spawn'; if the first use of the GPU fails, check the node (nvidia-smi)",
         "https://pytorch.org/docs/stable/notes/multiprocessing.html", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
+    row("cuda-error", "the launch timed out", r"CUDA error: (?P<what>the launch timed out and was terminated)", "a kernel reached the GPU's run time limit: {what}",
+        "GPUs that drive a display end long kernels: use another GPU, or run the X server on another one; a kernel of NCCL runs as long as it waits for another rank",
+        "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html", "srun nvidia-smi"),
+    row("cuda-error", "cuda error: unknown error", r"CUDA error: (?P<what>unknown error)", "the GPU or its driver failed: {what}",
+        "usually the GPU or the driver of the node is in a bad state: if nvidia-smi fails on the node, exclude the node and tell your administrators; also look for an earlier error on the GPU",
+        "https://github.com/pytorch/pytorch/issues/49081", "clusterrun submit … --exclude NODE"),
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
