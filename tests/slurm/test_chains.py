@@ -16,7 +16,7 @@ import pytest
 from lab.cluster import Lab
 from tests.faults_table import Figure
 from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, ONE, SHAPE, STEPS, final_weights, lm, wait_saved, weights
+from tests.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
 
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once
@@ -75,15 +75,6 @@ def test_a_run_continues_after_its_time_limit(site: Site) -> None:
     first, _ = links(job)
     assert "the time limit: the job was requeued; helper job " in job.err.read_text()
     assert json.loads((first / "requeue.json").read_text())["why"] == "the time limit"
-
-
-@pytest.mark.alone
-def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
-    job = lm(site, 5000, *ONE, "--total-time", "1h")
-    wait_saved(job, 5)
-    site.cli("cancel", job.id)
-    site.wait_state(job, "CANCELLED")
-    assert len(links(job)) == 1 and "the job was requeued" not in job.err.read_text()
 
 
 def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:

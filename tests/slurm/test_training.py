@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.installed_command import Job, Site, read_json, until
-from tests.lm_runs import reached
+from tests.lm_runs import ONE, lm, reached, wait_saved
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
@@ -48,6 +48,14 @@ def test_a_requeued_job_saves_first_and_goes_on_from_there(patient_lab: Lab, sit
     assert f"/checkpoints/step-{stopped['step']:08d} (step {stopped['step']})" in job.out.read_text()
     assert reached(job) == 300
     assert (job.run_dir / "model" / "config.json").exists()
+
+
+def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
+    job = lm(site, 5000, *ONE, "--total-time", "1h")
+    wait_saved(job, 5)
+    site.cli("cancel", job.id)
+    site.wait_state(job, "CANCELLED", timeout=60)
+    assert len(job.attempts()) == 1 and "the job was requeued" not in job.err.read_text()
 
 
 def test_a_rank_is_told_when_the_time_limit_ends_its_job(patient_lab: Lab, site: Site) -> None:

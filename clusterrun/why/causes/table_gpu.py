@@ -57,6 +57,8 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
         _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
+    row("cuda-memory", "fail to allocate memory", r"PxgCudaDeviceMemoryAllocator fail to allocate memory (?P<bytes>\d+) bytes", "GPU memory ran out when PhysX allocated {bytes} bytes",
+        "use fewer environments for each GPU, or smaller GPU buffers of the simulator", "https://github.com/isaac-sim/IsaacGymEnvs/issues/256", "clusterrun logs JOB -n 50"),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
         "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are usually hardware faults: exclude this"

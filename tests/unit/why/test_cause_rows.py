@@ -61,6 +61,8 @@ def judge(text: str) -> Cause:
         ("RuntimeError: CUDA error: unknown error", "cuda-error", "the GPU or its driver failed", "nvidia-smi"),
         ("CUDA kernel failed : no kernel image is available for execution on the device\nTraceback (most recent call last):\n  File \"a.py\", line 1, in f\n    spawn()\nException: process 0 terminated with exit code 255", "library-mismatch", "no code for this GPU", "build"),
         ("[ERROR] ['python', '-u', 'a.py', '--local_rank=1'] exits with return code = -11", "crashed", "a rank was killed by signal 11", "native"),
+        ("PxgCudaDeviceMemoryAllocator fail to allocate memory 100663296 bytes!! Result = 2", "cuda-memory", "PhysX", "fewer environments"),
+        ("ValueError: Connection error, and we cannot find the requested files in the cached path. Please try again or make sure your Internet connection is on.", "offline", "not in the Hugging Face cache", "login node"),
         ("Exception in background worker 3:\n local variable 'n' referenced before assignment\nRuntimeError: One or more background workers are no longer alive.", "exception", "a data-loading process failed: local variable 'n' referenced", "traceback"),
         ("Exception in background worker 4:\n [Errno 13] Permission denied: '/data/a.npy'", "permission", "/data/a.npy", "owner"),
         ("wandb: ERROR Error communicating with wandb process", "offline", "communicating", "offline"),
