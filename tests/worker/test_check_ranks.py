@@ -61,6 +61,7 @@ def test_rank_that_does_not_come_is_named_with_its_node(check: Check) -> None:
 
 
 def test_missing_gpu_is_broken(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)  # this process may have counted the GPUs already
     with pytest.raises(WorkerError, match="n0 has 0 of 2 GPUs"):
         check(gpus=2)
