@@ -286,7 +286,7 @@ def received_signals(ends: Records) -> set[str]:
 
 
 def is_completed(job: Job) -> bool:
-    """Return whether this start repeats one that completed, because an earlier start was preempted.
+    """Return whether the previous start completed and Slurm only started the job again for an earlier preemption.
 
     Slurm 24.05 and later mark a job that they signal for a preemption. A job that was requeued in its grace time keeps
     the mark, so Slurm takes its next end for the preemption and requeues it, although the job completed (24.11.5).
