@@ -296,7 +296,7 @@ def is_completed(job: Job) -> bool:
     if not any(_read(folder / "requeue.json").get("why") == PREEMPTED for folder in starts):
         return False
     launches = [folder for folder in starts if folder.name.startswith(prefix + last)]
-    newest = max(launches, key=lambda folder: int(folder.name.rpartition(".")[2]), default=None)
+    newest = max(launches, key=lambda folder: (len(folder.name), folder.name), default=None)  # launch 10 after launch 9
     end = _read(newest / "end.json") if newest is not None else {}
     return end.get("status") == 0 and not end.get("signal") and not end.get("due")
 
