@@ -326,27 +326,3 @@ def test_a_cancel_that_did_not_come_through_is_forgotten(make_job: Callable[...,
     job.requeue.on_term()
     job.requeue.after(143, came=True)
     assert job.runs_again and "scontrol requeue 5" in slurm.calls
-
-
-DONE = {"status": 0, "signal": "", "due": ""}
-
-
-@pytest.mark.parametrize(("why", "end", "restart", "expected"), [
-    ("preempted", DONE, 2, True),
-    ("the time limit", DONE, 2, False),  # an administrator requeued it: the user may want another run
-    ("preempted", {**DONE, "status": 85}, 2, False),
-    ("preempted", {**DONE, "signal": "TERM"}, 2, False),
-    ("preempted", DONE, 1, False),  # the start after the preemption
-    ("preempted", DONE, 3, False),  # the last start has no end record
-])  # fmt: skip
-def test_a_start_that_only_follows_from_an_earlier_preemption_has_nothing_to_do(
-    make_job: Callable[..., supervisor.Job], why: str, end: dict[str, Any], restart: int, expected: bool
-) -> None:
-    job = make_job(*CHAIN)
-    job.identity = JobIdentity("lab", "5", "", restart)
-    (job.attempt_dir / "requeue.json").write_text(json.dumps({"why": why}))
-    (job.attempt_dir / "end.json").write_text(json.dumps({"status": 85, "due": "JOB REQUEUE"}))
-    done = job.run_dir / "attempts" / f"{TOKEN}.1.0"
-    done.mkdir()
-    (done / "end.json").write_text(json.dumps(end))
-    assert requeue.is_completed(job) == expected

@@ -2,73 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
-from clusterrun.records import run_record
+from clusterrun.base.job import JobId, Outcome
 from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler import Answer, Cancelled, Submission
+from clusterrun.scheduler import Answer
 from clusterrun.scheduler.local.processes import submitter
 from clusterrun.state import reconcile
-from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json
 from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
-
-NOW = AT + 1000.0
-
-
-class Said:
-    """A scheduler that says what it is told to, and counts how often it is asked."""
-
-    name, cluster = "slurm", "lab"
-
-    def __init__(self, queue: Answer | None = None, past: Answer | None = None) -> None:
-        self.queue, self.past = queue or Answer(), past or Answer()
-        self.asked: list[str] = []
-
-    def query(self, ids: Sequence[JobId] | None = None) -> Answer:
-        self.asked.append("query")
-        return self.queue
-
-    def account(self, ids: Sequence[JobId], since: int) -> Answer:
-        self.asked.append(f"account {','.join(map(str, ids))}")
-        return self.past
-
-    def find(self, token: str, since: int, script: Path) -> Answer:
-        raise AssertionError("not for reading")
-
-    def submit(self, submission: Submission) -> JobId:
-        raise AssertionError("not for reading")
-
-    def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        raise AssertionError("not for reading")
+from tests.scripted_scheduler import NOW, SILENT, Said, ask, row
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path, tmp_path / "state")
-
-
-def row(run: RunRecord, state: str, job: str = "", **more: Any) -> JobStatus:
-    status = JobStatus(id=JobId(job or run.submission.job_id), state=state, outcome=outcome_of(state),
-                       name=f"{run.name}.{run.submission.token[:8]}", source="squeue")  # fmt: skip
-    return replace(status, **more)
-
-
-def ask(store: Store, run: RunRecord, scheduler: Said, now: float = NOW) -> RunState:
-    (state,) = reconcile.reconcile(store, scheduler, [run], now=now)
-    return state
-
-
-SILENT = Answer(complete=False, note="squeue: Unable to contact slurm controller")
 
 
 def test_the_queue_tells(store: Store) -> None:
@@ -84,96 +37,6 @@ def test_a_job_with_our_id_and_another_name_is_not_ours(store: Store) -> None:
     stranger = replace(row(run, "RUNNING"), name="theirs.zzzzzzzz")
     state = ask(store, run, Said(Answer([stranger])))
     assert state.status.state == "UNKNOWN" and state.status.outcome is Outcome.LOST
-
-
-@pytest.mark.parametrize(
-    ("record", "state", "outcome"),
-    [
-        (end(0), "COMPLETED", Outcome.DONE),
-        (end(3), "FAILED", Outcome.FAILED),
-        (end(85), "FAILED", Outcome.STOPPED),
-        (end(143, signal="TERM"), "CANCELLED", Outcome.CANCELLED),
-        (end(143, signal="TERM", due="TIME LIMIT"), "TIMEOUT", Outcome.FAILED),
-        (end(143, signal="TERM", reason="TimeLimit"), "TIMEOUT", Outcome.FAILED),
-        ({"status": "x"}, "FAILED", Outcome.FAILED),
-        ({}, "FAILED", Outcome.FAILED),
-    ],
-)
-@pytest.mark.parametrize("answer", [Answer(), SILENT], ids=["answering", "silent"])
-def test_the_end_record_tells(
-    store: Store, answer: Answer, record: dict[str, Any], state: str, outcome: Outcome
-) -> None:
-    run = submitted(store)
-    claim(run)
-    ranks = [{"rank": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
-    attempt(run, end=record, start={"time": AT + 100, "ranks": [*ranks, 7]})
-    scheduler = Said(answer)
-    found = ask(store, run, scheduler)
-    assert (found.status.state, found.status.outcome, found.status.source) == (state, outcome, "record")
-    if record.get("time"):
-        assert (found.status.elapsed, found.status.nodes, found.status.ended) == (500, "n1,n2", AT + 600)
-        assert found.status.exit_status == record["status"]
-    assert scheduler.asked == ["query"], "accounting is asked where the run itself says nothing"
-
-
-@pytest.mark.parametrize(("record", "state"), [(end(0), "COMPLETED"), (end(0, signal="TERM"), "PREEMPTED")])
-def test_a_job_that_completed_is_not_preempted_because_an_earlier_start_was(
-    store: Store, record: dict[str, Any], state: str
-) -> None:
-    run = submitted(store)
-    claim(run)
-    attempt(run, end=record)
-    queued = row(run, "PREEMPTED", ended=AT + 600)  # Slurm 24.11, where preemption cancels jobs
-    assert ask(store, run, Said(Answer([queued]))).status.state == state
-
-
-@pytest.mark.parametrize("due", ["JOB REQUEUE", "PREEMPTION", "NODE FAILURE"])
-def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str) -> None:
-    run = submitted(store)
-    claim(run)
-    attempt(run, end=end(143, signal="TERM", due=due))
-    assert ask(store, run, Said()).status.outcome is Outcome.UNKNOWN
-
-
-def test_ranks_that_end_with_0_after_sigterm_are_not_done(store: Store) -> None:
-    for due, state in (("TIME LIMIT", "TIMEOUT"), ("", "CANCELLED")):
-        run = submitted(store)
-        claim(run)
-        attempt(run, end=end(0, signal="TERM", due=due))
-        ended = reconcile.end_of(run)
-        assert ended is not None and ended.state == state
-
-
-def test_the_newest_attempt_counts(store: Store) -> None:
-    run = submitted(store)
-    attempt(run, 0, end=end(1))
-    attempt(run, 1, end=end(0, restart=1))
-    claim(run, restart=1)
-    state = ask(store, run, Said())
-    assert state.status.state == "COMPLETED" and state.status.restarts == 1
-    claim(run, restart=2)  # a third has begun and has no folder yet
-    assert reconcile.end_of(run) is None
-
-
-def test_an_attempt_began_with_its_claim_not_when_its_ranks_had_met(store: Store) -> None:
-    run = submitted(store)
-    claim(run)
-    os.utime(run.run_dir / "claims" / run.submission.token / "owner", (AT + 60, AT + 60))
-    attempt(run, end=end(), start={"time": AT + 100})
-    ended = reconcile.end_of(run)
-    assert ended is not None and (ended.started, ended.elapsed) == (AT + 60, 540)
-
-
-def test_a_requeue_takes_an_end_back(store: Store) -> None:
-    run = submitted(store)
-    claim(run)
-    attempt(run, end=end(1))
-    ended = ask(store, run, Said()).record
-    assert ended is not None and ended.submission.final is not None
-    again = ask(store, ended, Said(Answer([row(run, "PENDING")])))
-    assert again.status.state == "PENDING"
-    found = run_record.load(run.run_dir)
-    assert found is not None and found.submission.final is None
 
 
 def test_a_seen_end_is_remembered(store: Store) -> None:

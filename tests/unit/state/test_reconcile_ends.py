@@ -1,0 +1,112 @@
+"""The state of a job that has ended, from the end records of its attempts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.base.job import Outcome
+from clusterrun.records import run_record
+from clusterrun.records.store import Store
+from clusterrun.scheduler import Answer
+from clusterrun.state import reconcile
+from tests.run_records import AT, attempt, claim, end, submitted
+from tests.scripted_scheduler import SILENT, Said, ask, row
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path, tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "outcome"),
+    [
+        (end(0), "COMPLETED", Outcome.DONE),
+        (end(3), "FAILED", Outcome.FAILED),
+        (end(85), "FAILED", Outcome.STOPPED),
+        (end(143, signal="TERM"), "CANCELLED", Outcome.CANCELLED),
+        (end(143, signal="TERM", due="TIME LIMIT"), "TIMEOUT", Outcome.FAILED),
+        (end(143, signal="TERM", reason="TimeLimit"), "TIMEOUT", Outcome.FAILED),
+        ({"status": "x"}, "FAILED", Outcome.FAILED),
+        ({}, "FAILED", Outcome.FAILED),
+    ],
+)
+@pytest.mark.parametrize("answer", [Answer(), SILENT], ids=["answering", "silent"])
+def test_the_end_record_tells(
+    store: Store, answer: Answer, record: dict[str, Any], state: str, outcome: Outcome
+) -> None:
+    run = submitted(store)
+    claim(run)
+    ranks = [{"rank": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
+    attempt(run, end=record, start={"time": AT + 100, "ranks": [*ranks, 7]})
+    scheduler = Said(answer)
+    found = ask(store, run, scheduler)
+    assert (found.status.state, found.status.outcome, found.status.source) == (state, outcome, "record")
+    if record.get("time"):
+        assert (found.status.elapsed, found.status.nodes, found.status.ended) == (500, "n1,n2", AT + 600)
+        assert found.status.exit_status == record["status"]
+    assert scheduler.asked == ["query"], "accounting is asked where the run itself says nothing"
+
+
+@pytest.mark.parametrize(("record", "state"), [(end(0), "COMPLETED"), (end(0, signal="TERM"), "PREEMPTED")])
+def test_a_job_that_completed_is_not_preempted_because_an_earlier_start_was(
+    store: Store, record: dict[str, Any], state: str
+) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=record)
+    queued = row(run, "PREEMPTED", ended=AT + 600)  # Slurm 24.11, where preemption cancels jobs
+    assert ask(store, run, Said(Answer([queued]))).status.state == state
+
+
+@pytest.mark.parametrize("due", ["JOB REQUEUE", "PREEMPTION", "NODE FAILURE"])
+def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(143, signal="TERM", due=due))
+    assert ask(store, run, Said()).status.outcome is Outcome.UNKNOWN
+
+
+def test_ranks_that_end_with_0_after_sigterm_are_not_done(store: Store) -> None:
+    for due, state in (("TIME LIMIT", "TIMEOUT"), ("", "CANCELLED")):
+        run = submitted(store)
+        claim(run)
+        attempt(run, end=end(0, signal="TERM", due=due))
+        ended = reconcile.end_of(run)
+        assert ended is not None and ended.state == state
+
+
+def test_the_newest_attempt_counts(store: Store) -> None:
+    run = submitted(store)
+    attempt(run, 0, end=end(1))
+    attempt(run, 1, end=end(0, restart=1))
+    claim(run, restart=1)
+    state = ask(store, run, Said())
+    assert state.status.state == "COMPLETED" and state.status.restarts == 1
+    claim(run, restart=2)  # a third has begun and has no folder yet
+    assert reconcile.end_of(run) is None
+
+
+def test_an_attempt_began_with_its_claim_not_when_its_ranks_had_met(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    os.utime(run.run_dir / "claims" / run.submission.token / "owner", (AT + 60, AT + 60))
+    attempt(run, end=end(), start={"time": AT + 100})
+    ended = reconcile.end_of(run)
+    assert ended is not None and (ended.started, ended.elapsed) == (AT + 60, 540)
+
+
+def test_a_requeue_takes_an_end_back(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(1))
+    ended = ask(store, run, Said()).record
+    assert ended is not None and ended.submission.final is not None
+    again = ask(store, ended, Said(Answer([row(run, "PENDING")])))
+    assert again.status.state == "PENDING"
+    found = run_record.load(run.run_dir)
+    assert found is not None and found.submission.final is None
