@@ -87,7 +87,10 @@ class Lab(LabSpec):
         self._claim = claims.take(self.name, self.folder, self.owner)
         write_folder(self)
         net.create(self._claim, self.node_names)
-        net.write_hosts(self.name, {node: self.address(node) for node in self.node_names})
+        # slurmctld of 24.11 looks up the name of each client and holds a lock meanwhile: where a name server drops one
+        # query of a burst, every command waits five seconds.
+        login = {f"{self.name}-login": self._claim.gateway}
+        net.write_hosts(self.name, login | {node: self.address(node) for node in self.node_names})
         # Each daemon starts as early as it can: the database and munge together, then slurmdbd, which slurmctld
         # needs for its registration, then all slurmd at once.
         self.daemon("munged").start(wait=None)

@@ -63,6 +63,12 @@ def test_names_resolve_here_and_on_every_node(any_lab):
     assert [line.split()[0] for line in done.stdout.splitlines()] == [expected] * 4
 
 
+def test_the_address_that_commands_come_from_has_a_name_without_a_name_server(any_lab):
+    # slurmctld of 24.11 looks it up for each command, and all others wait until a name server has answered
+    done = subprocess.run(["getent", "-s", "files", "hosts", any_lab.claim.gateway], capture_output=True, text=True)
+    assert done.stdout.split()[1:] == [f"{any_lab.name}-login"]
+
+
 def test_a_node_reaches_another_by_name(lab):
     one, two = lab.node_names[:2]
     code = (
