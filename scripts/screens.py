@@ -123,12 +123,12 @@ def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, st
     """Return the screens of `top`: all jobs, and one job."""
     from clusterrun.cluster import Cluster
     from clusterrun.top.app import Top
-    from clusterrun.top.source import Source
+    from clusterrun.top.source import TopData
 
     async def look() -> dict[str, str]:
         cluster = Cluster(cwd=site.project, environ=site.env)
         run = cluster.run(job.id)
-        app = Top(Source(cluster, run), theme=theme, selected=run.run_id if run else "")
+        app = Top(TopData(cluster, run), theme=theme, selected=run.run_id if run else "")
         async with app.run_test(size=size) as pilot:
             while "training" not in (one := screen(app)):
                 await pilot.pause(0.2)
