@@ -189,6 +189,7 @@ def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
     assert "reason  QOSMaxGRESPerUser" in text and "this job would use more GPUs" in text
 
 
+@pytest.mark.usefixtures("jobs")  # they fill the cluster
 def test_a_job_that_would_delay_the_next_in_line_is_told_how_long_it_may_take(site: Site, strict_lab: Lab) -> None:
     job = sbatch(strict_lab, "--gpus-per-node=1", "--time=60")
 
