@@ -18,21 +18,21 @@ from tests.run_records import AT
 NOW = AT + 1000.0
 
 
-class Said:
-    """A scheduler that says what it is told to, and counts how often it is asked."""
+class Scripted:
+    """A scheduler that returns prepared answers and records each query."""
 
     name, cluster = "slurm", "lab"
 
     def __init__(self, queue: Answer | None = None, past: Answer | None = None) -> None:
         self.queue, self.past = queue or Answer(), past or Answer()
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
-        self.asked.append("query")
+        self.queries.append("query")
         return self.queue
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
-        self.asked.append(f"account {','.join(map(str, ids))}")
+        self.queries.append(f"account {','.join(map(str, ids))}")
         return self.past
 
     def find(self, token: str, since: int, script: Path) -> Answer:
@@ -51,7 +51,7 @@ def row(run: RunRecord, state: str, job: str = "", **more: Any) -> JobStatus:
     return replace(status, **more)
 
 
-def ask(store: Store, run: RunRecord, scheduler: Said, now: float = NOW) -> RunState:
+def ask(store: Store, run: RunRecord, scheduler: Scripted, now: float = NOW) -> RunState:
     (state,) = reconcile.reconcile(store, scheduler, [run], now=now)
     return state
 

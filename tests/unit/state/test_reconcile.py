@@ -16,7 +16,7 @@ from clusterrun.scheduler.local.processes import submitter
 from clusterrun.state import reconcile
 from clusterrun.state.show import state_lines, status_json
 from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
-from tests.scripted_scheduler import NOW, SILENT, Said, ask, row
+from tests.scripted_scheduler import NOW, SILENT, Scripted, ask, row
 
 
 @pytest.fixture
@@ -26,95 +26,95 @@ def store(tmp_path: Path) -> Store:
 
 def test_the_queue_tells(store: Store) -> None:
     run = submitted(store)
-    scheduler = Said(Answer([row(run, "RUNNING", elapsed=5)]))
+    scheduler = Scripted(Answer([row(run, "RUNNING", elapsed=5)]))
     state = ask(store, run, scheduler)
     assert (state.status.state, state.status.outcome, state.status.elapsed) == ("RUNNING", Outcome.RUNNING, 5)
-    assert scheduler.asked == ["query"]
+    assert scheduler.queries == ["query"]
 
 
 def test_a_job_with_our_id_and_another_name_is_not_ours(store: Store) -> None:
     run = submitted(store)
     stranger = replace(row(run, "RUNNING"), name="theirs.zzzzzzzz")
-    state = ask(store, run, Said(Answer([stranger])))
+    state = ask(store, run, Scripted(Answer([stranger])))
     assert state.status.state == "UNKNOWN" and state.status.outcome is Outcome.LOST
 
 
 def test_a_seen_end_is_remembered(store: Store) -> None:
     run = submitted(store)
-    done = ask(store, run, Said(Answer([row(run, "COMPLETED", ended=AT + 50, nodes="n1")])))
+    done = ask(store, run, Scripted(Answer([row(run, "COMPLETED", ended=AT + 50, nodes="n1")])))
     assert done.record is not None and done.record.submission.final is not None
-    later = ask(store, done.record, Said(SILENT))
+    later = ask(store, done.record, Scripted(SILENT))
     assert (later.status.state, later.status.source, later.status.nodes, later.status.ended) == (
         "COMPLETED", "record", "n1", AT + 50,
     )  # fmt: skip
-    quiet = Said()
+    quiet = Scripted()
     ask(store, done.record, quiet, now=AT + 10 * 86_400)
-    assert quiet.asked == [], "an old end is not asked for again"
+    assert quiet.queries == [], "an old end is not asked for again"
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
 def test_what_may_return_is_not_written_down(store: Store, state: str) -> None:
     run = submitted(store)
-    seen = ask(store, run, Said(Answer([row(run, state)])))
+    seen = ask(store, run, Scripted(Answer([row(run, state)])))
     assert seen.status.state == state and seen.record is not None and seen.record.submission.final is None
 
 
 def test_accounting_is_asked_last(store: Store) -> None:
     run = submitted(store)
     past = row(run, "FAILED", exit_status=3, ended=AT + 9, source="sacct")
-    scheduler = Said(past=Answer([past]))
+    scheduler = Scripted(past=Answer([past]))
     state = ask(store, run, scheduler)
     assert (state.status.state, state.status.exit_status, state.status.source) == ("FAILED", 3, "sacct")
-    assert scheduler.asked == ["query", "account 101"]
+    assert scheduler.queries == ["query", "account 101"]
 
 
 def test_accounting_of_an_id_given_out_twice(store: Store) -> None:
     run = submitted(store)
     other = replace(row(run, "COMPLETED", ended=AT + 99), name="other.zzzzzzzz")
     mine = row(run, "FAILED", ended=AT + 9)
-    assert ask(store, run, Said(past=Answer([mine, other]))).status.state == "FAILED"
-    assert ask(store, submitted(store, 2, "101"), Said(past=Answer([other]))).status.outcome is Outcome.LOST
+    assert ask(store, run, Scripted(past=Answer([mine, other]))).status.state == "FAILED"
+    assert ask(store, submitted(store, 2, "101"), Scripted(past=Answer([other]))).status.outcome is Outcome.LOST
 
 
 def test_an_open_row_of_accounting_is_not_life(store: Store) -> None:
     run = submitted(store)
-    assert ask(store, run, Said(past=Answer([row(run, "RUNNING")]))).status.outcome is Outcome.LOST
+    assert ask(store, run, Scripted(past=Answer([row(run, "RUNNING")]))).status.outcome is Outcome.LOST
 
 
 def test_lost_unknown_and_just_submitted(store: Store) -> None:
     run = submitted(store)
-    young = ask(store, run, Said(), now=run.submission.at + 3)
+    young = ask(store, run, Scripted(), now=run.submission.at + 3)
     assert young.status.outcome is Outcome.UNKNOWN and "just submitted" in young.status.reason
-    lost = ask(store, run, Said())
+    lost = ask(store, run, Scripted())
     assert lost.status.outcome is Outcome.LOST and "never started" in lost.status.reason
     claim(run)
-    gone = ask(store, run, Said())
+    gone = ask(store, run, Scripted())
     assert gone.status.outcome is Outcome.UNKNOWN and "without an end record" in gone.status.reason
 
 
 def test_a_silent_scheduler_is_not_an_answer(store: Store) -> None:
     run = submitted(store)
-    scheduler = Said(SILENT)
+    scheduler = Scripted(SILENT)
     state = ask(store, run, scheduler)
     assert state.status.outcome is Outcome.UNKNOWN and state.note == SILENT.note
-    assert scheduler.asked == ["query"]
+    assert scheduler.queries == ["query"]
 
 
 def test_silent_accounting_is_not_an_answer_either(store: Store) -> None:
     run = submitted(store)
-    state = ask(store, run, Said(past=Answer(complete=False, note="sacct: Connection refused")))
+    state = ask(store, run, Scripted(past=Answer(complete=False, note="sacct: Connection refused")))
     assert state.status.outcome is Outcome.UNKNOWN and state.note == "sacct: Connection refused"
 
 
 def test_cancelled_while_it_waited(store: Store) -> None:
     run = reconcile.record_cancel(store, submitted(store), NOW)
-    state = ask(store, run, Said())
+    state = ask(store, run, Scripted())
     assert (state.status.state, state.status.outcome) == ("CANCELLED", Outcome.CANCELLED)
 
 
 def test_a_state_nobody_knows_is_shown_and_not_over(store: Store) -> None:
     run = submitted(store)
-    state = ask(store, run, Said(Answer([row(run, "PROWLING")])))
+    state = ask(store, run, Scripted(Answer([row(run, "PROWLING")])))
     assert state.status.state == "PROWLING" and not state.status.is_over
 
 
@@ -122,13 +122,13 @@ def test_stopped_is_told_by_the_runs_own_record(store: Store) -> None:
     run = submitted(store)
     claim(run)
     attempt(run, end=end(85))
-    state = ask(store, run, Said(Answer([row(run, "FAILED")])))
+    state = ask(store, run, Scripted(Answer([row(run, "FAILED")])))
     assert state.status.outcome is Outcome.STOPPED and state.status.exit_status == 85
 
 
 def test_an_id_that_was_a_banners_is_put_right(store: Store) -> None:
     run = submitted(store, 1, "7")
-    state = ask(store, run, Said(Answer([row(run, "RUNNING", "123")])))
+    state = ask(store, run, Scripted(Answer([row(run, "RUNNING", "123")])))
     assert state.record is not None and state.record.job_id == JobId("123")
     assert store.by_job(JobId("123"))
 
@@ -142,36 +142,36 @@ def half(store: Store, pid_lives: bool) -> RunRecord:
 
 def test_half_written_submissions_are_healed(store: Store) -> None:
     run = half(store, pid_lives=False)
-    state = ask(store, run, Said(Answer([row(run, "RUNNING", "500")])))
+    state = ask(store, run, Scripted(Answer([row(run, "RUNNING", "500")])))
     assert state.status.state == "RUNNING" and state.record is not None and state.record.job_id == JobId("500")
     run = half(store, pid_lives=False)
     claim(run, "501")
-    state = ask(store, run, Said())
+    state = ask(store, run, Scripted())
     assert state.record is not None and state.record.job_id == JobId("501")
 
 
 def test_one_that_is_being_submitted_is_left_alone(store: Store) -> None:
     run = half(store, pid_lives=True)
-    state = ask(store, run, Said(Answer([row(run, "RUNNING", "500")])))
+    state = ask(store, run, Scripted(Answer([row(run, "RUNNING", "500")])))
     assert state.record is not None and state.record.job_id is None and state.status.reason == "being submitted"
 
 
 def test_one_that_never_arrived(store: Store) -> None:
     run = half(store, pid_lives=False)
-    state = ask(store, run, Said(SILENT), now=NOW)
+    state = ask(store, run, Scripted(SILENT), now=NOW)
     assert "--recover" in state.status.reason and "unknown whether" in state.status.reason
-    state = ask(store, run, Said(), now=run.submission.at + 5)
+    state = ask(store, run, Scripted(), now=run.submission.at + 5)
     assert "unknown whether" in state.status.reason
-    state = ask(store, run, Said(), now=run.submission.at + 3600)
+    state = ask(store, run, Scripted(), now=run.submission.at + 3600)
     assert "never submitted" in state.status.reason and f"--recover {run.run_id}" in state.status.reason
 
 
 def test_many_runs_are_two_questions(store: Store) -> None:
     runs = [submitted(store, number) for number in range(1, 10)]
-    scheduler = Said(Answer([row(run, "RUNNING") for run in runs[:4]]))
+    scheduler = Scripted(Answer([row(run, "RUNNING") for run in runs[:4]]))
     found = reconcile.reconcile(store, scheduler, runs, now=NOW)
     assert [state.record.run_id for state in found if state.record] == [run.run_id for run in runs]
-    assert len(scheduler.asked) == 2 and scheduler.asked[1] == "account 105,106,107,108,109"
+    assert len(scheduler.queries) == 2 and scheduler.queries[1] == "account 105,106,107,108,109"
 
 
 def test_reading_works_where_nothing_can_be_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_reading_works_where_nothing_can_be_written(store: Store, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(stores, "write", full)
-    assert ask(store, run, Said(Answer([row(run, "COMPLETED")]))).status.state == "COMPLETED"
+    assert ask(store, run, Scripted(Answer([row(run, "COMPLETED")]))).status.state == "COMPLETED"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"status": 1e999}', '{"status": null, "time": "x", "restart": []}'])
@@ -189,7 +189,7 @@ def test_what_a_job_wrote_by_half_breaks_nothing(store: Store, text: str) -> Non
     run = submitted(store)
     claim(run)
     attempt(run, end=text, start='{"ranks": 7, "time": "x"}')
-    ask(store, run, Said())
+    ask(store, run, Scripted())
     reconcile.end_of(run)
 
 
@@ -208,7 +208,7 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
     moved = replace(run, submissions=(*run.submissions, newer))
     old = row(run, "RUNNING")
     for job, expected in ((old, True), (replace(old, state="COMPLETED", outcome=Outcome.DONE), False)):
-        state = ask(store, moved, Said(Answer([job, row(moved, "PENDING")])))
+        state = ask(store, moved, Scripted(Answer([job, row(moved, "PENDING")])))
         assert (str(state.status.id), state.status.state) == ("109", "PENDING")
         shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
         assert shown == ["  earlier  still in the queue: job 101"] * expected
@@ -217,7 +217,7 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
 
 def test_a_notebook_shows_jobs_as_a_table(store: Store) -> None:
     run = submitted(store)
-    state = ask(store, run, Said(Answer([row(run, "PENDING", reason="Priority")])))
+    state = ask(store, run, Scripted(Answer([row(run, "PENDING", reason="Priority")])))
     html = reconcile.Listing([state])._repr_html_()
     assert (
         html == state._repr_html_() and f"<td>{run.name}</td><td>PENDING</td>" in html and "<td>Priority</td>" in html

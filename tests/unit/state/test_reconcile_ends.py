@@ -14,7 +14,7 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
 from clusterrun.state import reconcile
 from tests.run_records import AT, attempt, claim, end, submitted
-from tests.scripted_scheduler import SILENT, Said, ask, row
+from tests.scripted_scheduler import SILENT, Scripted, ask, row
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def test_the_end_record_tells(
     claim(run)
     ranks = [{"rank": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
     attempt(run, end=record, start={"time": AT + 100, "ranks": [*ranks, 7]})
-    scheduler = Said(answer)
+    scheduler = Scripted(answer)
     found = ask(store, run, scheduler)
     assert (found.status.state, found.status.outcome, found.status.source) == (state, outcome, "record")
     if record.get("time"):
         assert (found.status.elapsed, found.status.nodes, found.status.ended) == (500, "n1,n2", AT + 600)
         assert found.status.exit_status == record["status"]
-    assert scheduler.asked == ["query"], "accounting is asked where the run itself says nothing"
+    assert scheduler.queries == ["query"], "the run's own records show its end, so accounting is not queried"
 
 
 @pytest.mark.parametrize(("record", "state"), [(end(0), "COMPLETED"), (end(0, signal="TERM"), "PREEMPTED")])
@@ -60,7 +60,7 @@ def test_a_job_that_completed_is_not_preempted_because_an_earlier_start_was(
     claim(run)
     attempt(run, end=record)
     queued = row(run, "PREEMPTED", ended=AT + 600)  # Slurm 24.11, where preemption cancels jobs
-    assert ask(store, run, Said(Answer([queued]))).status.state == state
+    assert ask(store, run, Scripted(Answer([queued]))).status.state == state
 
 
 @pytest.mark.parametrize("due", ["JOB REQUEUE", "PREEMPTION", "NODE FAILURE"])
@@ -68,7 +68,7 @@ def test_an_attempt_that_slurm_will_start_again_is_no_end(store: Store, due: str
     run = submitted(store)
     claim(run)
     attempt(run, end=end(143, signal="TERM", due=due))
-    assert ask(store, run, Said()).status.outcome is Outcome.UNKNOWN
+    assert ask(store, run, Scripted()).status.outcome is Outcome.UNKNOWN
 
 
 def test_ranks_that_end_with_0_after_sigterm_are_not_done(store: Store) -> None:
@@ -85,7 +85,7 @@ def test_the_newest_attempt_counts(store: Store) -> None:
     attempt(run, 0, end=end(1))
     attempt(run, 1, end=end(0, restart=1))
     claim(run, restart=1)
-    state = ask(store, run, Said())
+    state = ask(store, run, Scripted())
     assert state.status.state == "COMPLETED" and state.status.restarts == 1
     claim(run, restart=2)  # a third has begun and has no folder yet
     assert reconcile.end_of(run) is None
@@ -104,9 +104,9 @@ def test_a_requeue_takes_an_end_back(store: Store) -> None:
     run = submitted(store)
     claim(run)
     attempt(run, end=end(1))
-    ended = ask(store, run, Said()).record
+    ended = ask(store, run, Scripted()).record
     assert ended is not None and ended.submission.final is not None
-    again = ask(store, ended, Said(Answer([row(run, "PENDING")])))
+    again = ask(store, ended, Scripted(Answer([row(run, "PENDING")])))
     assert again.status.state == "PENDING"
     found = run_record.load(run.run_dir)
     assert found is not None and found.submission.final is None
