@@ -53,6 +53,7 @@ gc.disable()  # the tests' modules stay: collecting garbage meanwhile is a fifth
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.set_threshold(20_000)  # the default of 700 is a twentieth of the unit tests' time
     gc.enable()
 
 

@@ -108,7 +108,10 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     rank_exit.runs_own_code = request.mode in ("task", "check")
     checks_first = request.mode == "check" or run.check_gpus is not None
     has_gpus = any(map(os.path.exists, GPU_DEVICES))
-    _need_torch(stores_only=request.mode == "command" and not has_gpus and not checks_first)
+    alone = dist.world_size == 1
+    stores_only = request.mode == "command" and not has_gpus and not checks_first
+    if not (stores_only and alone):
+        _need_torch(stores_only)
     if checks_first:
         from . import checks
 
@@ -116,21 +119,21 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         checks.check(dist, run, before_training=request.mode != "check")
     if request.mode == "check":
         return user_code.Outcome(0)
-    rank_exit.watch = watch = worlds.GroupWatch(dist)
+    rank_exit.watch = watch = None if alone else worlds.GroupWatch(dist)
     here.enter("joining")
     if request.mode == "command":
         _join_command(dist, run)
-        rank_exit.joined = dist.master is not None
+        rank_exit.joined = not alone
         _prepare_user_code(dist, run, watch, in_process=False)
         return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
     from . import group
 
     device = group.start(dist, run)
-    rank_exit.joined = dist.master is not None
+    rank_exit.joined = not alone
     _watch_gpu(device, run)
     if request.mode == "task":
         here.enter("loading")
-        if rank_exit.joined:
+        if watch is not None:
             watch.set_joined()  # the group that is open already
         task(dist, run, device)
         group.stop()
@@ -160,12 +163,13 @@ def _join_command(dist: DistEnv, run: RunEnv) -> None:
         _sample_gpu(facts["device"], "", run)
 
 
-def _prepare_user_code(dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch, in_process: bool) -> None:
+def _prepare_user_code(dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | None, in_process: bool) -> None:
     gc.freeze()
     gc.enable()
     launched.set_variables(dist, run.run_id)
     here.enter("script")
-    watch.start(in_process)
+    if watch is not None:
+        watch.start(in_process)
 
 
 def _watch_gpu(device: torch.device, run: RunEnv) -> None:

@@ -40,8 +40,8 @@ class RankExit:
     def __init__(self, dist: DistEnv, run: RunEnv) -> None:
         self.dist = dist
         self.run = run
-        self.joined = False  # set once this rank has passed the join barrier
-        self.watch: GroupWatch | None = None  # set once torch is imported
+        self.joined = False  # set once this rank has passed the join barrier; a single rank has none
+        self.watch: GroupWatch | None = None  # set once torch is imported; a single rank has none
         self.runs_own_code = False  # no user's objects need the rest of the interpreter's exit
         self.status: int | None = None
         self._any_joined_group: bool | None = None
@@ -107,6 +107,8 @@ class RankExit:
         self._exiting = True
         if self.status == 0 and self.joined:
             self._leave()
+        elif self.status == 0:
+            self._take_signals()  # the thread may not have come to them
         if self.status == 0:
             self._write_end(0, None)
         if self.status or (self.status == 0 and self.runs_own_code):

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def start(dist: DistEnv, run: RunEnv) -> torch.device:
     """Bring all ranks together and return this rank's device; raises WorkerError.
 
-    Then the default process group is open (unless there is one rank without a store) and checked, and rank 0 has
-    printed the table of ranks and written start.json.
+    Then the default process group is open and checked (a single rank has none), and rank 0 has printed the table of
+    ranks and written start.json.
     """
     facts = find_facts(dist)
     plan, board = meet(dist, run, facts)

@@ -49,14 +49,17 @@ def rank_facts(dist: DistEnv, visible: int = 0, device: int | None = None, uuid:
 
 
 def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, Any], barriers.SealedStore | None]:
-    """Wait for all ranks, and return the plan (barriers.join) and the run's store, if any; raises WorkerError."""
+    """Wait for all ranks, and return the plan (barriers.join) and the run's store; raises WorkerError.
+
+    A single rank waits for nobody and needs no store.
+    """
     if run.world_size not in (None, dist.world_size):
         raise WorkerError(
             f"the run's world size is {run.world_size}, but the world size in the environment ({dist.source})"
             f" is {dist.world_size}"
         )
     board = None
-    if dist.master is None:
+    if dist.world_size == 1:
         plan = barriers.make_plan([facts]) | launched.agree([facts]) | {"ranks": [facts]}
     else:
         board = barriers.connect(dist, run, run.join_timeout)

@@ -17,6 +17,7 @@ import importlib.util
 import ipaddress
 import os
 import random
+import select
 import signal
 import socket
 import stat
@@ -123,6 +124,14 @@ def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> N
     os._exit(0)
 
 
+def await_client(sock: socket.socket, parent: int, born_to: int) -> None:
+    """Return once a client connects, which then waits in the backlog; exit with `parent`, as `serve` does."""
+    while _alive(parent, born_to):
+        if select.select([sock], [], [], PARENT_POLL_S)[0]:
+            return
+    os._exit(0)
+
+
 def keep_clock(parent: int) -> None:
     """Start recording the sizes of the two logs of `parent`, in a daemon thread; errors are ignored."""
     folder = os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
@@ -192,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
-    parser.add_argument("--clients", type=int, default=0, help="number of ranks, to check the open-file limit")
+    parser.add_argument("--clients", type=int, default=0, help="number of ranks: one may need no store")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
@@ -215,6 +224,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     _publish(sock.getsockname()[1])
     raise_descriptor_limit(options.clients)
+    if options.clients == 1:  # a single rank needs no store, but its script may open a process group
+        await_client(sock, options.parent or born_to, born_to)
     try:
         found = load_stores().TCPStore
     except Exception:  # another layout of torch: restart with the open socket

@@ -10,6 +10,7 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -18,7 +19,7 @@ def find_versions() -> dict[str, str]:
     """Return the versions of Python, torch, NCCL and the NVIDIA driver of this node; empty texts for what is absent."""
     return {
         "python": platform.python_version(),
-        "torch": importlib.import_module("torch.version").__version__,  # also if only torch's stores are loaded
+        "torch": _torch(),
         "nccl": _nccl(),
         "driver": _driver(DRIVER),
     }
@@ -41,11 +42,18 @@ def digest_packages(packages: list[str]) -> str:
     return hashlib.sha256("\n".join(packages).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
+def _torch() -> str:
+    if "torch" in sys.modules:  # perhaps only its stores
+        return str(importlib.import_module("torch.version").__version__)
+    # a single rank of a command needs no torch, and may have none
+    return next((version for name, _, version in (p.partition("==") for p in find_packages()) if name == "torch"), "")
+
+
 def _nccl() -> str:
-    torch = sys.modules["torch"]
+    torch: Any = sys.modules.get("torch")
     try:
         found = torch.cuda.nccl.version() if torch.version.cuda else ()
-    except Exception:  # a torch without NCCL
+    except Exception:  # no torch, or one without NCCL
         return ""
     return ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
 

@@ -90,7 +90,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         attempt.mkdir(parents=True)
         (attempt / "nodes").write_text("\n".join(f"local{i}" for i in range(nodes)))
         helper = subprocess.Popen(
-            [sys.executable, "-u", str(WORKER / "rendezvous.py"), "--host", "127.0.0.1"],
+            [sys.executable, "-u", WORKER / "rendezvous.py", "--host", "127.0.0.1", "--clients", str(nodes * tasks)],
             stdout=subprocess.PIPE,
             text=True,
         )

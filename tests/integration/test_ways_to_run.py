@@ -51,6 +51,19 @@ def test_a_rank_of_a_command_loads_only_the_stores_of_torch(step: Callable) -> N
     assert "torch.nn" not in done.err and "numpy._core" not in done.err
 
 
+@pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")
+def test_a_single_rank_of_a_command_loads_nothing_of_torch(step: Callable) -> None:
+    done = step(1, 1, "command", "--", "true", environ={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert done.status == 0 and "_clusterrun_worker.joining" in done.err
+    assert "torch" not in done.err
+
+
+def test_a_single_rank_may_open_a_process_group_on_the_runs_store(step: Callable) -> None:
+    done = step(1, 1, "script", "--", "allreduce.py")
+    assert done.status == 0, done.err
+    assert done.lines(0)[-1] == "rank 0 of 1: sum 1 args []"
+
+
 def test_a_torch_that_cannot_be_loaded_in_parts_is_imported_whole(step: Callable, tmp_path: Path) -> None:
     package = tmp_path / "path" / "torch"
     package.mkdir(parents=True)

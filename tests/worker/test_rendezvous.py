@@ -14,6 +14,7 @@ import pytest
 from torch.distributed import TCPStore
 
 from clusterrun.worker import rendezvous
+from tests.installed_command import until
 
 
 def start(worker: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -162,6 +163,29 @@ def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
     parent.kill()
     parent.wait()
     assert helper.wait(90) == 0
+
+
+@pytest.mark.parametrize(("clients", "loads"), [(1, False), (2, True)])
+def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
+    worker: Path, tmp_path: Path, clients: int, loads: bool
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "_C.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\nimport time\ntime.sleep(60)\n")
+    parent = subprocess.Popen(["sleep", "60"])
+    words = ["--host", "127.0.0.1", "--parent", str(parent.pid), "--clients", str(clients)]
+    command = [sys.executable, "-u", str(worker / "rendezvous.py"), *words]
+    helper = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    assert helper.stdout is not None and helper.stdout.readline()
+    if loads:
+        until((tmp_path / "loaded").exists, 60)
+    parent.kill()
+    parent.wait()
+    if not loads:
+        assert helper.wait(60) == 0
+    assert (tmp_path / "loaded").exists() is loads
+    helper.kill()
+    helper.wait()
 
 
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
