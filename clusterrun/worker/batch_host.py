@@ -42,6 +42,11 @@ def show_job(job_id: str, limit: float = ANSWER_S) -> dict[str, str]:
     return dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(\S*)", text))
 
 
+def is_ending(job_id: str) -> bool:
+    """Return whether Slurm is ending this job, whose step has ended; False if Slurm does not answer within 3 s."""
+    return show_job(job_id, 3.0).get("JobState") in ENDING
+
+
 def restarts(facts: dict[str, str]) -> int:
     """Return how often Slurm has started the job again, by the fields of `show_job`."""
     return int(facts["Restarts"]) if facts.get("Restarts", "").isdigit() else 0

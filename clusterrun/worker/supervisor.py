@@ -26,6 +26,8 @@ from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
 from .watchdog import Watchdog
 
+SIGTERM_AFTER_STEP_S = 10.0  # Slurm sends SIGTERM to the step and to this process, in any order
+
 
 def run(job: Job, work: Sequence[str], termination: Termination, again: Requeue) -> int:
     """Start the ranks, again after a failure that a new start may mend, and return the job's exit status."""
@@ -97,6 +99,8 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
         status = ranks_process.wait()
         termination.step = None
         status = watchdog.close(status)
+        if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
+            termination.await_signal(SIGTERM_AFTER_STEP_S)
     finally:
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
         # use its store. It has nothing to clean up, so KILL is safe.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 
 TERMINATED = 128 + signal.SIGTERM
@@ -42,6 +43,12 @@ class Termination:
         self.may_raise = may_raise
         if may_raise and self.came:
             raise Terminated
+
+    def await_signal(self, limit: float) -> None:
+        """Wait at most `limit` seconds for the SIGTERM of a job that Slurm is ending."""
+        until = time.monotonic() + limit
+        while not self.came and time.monotonic() < until:
+            time.sleep(0.02)
 
     def watch(self, step: subprocess.Popen[bytes]) -> None:
         """Forward SIGTERM to the step, also one that came before."""

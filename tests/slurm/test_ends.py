@@ -103,6 +103,30 @@ def test_each_start_of_a_job_has_its_own_reason(ends: Ends) -> None:
     assert (last["restart"], last["signal"], last["due"]) == (1, "TERM", ""), "not what the log says of the first"
 
 
+# Python runs it at the start of every process of the job: the supervisor gets SIGTERM a second after its ranks
+LATE_SIGTERM = """
+import signal, sys, threading
+set_handler = signal.signal
+def set_late_handler(signum, handler):
+    late = signum == signal.SIGTERM and callable(handler)
+    return set_handler(signum, (lambda *all: threading.Timer(1, handler, all).start()) if late else handler)
+if "supervise" in sys.orig_argv:
+    signal.signal = set_late_handler
+"""
+
+
+def test_sigterm_that_reaches_the_ranks_first_is_recorded(lab_no_accounting: Lab, new_site: MakeSite) -> None:
+    site = new_site(lab_no_accounting)
+    folder = site.project / "late"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(LATE_SIGTERM)
+    job = site.rank("sleeps.sh", "--env", f"PYTHONPATH={folder}")
+    site.wait_joined(job)
+    lab_no_accounting.run(["scancel", job.id])
+    assert site.wait_end(job, 30)["signal"] == "TERM"
+    assert site.wait_state(job, "CANCELLED")["outcome"] == "cancelled"
+
+
 def test_failed_job_leaves_an_end_record(ends: Ends) -> None:
     end = ends.site.wait_end(ends.jobs["failed"])
     assert (end["signal"], end["status"]) == ("", 7)
