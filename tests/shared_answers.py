@@ -10,7 +10,7 @@ from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.client import SlurmScheduler
-from clusterrun.scheduler.slurm.squeue import _SQUEUE
+from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.system import shell
 
@@ -51,7 +51,7 @@ class Window:
 
 def queue_row(job: str, state: str) -> str:
     cells = {"%i": job, "%A": job, "%T": state, "%j": "x", "%D": "1", "%M": "1:00"}
-    return SEP.join(cells.get(column, "") for column in _SQUEUE) + "\n"
+    return SEP.join(cells.get(column, "") for column in _JOB_FORMATS) + "\n"
 
 
 class Clock:

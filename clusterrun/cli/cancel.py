@@ -14,7 +14,7 @@ from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import COLUMNS, handle, state_json, state_row
+from clusterrun.state.show import STATE_COLUMNS, handle, state_json, state_row
 from clusterrun.terminal.ui import Ui
 
 
@@ -50,7 +50,7 @@ def cancel(
     count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
-        ui.table(COLUMNS, [state_row(target) for target in targets])
+        ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
         ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled" if targets else "no matching active jobs")
         return
     if not job_ids and not yes and count:
@@ -59,7 +59,7 @@ def cancel(
                 f"refusing to cancel {plural(len(targets), 'job')} without confirmation",
                 hint="add --yes, or check with --dry-run first",
             )
-        ui.table(COLUMNS, [state_row(target) for target in targets])
+        ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
         if not click.confirm(f"Cancel {plural(len(targets), 'job')}?", err=True):
             ui.note("nothing was cancelled")
             return

@@ -26,7 +26,8 @@ from clusterrun.terminal.tables import Column
 if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.reasons import Reason
 
-COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
+#: The columns of ``state_row``.
+STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
     Column("JOBID", least=17), Column("NAME", least=8), Column("STATE"), Column("TIME", leaves=9, right=True),
@@ -115,7 +116,7 @@ def status_json(state: RunState) -> dict[str, Any]:
 
 
 def state_row(state: RunState) -> list[str]:
-    """Return a job's state as a row of ``COLUMNS``."""
+    """Return a job's state as a row of ``STATE_COLUMNS``."""
     job, run = state.status, state.record
     return [
         handle(state),
@@ -167,7 +168,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
     runs = launches_of(state, ranks, now)
-    row = dict(zip(COLUMNS, state_row(state), strict=True))
+    row = dict(zip(STATE_COLUMNS, state_row(state), strict=True))
     reason, over = _reason(job), job.outcome is not Outcome.RUNNING
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {

@@ -16,7 +16,7 @@ from clusterrun.base.job import JobId, JobStatus
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler.slurm.squeue import _SQUEUE
+from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import RunWatch, records_changed_at
@@ -48,7 +48,7 @@ def test_a_list_uses_the_cached_answer_and_brings_no_ended_job_back(desk: Desk) 
     one = submitted(Store(desk.project, desk.state), cluster="desk")
     row = queue_row("101", "RUNNING").replace("x\n", f"train1.{one.submission.token[:8]}\n")
     script = row.split(SEP)
-    script[_SQUEUE.index("%o")] = str(one.run_dir / "script.sh")
+    script[_JOB_FORMATS.index("%o")] = str(one.run_dir / "script.sh")
     desk.slurm.answer("squeue", SEP.join(script))
     _age(one)
     first, second = Cluster(polling=True), Cluster(polling=True)
@@ -81,7 +81,7 @@ def test_top_asks_once_for_its_jobs_and_for_those_that_ended_meanwhile(desk: Des
     source = TopData(Cluster(), polled=Cluster(polling=True))
     assert [s.status.state for s in source.jobs().states] == ["RUNNING"]
     over = row.replace("RUNNING", "COMPLETED").split(SEP)
-    over[_SQUEUE.index("%e")] = str(int(time.time()))
+    over[_JOB_FORMATS.index("%e")] = str(int(time.time()))
     desk.slurm.answer("squeue", SEP.join(over))
     attempt(one, end=end())
     for asked in (2, 3):

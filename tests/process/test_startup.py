@@ -14,7 +14,7 @@ from clusterrun.base.job import JobId
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import _SACCT
-from clusterrun.scheduler.slurm.squeue import _SQUEUE
+from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
 from tests.command_desk import Desk
 
@@ -105,7 +105,7 @@ def test_list_of_200_jobs_asks_twice(desk: Desk) -> None:
     for run in live:
         cells = {"%i": str(run.job_id), "%A": str(run.job_id), "%T": "RUNNING", "%D": "1", "%M": "1:00",
                  "%j": f"{run.name}.{run.submission.token[:8]}"}  # fmt: skip
-        rows.append(SEP.join(cells.get(column, "x") for column in _SQUEUE))
+        rows.append(SEP.join(cells.get(column, "x") for column in _JOB_FORMATS))
     desk.slurm.answer("squeue", "\n".join(rows) + "\n")
     rows = []
     for run in past:

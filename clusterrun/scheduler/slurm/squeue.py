@@ -16,7 +16,7 @@ from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, pa
 
 # The long format has the allocated resources, which the short one lacks. The widths are limits, so they are generous;
 # only the id of an array with thousands of tasks may not fit.
-_COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), ("UserName", 64), ("Account", 100),
+_QUEUE_COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), ("UserName", 64), ("Account", 100),
             ("QOS", 64), ("Partition", 200), ("PriorityLong", 20), ("NumNodes", 12), ("TimeLeft", 20),
             ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
 
@@ -50,7 +50,7 @@ class Queued(NamedTuple):
 
 def queue_argv() -> list[str]:
     """Return the command for every visible job, including those that have just ended."""
-    columns = ",".join(f"{name}:{width}{SEP}" for name, width in _COLUMNS)
+    columns = ",".join(f"{name}:{width}{SEP}" for name, width in _QUEUE_COLUMNS)
     return ["squeue", "--noheader", "--states=all", "--all", f"--Format={columns}"]
 
 
@@ -59,9 +59,9 @@ def parse_queue(text: str) -> list[Queued]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split(SEP)]
-        if len(cells) != len(_COLUMNS) + 1 or not cells[1].isascii() or not cells[1].isdigit():
+        if len(cells) != len(_QUEUE_COLUMNS) + 1 or not cells[1].isascii() or not cells[1].isdigit():
             continue
-        row = dict(zip((name for name, _ in _COLUMNS), cells, strict=False))
+        row = dict(zip((name for name, _ in _QUEUE_COLUMNS), cells, strict=False))
         jobs.append(
             Queued(
                 id=row["JobArrayID"].partition("[")[0].rstrip("_"),
@@ -122,7 +122,7 @@ def _plain(text: str) -> str:
 class ExtraField(NamedTuple):
     """A field of squeue that is only shown: its key in ``--json`` and ``status``, its format, its heading in ``list``.
 
-    Without a heading ``list`` does not show it.
+    Without a heading ``list`` and ``top`` do not show it. Its value is empty where Slurm has none.
     """
 
     key: str
@@ -130,13 +130,14 @@ class ExtraField(NamedTuple):
     heading: str = ""
 
 
-#: To show another field of squeue, add a row here (formats: man squeue, --format).
+#: To show another field of squeue, add a row here, like ExtraField("comment", "%k", "COMMENT").
+#: Formats: man squeue, --format.
 EXTRA_FIELDS: tuple[ExtraField, ...] = (ExtraField("account", "%a"),)
 _FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
 _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
-_SQUEUE = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
+_JOB_FORMATS = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
 #: The id of these fields, for the cache: another version may have cached an answer with other fields.
-FIELDS_ID = f"{zlib.crc32(''.join(_SQUEUE).encode()):08x}"
+FIELDS_ID = f"{zlib.crc32(''.join(_JOB_FORMATS).encode()):08x}"
 
 
 def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
@@ -145,7 +146,7 @@ def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
     # a row per pending task if a task is queried: else they share the row of the array
     alone = ["--array"] if any(i.task is not None for i in ids or ()) else []
     where = [f"--clusters={cluster}"] if cluster else []
-    return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_SQUEUE)}"]
+    return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_JOB_FORMATS)}"]
 
 
 def parse_squeue(text: str) -> list[JobStatus]:
@@ -154,9 +155,9 @@ def parse_squeue(text: str) -> list[JobStatus]:
     # ten thousand tasks of an array have the same few values: each is parsed once
     to_seconds, to_state = cache(parse_duration), cache(clean_state)
     for line in text.split("\n"):
-        cells = line.split(SEP, len(_SQUEUE) - 1)
+        cells = line.split(SEP, len(_JOB_FORMATS) - 1)
         # an answer with none of the extra fields is read too
-        found = parse_job_id(cells[0]) if len(cells) in (len(_SQUEUE), len(_FIRST + _FREE_TEXT)) else None
+        found = parse_job_id(cells[0]) if len(cells) in (len(_JOB_FORMATS), len(_FIRST + _FREE_TEXT)) else None
         if found is None:
             continue
         _, number, state, reason, user, partition, nodes, count, elapsed, limit, submitted, started, ended = cells[:13]

@@ -98,7 +98,7 @@ def test_one_job_and_none() -> None:
 def row(**cells: str) -> str:
     """A row of squeue's answer, by the letters of its format."""
     usual = {"i": "5", "A": "5", "T": "RUNNING", "D": "1", "M": "0:01", "l": "1:00", "j": "x.aaaaaaaa"}
-    return text.SEP.join((usual | cells).get(column[1], "") for column in squeue._SQUEUE) + "\n"
+    return text.SEP.join((usual | cells).get(column[1], "") for column in squeue._JOB_FORMATS) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_no_answer_breaks_a_parser(said: str) -> None:
 
 
 @settings(max_examples=3 * settings().max_examples)
-@given(st.lists(anything, min_size=len(squeue._SQUEUE) - 1, max_size=len(squeue._SQUEUE) - 1))
+@given(st.lists(anything, min_size=len(squeue._JOB_FORMATS) - 1, max_size=len(squeue._JOB_FORMATS) - 1))
 def test_no_cells_break_a_parser(cells: list[str]) -> None:
     flat = [cell.replace(text.SEP, "").replace("\n", "") for cell in cells]
     (job,) = squeue.parse_squeue(text.SEP.join(["77", *flat]))
@@ -332,6 +332,6 @@ def test_fields_that_are_only_shown_are_kept_and_may_all_be_missing() -> None:
     line = row(**{one[1:]: f"the {key}" for one, key in formats.items()})
     (job,) = squeue.parse_squeue(line)
     assert dict(job.extra) == {key: f"the {key}" for key in formats.values()}
-    cells = zip(squeue._SQUEUE, line.rstrip("\n").split(text.SEP), strict=True)
+    cells = zip(squeue._JOB_FORMATS, line.rstrip("\n").split(text.SEP), strict=True)
     (old,) = squeue.parse_squeue(text.SEP.join(cell for one, cell in cells if one not in formats))
     assert (old.script, old.name, old.extra) == (job.script, job.name, ())
