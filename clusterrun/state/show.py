@@ -26,7 +26,6 @@ from clusterrun.terminal.tables import Column
 if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.reasons import Reason
 
-#: The columns of ``state_row``.
 STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
