@@ -23,15 +23,14 @@ SHORTEST_SECRET = 8
 def check(
     spec: JobSpec, script: str, environ: Mapping[str, str], notify: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """Check that the secrets are set, that the job's Python has torch or its image exists, and that the script is bash.
+    """Check that the secrets are set, that the image exists, that Python has torch, and that the script is bash.
 
     ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
     """
     check_secrets(spec.secrets, shell.scrub(environ)[0], script)
     if spec.container_image:
         check_image(spec)
-    else:
-        request.check_python(spec, environ)
+    request.check_python(spec, environ)
     if spec.stage_env:
         find_environment(spec.python)
     request.check_setup(spec, script, environ)

@@ -288,13 +288,14 @@ except Exception:
 def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need, and that it can compile the script.
 
-    Raises RequestError with what to install, or the line of the syntax error.
+    In a container the image's Python needs them; outside, torch serves the run's store. Raises RequestError.
     """
-    script = spec.work.path if isinstance(spec.work, Script) else ""
-    needs = ["torch", *_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher)]
+    inside = bool(spec.container_image)
+    script = spec.work.path if isinstance(spec.work, Script) and not inside else ""
+    more = (*_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher))
+    needs = ["torch", *(() if inside else more)]
     clean, _ = shell.scrub(environ)
-    try:
-        # not in the current folder, which may contain a torch.py
+    try:  # not in the current folder, which may contain a torch.py
         found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, script, *needs], env=clean, cwd=Path("/"))
     except CommandError as error:
         raise RequestError(
@@ -319,7 +320,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
         hint = f"{spec.python} cannot compile the script; fix the script or choose another --python"
         raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=hint)
-    if spec.accelerate_config:
+    if spec.accelerate_config and not inside:
         from clusterrun.submit.accelerate_yaml import check_shape
 
         check_shape(spec, clean)

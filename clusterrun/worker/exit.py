@@ -108,6 +108,7 @@ class RankExit:
         if self.status == 0 and self.joined:
             self._leave()
         elif self.status == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: a handler that raises must not end this
             self._take_signals()  # the thread may not have come to them
         if self.status == 0:
             self._write_end(0, None)

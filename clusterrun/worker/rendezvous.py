@@ -215,6 +215,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.held is not None:
         return _serve(socket.socket(fileno=options.held), options.parent or born_to, born_to)
     try:
+        if importlib.util.find_spec("torch") is None:  # now, not once a rank connects
+            raise RendezvousError(f"{sys.executable} does not have torch, which serves the run's store")
         if options.port is not None and not 1 <= options.port <= 65_535:
             raise RendezvousError(f"port {options.port} is not between 1 and 65535")
         ports = port_range() if options.port is None else [options.port]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.util
 import os
 import platform
 import re
@@ -45,8 +45,13 @@ def digest_packages(packages: list[str]) -> str:
 def _torch() -> str:
     if "torch" in sys.modules:  # perhaps only its stores
         return str(importlib.import_module("torch.version").__version__)
-    # a single rank of a command needs no torch, and may have none
-    return next((version for name, _, version in (p.partition("==") for p in find_packages()) if name == "torch"), "")
+    with suppress(OSError, ImportError, ValueError):  # a single rank of a command loads no torch, and may have none
+        found = importlib.util.find_spec("torch")
+        if found is not None and found.origin:
+            text = Path(found.origin).with_name("version.py").read_text()
+            version = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+            return version[1] if version else ""
+    return ""
 
 
 def _nccl() -> str:

@@ -117,6 +117,23 @@ def test_versions_are_those_of_this_node() -> None:
     assert set(found) == {"python", "torch", "nccl", "driver"}
 
 
+@pytest.mark.parametrize(
+    ("text", "version"), [("from typing import Any\n__version__ = '2.9.0+cu128'\n", "2.9.0+cu128"), ("", "")]
+)
+def test_version_of_a_torch_that_is_not_loaded_is_the_one_that_an_import_would_find(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, version: str
+) -> None:
+    first, later = tmp_path / "first", tmp_path / "later-packages"
+    for folder, torch in ((first, text), (later, "__version__ = '2.10.0'\n")):
+        (folder / "torch").mkdir(parents=True)
+        (folder / "torch" / "__init__.py").touch()
+        (folder / "torch" / "version.py").write_text(torch)
+    (later / "torch-2.10.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(first), str(later), *sys.path])
+    monkeypatch.delitem(sys.modules, "torch")
+    assert find_versions()["torch"] == version
+
+
 def test_share_changes_if_a_sample_is_seen_twice_and_another_not() -> None:
     assert facts.share([0, 1, 2, 3]) == facts.share([3, 1, 2, 0])
     assert facts.share([0, 1, 2, 2]) != facts.share([0, 1, 2, 3])

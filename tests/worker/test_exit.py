@@ -29,3 +29,28 @@ sys.exit(rank.succeed())
 def test_a_library_that_crashes_at_exit_does_not_spoil_a_task_that_is_done(own: str, status: int) -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM, own], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (status, "done"), done.stderr
+
+
+# the signal comes while the record of a rank that has finished is being written
+SIGTERM_AT_THE_RECORD = """
+import os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+from clusterrun.worker import end_records
+from clusterrun.worker.exit import RankExit
+
+def write_end(slot, node, status, *rest, **more):
+    os.kill(os.getpid(), signal.SIGTERM)
+    print("recorded", status)
+
+end_records.write_end = write_end
+rank = RankExit(SimpleNamespace(rank=0, local_rank=0, node="n1"), SimpleNamespace(attempt_dir=Path("attempt")))
+rank.install()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+sys.exit(rank.succeed())
+"""
+
+
+def test_a_signal_handler_that_raises_does_not_spoil_the_record_of_a_single_rank() -> None:
+    done = subprocess.run([sys.executable, "-c", SIGTERM_AT_THE_RECORD], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "recorded 0\n", "")

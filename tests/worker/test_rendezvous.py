@@ -188,6 +188,13 @@ def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
     helper.wait()
 
 
+def test_python_without_torch_is_named_before_there_is_a_port(worker: Path) -> None:
+    command = [sys.executable, "-S", str(worker / "rendezvous.py"), "--host", "127.0.0.1", "--clients", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"rendezvous: {sys.executable} does not have torch, which serves the run's store\n"
+
+
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     def debian(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,17 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     with pytest.raises(RequestError, match=r"does not have torch or transformers") as error:
         request.check_python(make_spec(Task("lm"), python=str(fake)), env)
     assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
+
+
+def test_beside_a_container_the_jobs_python_needs_only_torch(tmp_path: Path) -> None:
+    script, python = tmp_path / "train.py", tmp_path / "python"
+    script.write_text("in the image's Python this is no error")
+    spec = make_spec(Script(str(script)), python=sys.executable, container_image="a#b", container_runtime="pyxis")
+    request.check_python(spec, environ(tmp_path))
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(RequestError, match=r"does not have torch$"):
+        request.check_python(replace(spec, python=str(python)), environ(tmp_path))
 
 
 def test_torch_that_is_too_old_is_refused_with_the_command_that_replaces_it(tmp_path: Path) -> None:
