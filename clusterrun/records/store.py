@@ -149,7 +149,7 @@ class Store:
             self.discard(record)
             raise RequestError(
                 f"cannot write the run's records: {error.filename or self.runs}: {error.strerror}",
-                hint="nothing was submitted; free some space or use another folder",
+                hint="nothing was submitted; if the disk is full, free some space or use another folder",
             ) from error
 
     def stage_again(self, record: RunRecord, script: str) -> None:
@@ -161,7 +161,7 @@ class Store:
             self.discard(record)
             raise RequestError(
                 f"cannot write the run's records: {error.filename or record.run_dir}: {error.strerror}",
-                hint="nothing was submitted; free some space, then try again",
+                hint="nothing was submitted; if the disk is full, free some space, then try again",
             ) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:

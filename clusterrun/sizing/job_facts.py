@@ -15,7 +15,7 @@ from clusterrun.submit.job_python import ask_worker
 from clusterrun.submit.request import Request
 
 TIMEOUT = 600.0
-"""Seconds for counting: large data has to be read and tokenized."""
+"""Time limit for the count, in seconds: a large dataset has to be read and tokenized."""
 _SKIP = "use --samples N to skip reading the data"
 
 

@@ -289,7 +289,7 @@ def _apply_env(launch: Launch, name: str, value: str, source: str) -> None:
     if (name, value) == ("ACCELERATE_MIXED_PRECISION", "fp8"):
         launch.refuse(f"{source}: fp8 is not supported", launcher="accelerate")
     elif (name, value) == ("LT_STRATEGY", "dp"):
-        launch.refuse(f"{source}: dp is not supported, because it runs one process on all GPUs", launcher="none")
+        launch.refuse(f"{source}: dp is not supported, because it uses a single process for all GPUs", launcher="none")
     elif (name, value) == ("LT_ACCELERATOR", "cpu"):
         launch.gpus["gpus-per-node"] = Value(0, source)
     launch.env[name] = value.upper() if name == "ACCELERATE_DYNAMO_BACKEND" else value

@@ -137,7 +137,7 @@ def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapsh
     except OSError as error:
         raise RequestError(
             f"cannot save the code: {error.filename2 or error.filename or base}: {error.strerror}",
-            hint="nothing was submitted; free some space, or use --no-snapshot",
+            hint="nothing was submitted; if the disk is full, free some space, or use --no-snapshot",
         ) from error
     return Snapshot(
         root=str(tree.root), digest=digest, commit=tree.commit, branch=tree.branch, changed=tree.changed,

@@ -71,7 +71,7 @@ def submit_sweep(
                 raise
             raise RequestError(
                 f"cannot write the sweep's records: {error.filename or sweep.file}: {error.strerror}",
-                hint="nothing was submitted; free some space, then try again",
+                hint="nothing was submitted; if the disk is full, free some space, then try again",
             ) from error
         if before is None:
             locks.enter_context(store.submitting(first))

@@ -139,7 +139,7 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
     if script.sbatch is not None:
         message = f"`sbatch {script.name}` is not supported, since clusterrun submits the job itself"
         if not parsed.command:
-            message += "; found no line that starts the training"
+            message += "; no line of the script starts the training"
         if parsed.lost:
             lost = list(dict.fromkeys(parsed.lost))
             message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"

@@ -89,7 +89,7 @@ NEVER = {
     "choice": (setting("lm", "precision=fp17"), "did you mean 'fp16'?"),
     "range": (setting("lm", "lr=-1"), "lr must be above 0"),
     "least": (setting("lm", "vocab=10"), "vocab must be at least 300"),
-    "share": (setting("lm", "held_out=1.5"), "held_out must be between 0 and 1"),
+    "share": (setting("lm", "held_out=1.5"), "held_out must be greater than 0 and less than 1"),
     "global batch": (setting("lm", "global_batch_size=5"), "cannot be split evenly over 2 ranks"),
     "three batches": (setting("lm", "global_batch_size=16", "micro_batch_size=3", "grad_accum_steps=2"), "= 12"),
     "scaling": (setting("lm", "lr_scaling=linear"), "needs base_batch_size"),

@@ -173,7 +173,7 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
         ),
         (["dataset=a.csv", "val_data=b.csv"], "dataset and val_data cannot both be set"),
         (["val_data=b.csv"], "val_data is set, but train_data is not"),
-        (["held_out=1"], "held_out must be between 0 and 1, got 1.0"),
+        (["held_out=1"], "held_out must be greater than 0 and less than 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
         (["formatter={a}", "text_cols=b"], "already names the text columns: omit text_cols"),
         (["text_cols="], "text_cols contains an empty column name"),

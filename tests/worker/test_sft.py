@@ -257,5 +257,5 @@ def test_a_model_that_would_mix_packed_conversations_is_refused(run_sft: Any, tm
 
 @pytest.mark.parametrize("share", ["0", "1", "-0.5"])
 def test_a_share_that_leaves_nothing_is_refused(share: str) -> None:
-    with pytest.raises(WorkerError, match="held_out must be between 0 and 1"):
+    with pytest.raises(WorkerError, match="held_out must be greater than 0 and less than 1"):
         prepare("sft", [f"held_out={share}"], 1)

@@ -57,7 +57,7 @@ def test_values_are_json_or_text() -> None:
         (["lr=0"], "lr must be above 0"),
         (["lr_scaling=linear"], "lr_scaling=linear needs base_batch_size"),
         (["base_batch_size=4"], "base_batch_size needs lr_scaling=linear or sqrt"),
-        (["held_out=1"], "held_out must be between 0 and 1"),
+        (["held_out=1"], "held_out must be greater than 0 and less than 1"),
     ],
 )
 def test_a_wrong_value_is_one_sentence(words: list[str], said: str) -> None:

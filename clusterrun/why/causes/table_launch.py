@@ -46,7 +46,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "setup line {number} failed with status {status}: {line}", "read the output of the setup line earlier in the log; to reproduce the failure, run the line by hand on a compute node",
         "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),
     row("duplicate", "already running", r"clusterrun: job (?P<other>\S+) \(restart \d+\) is already running (?P<run>\S+): this copy",
-        "this job is a duplicate of job {other} and exited", "nothing to do: the other job is doing the work",
+        "this job exited because it is a duplicate of job {other}", "nothing to do: the other job is doing the work",
         "clusterrun/templates/sbatch.j2", "clusterrun status {other}"),
     row("by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
         "the script was started by hand, not by clusterrun submit", "submit the script with clusterrun, or set CLUSTERRUN_FORCE=1 to run it by hand anyway",
@@ -148,7 +148,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "if pdsh or mpirun starts ranks on other nodes through ssh, let clusterrun start the ranks with srun instead (--nodes), or set up ssh keys between the nodes",
         "https://github.com/deepspeedai/DeepSpeed/issues/5709", "clusterrun submit … --nodes N"),
     row("launch-failed", "passwordauthentication=no", r"CalledProcessError: Command '\W*ssh\W.*PasswordAuthentication=no\W+(?P<node>[\w.-]+)\W.*returned non-zero exit status 255",
-        "DeepSpeed's launcher could not log in to {node} with ssh without a password", "let clusterrun start the ranks with srun instead (--nodes), or set up ssh keys between the nodes; try ssh {node} hostname on the first node",
+        "DeepSpeed's launcher could not log in to {node} with passwordless ssh", "let clusterrun start the ranks with srun instead (--nodes), or set up ssh keys between the nodes; try ssh {node} hostname on the first node",
         "deepspeed/launcher/runner.py", "clusterrun submit … --nodes N"),
     row("no-display", "egl device|windowless context|to display|x server|no display name|display environment variable|failed to open display",
         r"(?P<what>unable to find CUDA device \d+ among \d+ EGL devices|Unable to create windowless context|(?:Cannot initialize|[Ff]ailed to (?:initialize|create)) an? EGL (?:device )?display|no display name and no \$DISPLAY environment variable"

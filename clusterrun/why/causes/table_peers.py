@@ -154,7 +154,7 @@ PEERS: tuple[CauseRow, ...] = (
         "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists the transports), or a node may lack the device; set UCX_TLS=tcp to test whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after (?P<waited>\d+ ?m?s) while trying to connect to|failed to connect to(?: any network address of)?) \((?P<what>127\.0\.0\.\d+|localhost|::1), (?P<port>\d+)\)",
-        "no process on the rank's own node answered at {what}, port {port}[ within {waited}]", "the process that should listen there (usually rank 0, in init_process_group) had not started, was busy before that call, or had ended: read its log lines",
+        "no process on the rank's own node answered at {what}, port {port}[ within {waited}]", "the process that should listen there (usually rank 0, in init_process_group) had not started, had not reached that call yet, or had already ended: read its log lines",
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",

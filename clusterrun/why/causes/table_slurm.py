@@ -83,7 +83,7 @@ SLURM: tuple[CauseRow, ...] = (
         "enroot or one of its hooks failed: check the image's name or file, and that the mounted folders exist on the node; then try another node, or show your administrators this error",
         "https://github.com/NVIDIA/pyxis/issues/168", "clusterrun logs JOB --stream err -n 30", Strength.HINT),
     row("launch-failed", "unable to contact slurm controller", r"(?:srun|sbatch|salloc|scancel|squeue|sacct|scontrol): error: (?P<what>.*Unable to contact slurm controller.*)",
-        "Slurm's controller did not answer: {what}", "the controller (slurmctld) may be down or restarting, or this machine may not reach it or may use another cluster's slurm.conf: wait a minute and submit again, then tell your administrators",
+        "Slurm's controller did not answer: {what}", "the controller (slurmctld) may be down or restarting, or this machine may be unable to reach it or may use another cluster's slurm.conf: wait a minute and try again; if it still fails, tell your administrators",
         "Slurm 22.05 src/common/slurm_errno.c", "scontrol ping"),
     row("launch-failed", "unable to create step|unable to confirm allocation|unable to allocate resources|batch job submission failed|submit/allocate failed|: fatal: ",
         r"(?:srun|sbatch|salloc): (?:fatal: (?!Can not execute)|error: (?=[Uu]nable to (?:create step|confirm allocation|allocate resources)|Batch job submission failed|Job submit/allocate failed))"

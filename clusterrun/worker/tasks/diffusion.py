@@ -41,7 +41,7 @@ def check(config: Config, world_size: int) -> None:
     """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
     if not 0 < config.eps < 1:
-        raise WorkerError(f"eps must be between 0 and 1, got {config.eps}", status=2)
+        raise WorkerError(f"eps must be greater than 0 and less than 1, got {config.eps}", status=2)
     if config.sample_steps < 1:
         raise WorkerError(f"sample_steps must be at least 1, got {config.sample_steps}", status=2)
 

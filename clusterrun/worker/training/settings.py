@@ -129,7 +129,7 @@ def check(config: Any, world_size: int) -> None:
         )
     held_out = getattr(config, "held_out", None)
     if held_out is not None and not 0 < held_out < 1:
-        raise WorkerError(f"held_out must be between 0 and 1, got {held_out}", status=2)
+        raise WorkerError(f"held_out must be greater than 0 and less than 1, got {held_out}", status=2)
     for prompt in config.sample_prompts:
         try:
             prompt.encode()

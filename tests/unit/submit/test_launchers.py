@@ -154,7 +154,7 @@ ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR a
          "--nodes 2 --gpus-per-node 4 -- train.py --lr 1"),
         ("sbatch exported.sbatch", "since clusterrun submits the job itself",
          "--nodes 2 --gpus-per-node 4 -- train.py"),
-        ("sbatch nothing.sbatch", "no line that starts the training",
+        ("sbatch nothing.sbatch", "no line of the script starts the training",
          "--nodes 2 --gpus-per-node 0 -- train.py"),
         ("sbatch --wrap 'srun python train.py' -N2 --ntasks-per-node=4 --gres=gpu:4", "`sbatch --wrap` is not",
          "--nodes 2 --gpus-per-node 4 -- train.py"),
