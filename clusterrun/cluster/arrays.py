@@ -136,7 +136,7 @@ def _read_axes(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
 
 def _read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
     """Return parameter sets as texts, each in the first one's order. Raises RequestError."""
-    hint = 'give each set the same parameter names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
+    hint = 'give every row the same parameter names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
     if rows is None:
         return []
     if not rows or not all(isinstance(row, Mapping) for row in rows):

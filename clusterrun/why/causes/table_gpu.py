@@ -1,4 +1,4 @@
-"""Causes on the GPU: memory, faults, the driver, unsupported requests."""
+"""Causes on the GPU: memory, faults, the driver, its libraries (CUDA, cuDNN, NCCL builds), unsupported requests."""
 
 # ruff: noqa: E501 (a table: a pattern or a sentence stays in one piece)
 

@@ -63,7 +63,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
         after=r"Parameters which did not receive grad for rank \d+: (?P<which>.{1,160})|(?P<which_too>[Pp]arameter indices which did not receive grad for rank \d+: .{1,80})"),
     row("ddp-parameters", "mark a variable ready only once", r"Expected to mark a variable ready only once",
-        "DDP got a second gradient for the same parameter in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); without gradient checkpointing, a parameter is probably shared or used in two forward passes:"
+        "DDP marked the same parameter as ready twice in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); without gradient checkpointing, a parameter is probably shared or used in two forward passes:"
         " static_graph=True may help", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",

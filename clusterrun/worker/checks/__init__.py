@@ -44,7 +44,7 @@ FULL, QUICK = Effort(2, 1.0, 0.6, 150.0), Effort(1, 0.3, 0.2, 25.0)
 def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
     """Measure, and raise WorkerError on every rank if something is wrong; before a training only if it is broken."""
     if dist.master is None:
-        raise WorkerError("the check needs the rendezvous of a clusterrun job: use `clusterrun check`")
+        raise WorkerError("the check must run inside a clusterrun job: use `clusterrun check`")
     before = {name: os.environ.get(name) for name in OWN_VARIABLES}
     try:
         mine = _Measurement(dist, run, QUICK if before_training else FULL)

@@ -41,7 +41,7 @@ def judge(text: str) -> Cause:
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
          " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
         ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "did not create a user namespace", "max_user_namespaces"),
-        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1)", "ddp-parameters", "second gradient", "use_reentrant=False"),
+        ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1)", "ddp-parameters", "as ready twice", "use_reentrant=False"),
         ("KeyError: 'LOCAL_RANK'", "exception", "the environment variable LOCAL_RANK", "launcher"),
         ("sbatch: error: invalid partition specified:  gpu\nsbatch: error: Batch job submission failed: Invalid partition name specified", "launch-failed", "there is no partition gpu", "sinfo"),
         ("RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 12851034048 vs 12851033880", "disk-full", "could not be written", "free some space"),

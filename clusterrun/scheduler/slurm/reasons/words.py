@@ -139,7 +139,7 @@ ROWS: tuple[Reason, ...] = (
          f"Slurm 22.05 to 24.11, {OLD_SOURCE}"),
     _row("PowerNotAvail", ALONE, "There is currently not enough power for the job.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
-    _row("PowerReserved", ALONE, "The power that the job needs is reserved for later.", "wait",
+    _row("PowerReserved", ALONE, "A reservation holds the power that the job needs.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
     _row("BlockMaxError", ADMIN, "BlueGene: a block of nodes has failed too often.", "tell your administrators",
          f"Slurm 22.05, {OLD_SOURCE}"),
