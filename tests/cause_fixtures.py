@@ -1,8 +1,8 @@
 """The fixtures of tests/data/causes: a log excerpt, what is known of the job's end, and the cause that is to be named.
 
 A file is a head of ``key: value`` lines (``expect`` the kind; ``rank``, ``place``, ``says`` where they matter;
-``state``, ``exit``, ``reason``, ``world``; ``source`` the public page or the lab it is from), then ``=== err`` and
-``=== out``.
+``state``, ``exit``, ``signal``, ``reason``, ``world``; ``source`` the public page or the lab it is from), then the
+streams, ``=== err`` and ``=== out``.
 """
 
 from __future__ import annotations
