@@ -43,7 +43,7 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
     if session.script is not None and not session.script:
         raise RequestError("no command after --", hint=f"clusterrun exec {job_id} -- nvidia-smi")
     if node is not None and rank is not None:
-        raise RequestError("--node and --rank cannot be combined", hint="use only one of them")
+        raise RequestError("--node and --rank cannot be combined", hint="use one of them")
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if command is None and not terminal:
         raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")

@@ -76,10 +76,10 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     for option in ("follow", "raw"):
         if as_json and flags[option]:
             raise RequestError(
-                f"--json and {'-f' if option == 'follow' else '--raw'} cannot be combined", hint="use only one of them"
+                f"--json and {'-f' if option == 'follow' else '--raw'} cannot be combined", hint="use one of them"
             )
     if flags["follow"] and flags["attempt"] is not None:
-        raise RequestError("-f and --attempt cannot be combined", hint="use only one of them")
+        raise RequestError("-f and --attempt cannot be combined", hint="use one of them")
     link: Link | None = ctx.obj.link
     tty = sys.stdout.isatty() if link is None else link.terminal
     request = parse_request(flags, now=time.time(), tty=tty, environ=os.environ)

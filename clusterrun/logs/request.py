@@ -274,7 +274,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     shown = {entry["rank"] for entry in entries if entry["task"] in tasks}
     if shown != selected:
         # a launcher with one task per node: all its ranks have the same label
-        message = f"the log shows only the node, not the rank, for ranks {format_ranges(shown)}"
+        message = f"the log labels the lines of ranks {format_ranges(shown)} only with their node"
         raise RequestError(f"--rank {format_ranges(selected)}: {message}", hint="select a node instead: --node NAME")
     return tasks
 

@@ -71,7 +71,7 @@ class Ladder:
             lines.append(_compare_losses(measured, step))
         if first.speed and last.speed:
             ranks, times = last.run.world_size / first.run.world_size, last.speed / first.speed
-            lines.append(f"speed-up {times:.2f} on {ranks:.0f} times the ranks: efficiency {times / ranks:.0%}")
+            lines.append(f"{times:.2f}x speed-up with {ranks:.0f}x the ranks: scaling efficiency {times / ranks:.0%}")
         return lines
 
     def lines(self) -> list[str]:

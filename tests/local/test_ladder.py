@@ -11,7 +11,7 @@ SMALL = ("--set", "steps=3", "--set", "eval_samples=8", "--set", "seq_len=32", "
 
 def test_the_rungs_have_the_same_loss(site: Site) -> None:
     done = site.cli("submit", *site.scheduler, "lm", *SHAPE, *SMALL, "--ladder", "--wait", timeout=240)
-    assert "same loss at step 3, within 2%" in done.stdout and "speed-up" in done.stdout
+    assert "same loss at step 3, within 2%" in done.stdout and "speed-up with" in done.stdout
     _, *rows = [line.split() for line in done.stdout.splitlines() if "COMPLETED" in line or line.startswith("RUNG")]
     assert [row[2] for row in rows] == ["1", "2"] and [row[-1] for row in rows] == ["COMPLETED"] * 2
     later = site.cli("status", rows[-1][1]).stdout

@@ -40,7 +40,7 @@ def test_before_the_ranks_have_come_a_rank_is_its_task():
         (START, [4], [], "no rank 4"),
         (START, [], ["node9"], "no node node9"),
         (START, [0], ["node2"], "rank 0 is not on node2"),
-        (PER_NODE, [3], [], "the log shows only the node, not the rank"),
+        (PER_NODE, [3], [], "only with their node"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(start, ranks, nodes, message):

@@ -50,7 +50,7 @@ def test_same_loss_and_speed_up(tmp_path: Path) -> None:
     assert lines[1].split() == ["2", "L2", "4", "1", "16", "50", "6.0010", "350", "3.50", "0:10", "COMPLETED"]
     assert lines[2:] == [
         "same loss at step 20, within 2% (largest difference 0.02%)",
-        "speed-up 3.50 on 4 times the ranks: efficiency 88%",
+        "3.50x speed-up with 4x the ranks: scaling efficiency 88%",
     ]
     assert found.json()["common_step"] == 20 and found.json()["stopped_at"] is None
 
