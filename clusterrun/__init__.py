@@ -22,7 +22,7 @@ Its names, each imported when it is first used:
     Outcome            what became of a job: running, done, failed, stopped, cancelled, lost or unknown
     ClusterrunError    base class of all errors; `hint` says what to try next
     RequestError       the request is invalid; nothing was written
-    SchedulerError     the scheduler refused, or did not answer
+    SchedulerError     the scheduler refused, or did not respond
     NoSuchJob          the job is not known, or belongs to another user
     Ambiguous          it is not known whether the request was carried out
     heartbeat          for a training script: report its step to the job's watchdog

@@ -159,7 +159,7 @@ class Lab(LabSpec):
         return query.wait_job(self, str(job_id), states, timeout)
 
     def node_states(self) -> dict[str, str]:
-        """Each node's state as sinfo prints it; `*` at the end means that it does not answer."""
+        """Each node's state as sinfo prints it; `*` at the end means that it does not respond."""
         return query.node_states(self)
 
     def wait_idle(self, timeout: float = 60.0) -> None:

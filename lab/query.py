@@ -30,7 +30,7 @@ def parse_job(line: str) -> dict[str, str]:
 
 
 def find_job(lab: LabSpec, job_id: str) -> dict[str, str]:
-    """Return the job's fields; empty when the controller does not know the job or does not answer."""
+    """Return the job's fields; empty when the controller does not know the job or does not respond."""
     lines = _output(lab, "scontrol", "show", "job", "-o", job_id).splitlines()
     return parse_job(lines[0]) if lines else {}
 
@@ -52,7 +52,7 @@ def wait_job(lab: LabSpec, job_id: str, states: Collection[str], timeout: float)
 
 
 def node_states(lab: LabSpec) -> dict[str, str]:
-    """Each node's state as sinfo prints it (`idle`, `down*`), empty while the controller does not answer."""
+    """Each node's state as sinfo prints it (`idle`, `down*`), empty while the controller does not respond."""
     rows = (line.split() for line in _output(lab, "sinfo", "-N", "-h", "-o", "%N %T").splitlines())
     return {row[0]: row[1] for row in rows if len(row) == 2}
 

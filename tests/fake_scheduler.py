@@ -38,7 +38,7 @@ class Time:
 
 
 class FakeSlurm(FakeScheduler):
-    """A fake Slurm on a fake clock: `plan` holds the result of each sbatch, and `deaf` when it does not answer.
+    """A fake Slurm on a fake clock: `plan` holds the result of each sbatch, and `deaf` when it does not respond.
 
     Plan words: accept, refuse, undelivered; "made" and "unmade": cut off, with a job or without; "late": cut off, with
     a job some seconds later; "strange": rc 1 and an unknown text; "yes": rc 0, job made, no id; "no job": rc 0, no
@@ -70,7 +70,7 @@ class FakeSlurm(FakeScheduler):
             case "undelivered":
                 raise NotDelivered("Slurm did not receive the request", detail="connect failure")
             case "gone":
-                raise NoScheduler("sbatch could not be started")
+                raise NoScheduler("cannot run sbatch")
             case "strange" | "no job":
                 raise Ambiguous("?", detail="what?", cut_off=False, accepted=word == "no job")
             case "late":

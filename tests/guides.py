@@ -75,7 +75,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
     6: _ranks(8),
     7: _ranks(8),
     8: ("step 20/20", r"rendezvous \S+:\d+"),
-    9: ("num_machines: 1, but the job has num_machines: 2",),
+    9: ("sets num_machines to 1, but the job uses 2",),
     10: (*_ranks(2), "left out: CUDA_VISIBLE_DEVICES"),
     11: (*_ranks(4), "'--data_dir', 'shakespeare', '--fp16'"),
     12: _ranks(1),

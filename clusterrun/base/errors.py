@@ -4,7 +4,7 @@
     ├── RequestError                   exit 2   the request is wrong; nothing was written
     │   ├── ConfigError                         a profile or job file is wrong (file and line in the message)
     │   └── TemplateError                       a template does not exist or does not render
-    ├── SchedulerError                 exit 3   the scheduler refused or did not answer
+    ├── SchedulerError                 exit 3   the scheduler refused or did not respond
     │   ├── Refused                             it refused: a retry would not help
     │   ├── NotDelivered                        the request never reached it: a retry is safe
     │   └── NoScheduler                         Slurm was requested and there is none
@@ -49,7 +49,7 @@ class TemplateError(RequestError):
 
 
 class SchedulerError(ClusterrunError):
-    """The scheduler refused or did not answer."""
+    """The scheduler refused or did not respond."""
 
     exit_code = 3
 

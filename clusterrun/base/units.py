@@ -57,7 +57,7 @@ def plural(count: int, noun: str) -> str:
 def format_when(at: float | None, now: float) -> str:
     """Return a moment in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
     if at is None:
-        return "at an unknown time"
+        return "time unknown"
     if at - now <= 60:
         return "now"
     if at - now < 90 * 60:
@@ -135,7 +135,7 @@ def parse_time_limit(text: str) -> int | None:
     match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
     if match is None:
         raise RequestError(
-            f"--time: {text[:40]!r} is not a time limit",
+            f"--time: {text[:40]!r} is not a valid time limit",
             hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12 is 36 hours)",
         )
     days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))

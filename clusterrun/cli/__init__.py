@@ -61,8 +61,8 @@ SECTIONS = {
     ),
     "Understand what happens": (
         Verb("why", "why", "Explain why a job is pending or how it ended."),
-        Verb("diff", "diff", "Show what differs between two jobs: options, code, environment, metrics."),
-        Verb("check", "check", "Check nodes and links with a short job, or compare a run with what it requested."),
+        Verb("diff", "diff", "Compare two jobs: options, code, environment, metrics."),
+        Verb("check", "check", "Check nodes and links with a short job, or check that a run got what it requested."),
     ),
     "Plan and set up": (
         Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
@@ -128,7 +128,7 @@ def cli(debug: bool, remote: str | None) -> None:
       clusterrun logs JOBID -f
       clusterrun cancel JOBID
 
-    Exit codes: 0 done, 1 the job failed, 2 invalid request, 3 the scheduler refused or did not answer,
+    Exit codes: 0 done, 1 the job failed, 2 invalid request, 3 the scheduler refused or did not respond,
     4 no such job, 75 outcome unknown (the message says what to do), 130 Ctrl-C (jobs that you submitted keep running).
     """
 

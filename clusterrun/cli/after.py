@@ -56,7 +56,7 @@ def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str])
             base, _, elsewhere = name.partition(";")
             job = str(run.job_id) if run is not None else base
             if _is_met(states, job, is_run=run is not None, must_succeed=kind == "afterok"):
-                cluster.notify(f"job {job} has ended already; not waiting for it")
+                cluster.notify(f"job {job} has already ended; not waiting for it")
                 continue
             conditions.append(f"{kind}:{job}")
             places.append((job, run.scheduler, run.cluster) if run is not None else (job, "slurm", elsewhere))
@@ -74,7 +74,7 @@ def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
     for job, scheduler, where in after.places:
         if scheduler != here[0] or (where and where != here[1]):
             raise RequestError(
-                f"the new job, on {_place(*here)}, cannot wait for job {job}, on {_place(scheduler, where)}",
+                f"a job on {_place(*here)} cannot wait for job {job} on {_place(scheduler, where)}",
                 hint=f"wait for it first: clusterrun wait {job}",
             )
     return plan

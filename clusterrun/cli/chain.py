@@ -52,7 +52,7 @@ def submit_chain(
         for line in (*one.notices, *(cluster.check(one) if check else ())):
             ui.note(line)
     if dry_run:
-        ui.note(f"would submit {len(plans)} jobs, each to start when the one before has succeeded; nothing was written")
+        ui.note(f"would submit {len(plans)} jobs, each starting after the previous one succeeds; nothing was written")
         ui.data(show_plans(ui, plans, as_script=as_script))
         return 0
     runs = submit_each(ui, cluster, [partial(plan, args) for args in jobs])
@@ -101,7 +101,7 @@ def announce_each(ui: Ui, runs: Sequence[RunRecord], what: str, names: Sequence[
     where = "on this machine" if runs[0].scheduler == LOCAL else f"on {runs[0].cluster}"
     jobs = [str(run.job_id) for run in runs]
     width, wide, first, last = max(map(len, jobs)), max(map(len, names)), jobs[0], jobs[-1]
-    ui.say(f"Submitted {what} {where}; each starts when the one before it has succeeded:")
+    ui.say(f"Submitted {what} {where}; each starts after the previous one succeeds:")
     for name, run, job in zip(names, runs, jobs, strict=True):
         shape = f"{plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}"
         ui.say(f"  {name:<{wide}}  job {job:<{width}}  {shape}")

@@ -41,7 +41,7 @@ def _check_options(command: Any) -> Any:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, as_json: bool, **options: Any) -> None:
-    """Measure nodes and links with a short job, or compare a run with what it requested.
+    """Check nodes and links with a short job, or check that a run got what it requested.
 
     \b
       clusterrun check --nodes 4 --gpus-per-node 8
@@ -64,7 +64,7 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     (job_id,) = find_ids(cluster, job_ids)
     run = cluster.run(job_id)
     if run is None:
-        raise NoSuchJob(f"no records of job {job_id} found", hint=f"clusterrun why {job_id}")
+        raise NoSuchJob(f"there is no clusterrun record of job {job_id}", hint=f"clusterrun why {job_id}")
     if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
         ctx.exit(_print_report(ui, run, report))
     found = [finding._asdict() for finding in check_run(run)]

@@ -182,7 +182,7 @@ def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
         with cluster.store().submitting(run):
             again = run_record.load(run.run_dir)
             if again is None or again.submission.token != run.submission.token:
-                ui.note(f"keeping the checkpoints of {_name(run)}: it has been resumed")
+                ui.note(f"keeping the checkpoints of {_name(run)}: the run has been resumed")
                 return False
             cleaning.delete(target.item)
             return True
@@ -218,5 +218,7 @@ def _json(target: Target) -> dict[str, object]:
 
 def _parse_age(text: str, now: float) -> float:
     if not re.fullmatch(r"\d{1,9}[smhdw]", text, re.ASCII):
-        raise RequestError(f"--older-than: {text[:40]!r} is not an age", hint="for example --older-than 30d, 12h or 1w")
+        raise RequestError(
+            f"--older-than: {text[:40]!r} is not a valid age", hint="for example --older-than 30d, 12h or 1w"
+        )
     return parse_since(text, now)

@@ -29,7 +29,7 @@ _WIDEST = 200  # characters of a value
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
-    """Show what differs between two jobs: options, code, environment and metrics.
+    """Compare two jobs: options, code, environment and metrics.
 
     \b
       clusterrun diff 123 124

@@ -69,7 +69,7 @@ def find_running(cluster: Cluster, job_id: str) -> RunState:
         ids = first_few([str(one.status.id) for one in states])
         raise RequestError(f"job {job.id.base} has several tasks or components", hint=f"give one of them: {ids}")
     if job.outcome is Outcome.UNKNOWN and state.note:
-        raise SchedulerError(f"the state of job {job.id} is not known", detail=state.note, hint="try again in a moment")
+        raise SchedulerError(f"the state of job {job.id} is unknown", detail=state.note, hint="try again in a moment")
     if job.state != "RUNNING":
         raise RequestError(f"job {job.id} is {job.state}, not RUNNING", hint=f"clusterrun why {job.id}")
     return state

@@ -73,7 +73,7 @@ class LogLocator:
         since = self._begun.setdefault(job, self._now())
         if self._answered < since and self._now() - self._queried >= (CHECK if over else WATCH_LONGEST):
             self._queried = self._now()
-            with contextlib.suppress(ClusterrunError):  # Slurm forgot the job or did not answer: keep what is known
+            with contextlib.suppress(ClusterrunError):  # Slurm forgot the job or did not respond: keep what is known
                 self._logs, self._answered = self._query(), self._queried
             location = self._logs.find(job)
         known = over or self._answered >= since or (location is not None and location.is_whole)

@@ -49,5 +49,5 @@ def accept_link(environ: MutableMapping[str, str]) -> Link:
         return Link(bool(sent["terminal"]), resume)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(
-            f"cannot read the request of the other machine: {error}", hint="clusterrun remote setup HOST"
+            f"cannot read the request from your machine: {error}", hint="clusterrun remote setup HOST"
         ) from error

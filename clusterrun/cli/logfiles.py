@@ -169,7 +169,7 @@ def check_readable(path: Path, job: JobId) -> None:
     what = "it" if closed == path else str(closed)
     raise RequestError(
         f"the log {path} of job {job} cannot be read: {what} belongs to {owner}, and you have no access",
-        hint=f"ask {owner} for access; to check: ls -ld {shlex.quote(str(closed))}",
+        hint=f"ask the owner for access; to check: ls -ld {shlex.quote(str(closed))}",
     )
 
 

@@ -190,7 +190,7 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
             "--rank and --grep cannot be combined for this log: its lines have no rank labels",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
-    ui.note("the log does not label each rank; showing only the lines that begin with `[rankN]:`")
+    ui.note("not every line of this log shows its rank; showing only the lines that begin with `[rankN]:`")
     return replace(request, filter=replace(request.filter, grep=ranks.prefix))
 
 

@@ -48,7 +48,7 @@ class Denied(Exception):
 
 
 @click.command()
-@click.option("--allow-submit", is_flag=True, help="Let the agent submit jobs, and cancel those it submitted.")
+@click.option("--allow-submit", is_flag=True, help="Let the agent submit jobs and cancel its own jobs.")
 @click.option(
     "--gpu-hours", type=click.FloatRange(min=0), metavar="N", help="Limit on the total GPU-hours of the agent's jobs."
 )
@@ -94,7 +94,7 @@ class Budget:
                 )
             if hours > self._left:
                 raise Denied(
-                    f"not enough GPU-hours left: this job could use {hours:g}, and the budget has {self._left:g}"
+                    f"not enough GPU-hours left: this job may use {hours:g}, but the budget has only {self._left:g}"
                 )
             try:
                 found = run_verb("submit", *arguments)

@@ -48,7 +48,9 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
 
     sweep = sweep_of(run) if run is not None else None
     if sweep is None:
-        raise NoSuchJob(f"{word[:40]} is not a sweep", hint="give the name of a sweep, or a job id of one of its tasks")
+        raise NoSuchJob(
+            f"{word[:40]} is not a sweep", hint="give the name of a sweep, or the job id of one of its tasks"
+        )
     return sweep, sweep.newest_runs()
 
 

@@ -154,7 +154,7 @@ def parse_gpu_counts(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     wrong = next((part for part in parts if not re.fullmatch(r"[0-9]{1,7}", part)), None)
     if wrong is not None:
-        raise RequestError(f"--gpus: {wrong[:40]!r} is not a number of GPUs", hint=hint)
+        raise RequestError(f"--gpus: {wrong[:40]!r} is not a valid number of GPUs", hint=hint)
     counts = sorted({int(part) for part in parts})
     if not 1 <= counts[0] <= counts[-1] <= MOST_GPUS:
         raise RequestError(f"--gpus must be between 1 and {MOST_GPUS:,}, not {text[:40]}", hint=hint)
@@ -169,7 +169,7 @@ def parse_parameters(text: str) -> int:
     number = round(float(found[1]) * _UNITS[found[2]]) if found else 0
     if not 1 <= number <= 10**15:
         raise RequestError(
-            f"--parameters: {text[:40]!r} is not a number of parameters", hint="for example 135M or 1.7B"
+            f"--parameters: {text[:40]!r} is not a valid number of parameters", hint="for example 135M or 1.7B"
         )
     return number
 

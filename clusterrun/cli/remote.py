@@ -70,7 +70,7 @@ def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int
         status = session.run(typed)
     if status != LOST or (verb == "exec" and session.host.is_connected()):
         return status
-    lost = f"cannot connect to {session.host.name}, or lost the connection"
+    lost = f"cannot connect to {session.host.name}, or the connection was lost"
     if verb in CHANGE_NOTHING:
         raise Unreachable(lost, hint="run the command again")
     raise Ambiguous(
@@ -99,8 +99,8 @@ def _submit(session: Session, words: list[str], typed: list[str]) -> int:
                 session.reconnect()
     except KeyboardInterrupt:
         session.ui.note(
-            f"the submission may continue on {session.host.name};"
-            f" `clusterrun --remote {session.host.name} submit --recover {identity.run_id}` shows its job"
+            f"the submission may continue on {session.host.name}; run"
+            f" `clusterrun --remote {session.host.name} submit --recover {identity.run_id}` to find or finish it"
         )
         raise
     return _interruptible(session, ["logs", identity.run_id, "-f"]) if follow and status == 0 else status

@@ -62,7 +62,7 @@ def resubmit(
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
     args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
     if code := code_line(run):
-        ui.note(f"job {run.job_id} ran the code {code}; the new run uses the current code")
+        ui.note(f"the new run uses the current code, not the code of job {run.job_id} ({code})")
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(

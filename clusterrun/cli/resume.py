@@ -14,7 +14,7 @@ from clusterrun.terminal.ui import Ui
 @click.argument("job_id", metavar="JOBID")
 @click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",
-    help="With --remote, send the run's secret NAME from this shell; repeatable.",
+    help="With --remote, send the secret NAME from this shell's environment; repeatable.",
 )  # fmt: skip
 @json_option
 @click.pass_context

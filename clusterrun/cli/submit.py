@@ -21,9 +21,7 @@ from clusterrun.terminal.ui import Ui
 @spec_options
 @after_options
 @how_options
-@click.option(
-    "--chain", is_flag=True, help="Submit several job files, each to start when the one before has succeeded."
-)
+@click.option("--chain", is_flag=True, help="Submit several job files, each starting after the previous one succeeds.")
 @click.option(
     "--ladder",
     is_flag=True,
@@ -150,7 +148,7 @@ def render(
 def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str, ...]:
     """Return the jobs of ``--chain``; raises RequestError if there are not several, or a script."""
     if after is not None:
-        hint = "submit the script on its own, with --after-ok last"
+        hint = "submit the script separately: clusterrun submit --after-ok last -- SCRIPT"
         raise RequestError("--chain takes job files, not a script after --", hint=hint)
     if len(before) < 2:
         raise RequestError(

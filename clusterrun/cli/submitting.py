@@ -153,7 +153,7 @@ def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
     except (ClusterrunError, KeyboardInterrupt):
         done = False
     jobs = f"job{'s' * (len(runs) > 1)} {names}"
-    ui.note(f"cancelled {jobs}" if done else f"cannot cancel {jobs}; try `clusterrun cancel {names}`")
+    ui.note(f"cancelled {jobs}" if done else f"could not cancel {jobs}; try again: clusterrun cancel {names}")
 
 
 @contextmanager

@@ -45,9 +45,9 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 )  # fmt: skip
 @click.option(
     "--file", "csv_file", metavar="FILE",
-    help="CSV file: parameter names on the first line, one set of values on each further line.",
+    help="CSV file with parameter names on the first line and one set of values on each line after it.",
 )  # fmt: skip
-@click.option("--max-running", metavar="N", type=click.IntRange(1), help="How many tasks may run at the same time.")
+@click.option("--max-running", metavar="N", type=click.IntRange(1), help="Maximum number of tasks to run at once.")
 @spec_options
 @after_options
 @click.option("--wait", is_flag=True, help="Wait until all tasks end; exit 0 if all succeed.")
@@ -126,7 +126,7 @@ def resubmit_failed(
     store = cluster.store(before.root)
     runs = [run for run_id in run_ids if run_id and (run := store.by_run_id(run_id)) is not None]
     if gone := run_ids.count(""):
-        ui.note(f"{plural(gone, 'task')} not submitted again: no record of a run exists (never submitted, or deleted)")
+        ui.note(f"{plural(gone, 'task')} not submitted again: no run record found (never submitted, or deleted)")
     states = cluster.states(runs)
     again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
     unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
@@ -194,7 +194,7 @@ def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, larges
     """Print the table of a sweep's tasks and the best of them. Raises RequestError for jobs of no or several sweeps."""
     runs = [state.record for state in states if state.record is not None and state.record.sweep]
     if len(runs) < len(states) or len({run.sweep for run in runs}) != 1:
-        raise RequestError("--best needs the tasks of one sweep", hint="clusterrun status SWEEP --best val_loss")
+        raise RequestError("--best works only on tasks of one sweep", hint="clusterrun status SWEEP --best val_loss")
     table = load_table(sweep_of(runs[0]), states, metric or "", largest=largest)
     ui.data(table.json())
     ui.table(table.columns(), table.cells())

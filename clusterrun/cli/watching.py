@@ -31,11 +31,11 @@ _REST = 10
 class View(Protocol):
     """Jobs that are queried again and again, and the lines that show them."""
 
-    #: Why the last query did not answer for all jobs.
+    #: Why the last query did not respond for all jobs.
     problems: list[str]
 
     def query(self) -> Listing:
-        """Return the current state of the jobs; what did not answer goes to ``problems``."""
+        """Return the current state of the jobs; what did not respond goes to ``problems``."""
 
     def has_news(self) -> bool:
         """Return whether a query is worthwhile as soon as the pace allows."""

@@ -26,7 +26,7 @@ Facts = list[tuple[str, Sequence[str]]]
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
-@click.option("--logs", metavar="DIR", help="Find what failed first in a folder of logs from any tool.")
+@click.option("--logs", metavar="DIR", help="Find the first failure in DIR, a folder of logs from any tool.")
 @click.option("--stacks", is_flag=True, help="Show the Python stacks of a running job's ranks, read by py-spy.")
 @json_option
 @click.pass_obj
@@ -80,7 +80,7 @@ def _stacks(ui: Ui, cluster: Cluster, job_ids: Sequence[str]) -> None:
     ranks = progress.ranks(run, job.task) if run is not None else []
     if run is None or not ranks:
         raise RequestError(
-            f"no rank of job {job} has recorded its process yet" if run else f"job {job} is not a clusterrun job",
+            f"no rank of job {job} has recorded its process ID yet" if run else f"job {job} is not a clusterrun job",
             hint=f"clusterrun exec {job} -- ps -ef",
         )
     python = str(run.sources.get("python", ("python3", ""))[0])

@@ -120,7 +120,7 @@ class Cluster(ArrayMethods):
         )
 
     def free(self) -> ClusterSnapshot:
-        """Return the free resources and this user's limits. Raises SchedulerError if Slurm does not answer."""
+        """Return the free resources and this user's limits. Raises SchedulerError if Slurm does not respond."""
         from clusterrun.free import snapshot
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
@@ -271,7 +271,7 @@ class Cluster(ArrayMethods):
 
         With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
         other clusters are counted in a line, or listed with ``all_clusters``; ``cluster`` selects the jobs of one.
-        Raises SchedulerError if Slurm does not answer and there is nothing to show, RequestError for an unknown one.
+        Raises SchedulerError if Slurm does not respond and there is nothing to show, RequestError for an unknown one.
         """
         return self._query().list_jobs(
             everything=everything, all_clusters=all_clusters, cached=self._polling, cluster=cluster
@@ -292,7 +292,7 @@ class Cluster(ArrayMethods):
     def wait(
         self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
     ) -> list[RunState]:
-        """Wait until runs and external jobs have ended, also while the scheduler does not answer. Raises NoSuchJob."""
+        """Wait until runs and external jobs have ended, also while the scheduler does not respond. Raises NoSuchJob."""
         from clusterrun.state.watch import wait_for_end
 
         return wait_for_end(self.watches(runs, ids), self.notify, sleep)
@@ -309,7 +309,7 @@ class Cluster(ArrayMethods):
         silent = next((s for s in found if s.note and s.status.outcome is Outcome.UNKNOWN), None)
         if silent is not None:
             raise SchedulerError(
-                "the scheduler did not answer, so nothing was done", detail=silent.note, hint="try again in a moment"
+                "the scheduler did not respond; nothing was cancelled", detail=silent.note, hint="try again in a moment"
             )
         return [s for s in found if s.status.outcome is Outcome.RUNNING and s.record is not None and s.record.mine]
 

@@ -142,7 +142,7 @@ def _read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise RequestError("rows: expected parameter sets", hint=hint)
     if any(row.keys() != rows[0].keys() for row in rows):
-        raise RequestError("rows: the sets have different parameter names", hint=hint)
+        raise RequestError("rows: the rows have different parameter names", hint=hint)
     return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
 
 

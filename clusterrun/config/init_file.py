@@ -25,7 +25,7 @@ def config_text(facts: Survey) -> str:
     on_slurm = facts.slurm == "yes"
     lines = [
         *_comment(
-            "Settings of this project, written by `clusterrun init`. Each setting is named after its flag. "
+            "Settings for this project, written by `clusterrun init`. Each setting is named after its flag. "
             "Flags and job files override this file; this file overrides ~/.config/clusterrun/config.toml. "
             "To enable a setting, remove the # in front of it.",
             "",
@@ -76,7 +76,7 @@ def _slurm(facts: Survey) -> list[str]:
         number = max(n for node in chosen.nodes for kind, n in node.gpus if kind == kinds[0])
         many = "GPU types" if len(kinds) > 1 else "GPU type"
         lines += _comment(
-            f"{many}: {', '.join(kinds)}. To request one type, replace gpus-per-node with:",
+            f"{many}: {', '.join(kinds)}. To request a specific type, replace gpus-per-node with:",
             f"#gres = {toml_text(f'gpu:{kinds[0]}:{number}')}",
         )
     lines += ["#nodes = 2"]
@@ -96,15 +96,19 @@ def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
     accounts = list(dict.fromkeys(a.account for a in mine or facts.associations))
     qualities = list(dict.fromkeys(q for a in mine or facts.associations for q in a.qos))
     if accounts:
-        text = f"Your accounts: {', '.join(accounts)}. Without this setting Slurm uses your default account."
+        text = f"Your accounts: {', '.join(accounts)}. Without this setting, Slurm uses your default account."
         lines += _comment(text, f"#account = {toml_text(accounts[0])}")
     elif facts.accounting == "yes" and "associations" in facts.enforce:
-        text = "You have no Slurm account, but this cluster requires one: ask your site's support team."
+        text = "You have no Slurm account, but this cluster requires one; ask your site's support team for one."
         lines += _comment(text, '#account = "NAME"')
     else:
-        why = {"none": "Slurm has no accounting", "silent": "Accounting did not answer", "yes": "No account was found"}
+        why = {
+            "none": "Slurm has no accounting",
+            "silent": "Slurm accounting did not respond",
+            "yes": "No account was found",
+        }
         lines += _comment(
-            f"{why[facts.accounting]}: set an account only if your site requires one.", '#account = "NAME"'
+            f"{why[facts.accounting]}; set an account only if your site requires one.", '#account = "NAME"'
         )
     if qualities:
         lines += _comment(f"Your QOS: {', '.join(qualities)}.", f"#qos = {toml_text(qualities[0])}")
@@ -129,13 +133,13 @@ def _local(facts: Survey) -> list[str]:
     detail = f" ({facts.detail})" if facts.detail else ""
     if facts.slurm == "silent":
         return _comment(
-            f"Slurm is installed but did not answer{detail}: run `clusterrun init` again later.",
+            f"Slurm is installed but did not respond{detail}; run `clusterrun init` again later.",
             '#scheduler = "slurm"', '#partition = "NAME"', '#account = "NAME"', '#time = "1-00:00:00"',
             "#gpus-per-node = 4",
         )  # fmt: skip
     lines = _comment(f"Slurm not found{detail}; jobs run on this machine.", 'scheduler = "local"', "")
     if facts.local_gpus:
-        return lines + _comment("One rank per GPU of this machine.", f"gpus-per-node = {facts.local_gpus}")
+        return lines + _comment("One rank per GPU on this machine.", f"gpus-per-node = {facts.local_gpus}")
     return lines + _comment("No GPU found on this machine: the ranks run on the CPU (gloo).", "#tasks-per-node = 2")
 
 
@@ -149,7 +153,7 @@ def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
         rows.append((f"{p.name}{'*' if p.default else ''}", str(p.node_count), str(usable), kinds, cpus, p.time_limit))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     head = _comment(
-        "Partitions when this file was written (* marks the default; GPUs and CPUs are those of most nodes):"
+        "Partitions when this file was written (* marks the default; GPU and CPU counts are for a typical node):"
     )
     lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
     return head + [f"#   {_UNSAFE.sub('?', line)}".rstrip() for line in lines]

@@ -217,7 +217,7 @@ def _for_cluster(
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
         hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
-        raise RequestError(f"profiles {', '.join(fitting)} are all for cluster {here}", hint=hint)
+        raise RequestError(f"profiles {', '.join(fitting)} all match cluster {here}", hint=hint)
     if fitting:
         notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")
         return Value(fitting[0], _CLUSTER)
@@ -288,7 +288,7 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
         raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
     if args and kind == "task":
         raise document.error(
-            ["args"], "a task takes no args", hint="write the task's settings below [set], for example steps = 300"
+            ["args"], "a task takes no args", hint="put the task's settings under [set], for example steps = 300"
         )
     if kind == "script" or (kind == "command" and "/" in target):
         target = resolve(target, document.base, document.home)

@@ -21,9 +21,9 @@ Run = Callable[[Sequence[str]], Completed]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The properties of a cluster. ``slurm`` and ``accounting`` are ``silent`` if installed but not answering.
+    """The properties of a cluster. ``slurm`` and ``accounting`` are ``silent`` if installed but not responding.
 
-    ``detail`` is Slurm's message if it did not answer.
+    ``detail`` is Slurm's message if it did not respond.
     """
 
     slurm: Presence

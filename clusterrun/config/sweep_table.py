@@ -42,7 +42,7 @@ def read_sweep(document: Document, home: Path | None) -> SweepTable | None:
         raise document.error(["sweep", "file"], "the file key must be a string", hint='example: file = "params.csv"')
     if limit is not None and (type(limit) is not int or limit < 1):
         key = "max-running" if "max-running" in table else "max_running"
-        raise document.error(["sweep", key], f"{key} must be a number above 0", hint=f"write {key} = 8")
+        raise document.error(["sweep", key], f"{key} must be a whole number above 0", hint=f"write {key} = 8")
     grid, together = (_axes(document, table, key) for key in ("grid", "zip"))
     path = resolve(file, document.base, home) if file else ""
     return SweepTable(f"{document.source} [sweep]", grid, together, path, limit)

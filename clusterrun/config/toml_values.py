@@ -114,7 +114,9 @@ def text_at(document: Document, path: Sequence[str]) -> str:
     for key in path:
         value = value[key]
     if not isinstance(value, str) or not value or "\0" in value:
-        raise document.error(path, f"{path[-1]} must be a string, not {_typed(value)}", hint=_quoted(path[-1], value))
+        kind = "a non-empty string" if isinstance(value, str) else "a string"
+        message = f"{path[-1]} must be {kind}, not {_typed(value)}"
+        raise document.error(path, message, hint=_quoted(path[-1], value))
     return value
 
 
@@ -156,7 +158,7 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
             if name.replace("_", "-") in FIELD and name == name.lower():
                 raise document.error(
                     where, f"{name} is an option, but in [{'.'.join(path)}] it would set an environment variable",
-                    hint="move it above the first [table] of the file",
+                    hint="move it above the first [table] in the file",
                 )  # fmt: skip
             if not isinstance(item, str):
                 message = f"env: {name} must be a string, not {_typed(item)}"

@@ -61,7 +61,7 @@ class ShapeEstimate:
 class StartEstimates:
     """The estimates, soonest first, then refusals. ``no`` are (shape, partition, reason) that were not queried.
 
-    ``unasked`` counts queries that were left out, because they were too many or Slurm did not answer.
+    ``unasked`` counts queries that were left out, because they were too many or Slurm did not respond.
     ``exceeded_limits`` are accounting limits, which Slurm's estimates ignore.
     """
 
@@ -79,7 +79,7 @@ class StartEstimates:
 
     @property
     def silence(self) -> str:
-        """Return the error if Slurm did not answer, else ""."""
+        """Return the error if Slurm did not respond, else ""."""
         return next((t.estimate.words for t in self.tried if isinstance(t.estimate, Silence)), "")
 
 
@@ -125,13 +125,13 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     """Return the request with ``partition = auto`` replaced by the partition with the earliest start.
 
     A partition that is named ``auto`` is used itself. Raises RequestError or Refused if no partition accepts the job,
-    SchedulerError if Slurm does not answer.
+    SchedulerError if Slurm does not respond.
     """
     request, value = context.request, context.request.values.get("partition")
     if value is None or value.value != AUTO or (context.scheduler is not None and context.scheduler.slurm is None):
         return request
     if context.scheduler is None:  # the script is rendered on another machine
-        line = "--partition auto: Slurm is not available to choose a partition, so the script does not set one"
+        line = "--partition auto: cannot choose a partition without Slurm, so the script does not set one"
         values = {name: v for name, v in request.values.items() if name != "partition"}
         return replace(request, values=values, notices=[*request.notices, line])
     seen = load_snapshot(context.slurm, user, limits=False)

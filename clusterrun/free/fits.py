@@ -38,7 +38,7 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     capacities = [node_capacity(node, need) for node in seen.nodes_of(partition.name)]
     fit, largest = sum(number >= shape.each for number in capacities), max(capacities, default=0)
     kind = f" of type {need.kind}" if need.kind else ""
-    what = plural(shape.each, "GPU") + kind if need.gpus else f"CPUs for {plural(shape.each, 'rank')}"
+    what = plural(shape.each, "GPU") + kind if need.gpus else f"enough CPUs for {plural(shape.each, 'rank')}"
     if not largest:
         yield f"the partition has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:

@@ -88,7 +88,7 @@ def load_snapshot(
     timeout: float | None = None,
     accounts_age: float | None = None,
 ) -> ClusterSnapshot:
-    """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not answer.
+    """Load nodes, partitions and this user's limits from Slurm; raises SchedulerError if it does not respond.
 
     Three queries at once: nodes, partitions and configuration; with accounting up to three more: associations, what is
     in use, and QOS. ``timeout`` (seconds) is for each; the default is 30, and 15 for what the rest is shown without.

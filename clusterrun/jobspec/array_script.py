@@ -12,11 +12,11 @@ _TEXT = """\
 #!/bin/bash
 # clusterrun: an array of runs. Each task starts the script of its own run, which does the rest.
 
-# The resources of a task: those of its run's script.
+# Resources per task, copied from a run's script.
 {directives}
 #SBATCH --array={tasks}
 
-# The run of each task, by its index.
+# The run id of each task, by task index.
 # shellcheck disable=SC1003,SC1112,SC2016 # the path is in single quotes: data, never expanded
 CR_RUNS={runs}
 CR_RUN_IDS=(

@@ -49,13 +49,11 @@ FIELDS: tuple[Field, ...] = (
     Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
     Field("max-restarts", "int", "N", "How many times one job may restart all its ranks; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
-    Field("resume-args", "text", "WORDS", "Arguments to add to a script when it is restarted, such as --resume auto."),
+    Field("resume-args", "text", "WORDS", "Extra arguments to pass to a restarted script, such as --resume auto."),
     Field(
         "on-failure", "text", "hold[=TIME]", "Keep the nodes for debugging after the last failure; default TIME: 30m."
     ),
-    Field(
-        "total-time", "text", "TIME", "Requeue the job at its time limit until the run has used TIME in all (5d, 36h)."
-    ),
+    Field("total-time", "text", "TIME", "Requeue at the time limit until the run has used TIME in total (5d, 36h)."),
     Field("helper-job", "flag", "", "Submit a small helper job so that a requeued job starts at once; default on."),
     Field(
         "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
@@ -80,10 +78,10 @@ FIELDS: tuple[Field, ...] = (
     Field("mail-type", "text", "LIST", "Events to email you about (END,FAIL).", directive=True),
     Field("comment", "text", "TEXT", "Comment stored with the job."),
     Field("python", "text", "PATH", "The job's Python; default: the active venv or conda env, else clusterrun's own."),
-    Field("venv", "text", "DIR", "Virtual environment to activate in the job, or the uv project that has it."),
+    Field("venv", "text", "DIR", "Virtual environment to activate in the job, or the uv project that contains it."),
     Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
     Field("container-image", "text", "IMAGE", "Container image for the ranks: a file (.sif, .sqsh), or docker://NAME."),
-    Field("container-mounts", "list", "A:B", "More folders to mount in the container: A:B,C:D; repeatable."),
+    Field("container-mounts", "list", "A:B", "Additional folders to mount in the container (A:B,C:D); repeatable."),
     Field(
         "container-runtime",
         "text",
@@ -298,8 +296,8 @@ def _check_secrets(names: Iterable[str], source: str) -> None:
 
 def _check_name(name: str, source: str) -> None:
     if is_reserved(name):
-        message = f"--job-name: {name!r} is reserved: `clusterrun status {name}` would show another job ({source})"
-        raise RequestError(message)
+        message = f"--job-name {name!r} is reserved: `clusterrun status {name}` would show another job ({source})"
+        raise RequestError(message, hint="use another name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
         message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
         raise RequestError(message, hint="use a shorter name")

@@ -103,7 +103,7 @@ def refuse_named(name: str, value: str, what: str, source: str) -> None:
     if reason := named_secret(name, value):
         raise RequestError(
             f"{what}: {name} looks like {reason}; the script and the run's records would contain it ({source})",
-            hint=f"export {name} in your shell and add --secret {name}: the job inherits it, and it is not stored",
+            hint=f"export {name} in your shell and add --secret {name}; clusterrun passes it on without storing it",
         )
 
 

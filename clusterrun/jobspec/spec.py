@@ -266,7 +266,7 @@ def _resume_args(work: Work, text: str) -> str:
     """Return --resume-args; raises RequestError for bad quoting and for work that takes no arguments."""
     if text and not isinstance(work, Script | Module | Command):
         raise RequestError(
-            f"--resume-args is not supported: {work.name} resumes by itself", hint="remove --resume-args"
+            f"--resume-args is not supported: {work.name} resumes automatically", hint="remove --resume-args"
         )
     try:
         shlex.split(text)
@@ -282,7 +282,7 @@ def _process_group(work: Work, require: bool, independent: bool) -> Literal["exp
             f"--independent is not supported: the ranks of {work.name} train one model", hint="remove --independent"
         )
     if independent and require:
-        raise RequestError("--require-group and --independent contradict each other", hint="keep one of them")
+        raise RequestError("--require-group and --independent conflict", hint="keep one of them")
     return "independent" if independent else "required" if require or isinstance(work, Task) else "expected"
 
 
@@ -297,7 +297,7 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
         )
     if spare and not restarts:
         raise RequestError(
-            "--spare-nodes needs --max-restarts: a spare node replaces a lost node at a restart",
+            "--spare-nodes needs --max-restarts: a spare node replaces a lost node when the ranks restart",
             hint="add --max-restarts 3",
         )
     if "accelerate-config" in values and launcher != "accelerate":
@@ -307,7 +307,7 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
             hint="add --launcher accelerate, or remove --accelerate-config",
         )
     if spare and "hang-timeout" in values and values["hang-timeout"].value == 0:
-        raise RequestError("--spare-nodes needs the hang watchdog", hint="remove --hang-timeout 0")
+        raise RequestError("--spare-nodes does not work with --hang-timeout 0", hint="remove --hang-timeout 0")
     if launcher == "none" and "require-group" in values:
         raise RequestError(
             "--require-group does not work with --launcher none",

@@ -58,7 +58,7 @@ FLAGS = (
     Flag(("--exclude",), "Leave out lines that match this regular expression.", "RE"),
     Flag(("--errors",), "Only errors, with full tracebacks."),
     Flag(("--since",), "Only lines written since WHEN: an age (10m, 2h, 1d), a time (14:05) or a date.", "WHEN"),
-    Flag(("--no-fold",), "On a terminal, do not collapse identical lines of several ranks."),
+    Flag(("--no-fold",), "On a terminal, do not collapse identical lines from several ranks."),
     Flag(("--raw",), "Print the bytes unchanged, escape sequences included."),
 )
 
@@ -189,7 +189,9 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
         for part in text.split(","):
             match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part, re.ASCII)
             if match is None:
-                raise RequestError(f"--rank: {part[:40]!r} is not a rank", hint="for example --rank 3 or --rank 0-3,8")
+                raise RequestError(
+                    f"--rank: {part[:40]!r} is not a valid rank", hint="for example --rank 3 or --rank 0-3,8"
+                )
             first, last = int(match[1]), int(match[2] or match[1])
             if last < first:
                 raise RequestError(
@@ -226,7 +228,7 @@ def filter_ranks(
     if labelled:
         return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
     raise RequestError(
-        f"--rank {format_ranges(ranks)}: the lines of this log do not show their rank",
+        f"--rank {format_ranges(ranks)}: this log does not show which rank wrote each line",
         hint="run srun with --label to add the rank to each line, or use --grep RE",
     )
 
@@ -274,7 +276,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     shown = {entry["rank"] for entry in entries if entry["task"] in tasks}
     if shown != selected:
         # a launcher with one task per node: all its ranks have the same label
-        message = f"the log labels the lines of ranks {format_ranges(shown)} only with their node"
+        message = f"the log labels the lines from ranks {format_ranges(shown)} only by node"
         raise RequestError(f"--rank {format_ranges(selected)}: {message}", hint="select a node instead: --node NAME")
     return tasks
 

@@ -45,7 +45,7 @@ def judge_limits(seen: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
     """Return the limits of partitions, accounts and QOS in the job's way.
 
     Slurm may accept such a job, which then stays pending forever (EnforcePartLimits=NO). They are only doubtful if
-    a template or an sbatch argument may change the request, or if accounting did not answer.
+    a template or an sbatch argument may change the request, or if accounting did not respond.
     """
     overridden = spec.template or _OVERRIDES & {sbatch_option(one) for one in spec.sbatch_args}
     certain = not overridden and seen.qos_flags is not None

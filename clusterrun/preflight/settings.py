@@ -76,5 +76,5 @@ def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:
         provider = "the container" if spec.container_image else "--setup"
         return [Finding(f"{name}: {one} (unless {provider} provides it)") for one in missing]
     needs_token = bool(missing) and "HF_TOKEN" in missing[0]
-    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if the compute nodes have what is missing here"
+    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if nothing is missing on the compute nodes"
     return [Finding(f"{name}: {one}", hint, never=True) for one in missing]

@@ -137,7 +137,7 @@ def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_
             if content:
                 break
         else:
-            raise OSError(errno.EBUSY, "the file changes all the time", str(root / path))
+            raise OSError(errno.EBUSY, "the file keeps changing", str(root / path))
         entry = Entry(mode, content, path)
         place = objects / entry.name
         if not _is_whole(place, size):

@@ -125,7 +125,7 @@ class Store:
                 hint="submit from a writable folder with free space",
             ) from error
         if shared and (closed := safe_files.closed_to_group(base / RECORDS)):
-            self._notify(f"--shared: your group cannot enter {closed}; fix it with: chmod g+x {closed}")
+            self._notify(f"--shared: your group cannot enter {closed}; run `chmod g+x {closed}`")
         return logs
 
     def stage(
@@ -149,7 +149,7 @@ class Store:
             self.discard(record)
             raise RequestError(
                 f"cannot write the run's records: {error.filename or self.runs}: {error.strerror}",
-                hint="nothing was submitted; if the disk is full, free some space or use another folder",
+                hint="nothing was submitted; if the disk is full, free some space or submit from another folder",
             ) from error
 
     def stage_again(self, record: RunRecord, script: str) -> None:

@@ -58,7 +58,7 @@ def list_files(root: Path) -> list[str]:
     except CommandError as error:
         if is_inside(root):
             raise RequestError(
-                f"cannot list the files of {root} that git does not ignore, so nothing was sent ({error.message})",
+                f"cannot list the files in {root} that git does not ignore ({error.message}); nothing was sent",
                 detail=error.detail, hint=f"try: {shlex.join(['git', '-C', str(root), 'status'])}",
             ) from error  # fmt: skip
         names = list(_walk(root))
@@ -72,10 +72,10 @@ def check_size(root: Path, names: list[str]) -> None:
     if len(names) > MOST or total > LIMIT:
         largest = max(sizes, key=lambda name: sizes[name])
         raise RequestError(
-            f"{root} has {plural(len(names), 'file')} with {total / 1e6:,.0f} MB in all, more than --remote sends"
-            f" ({MOST:,} files, {LIMIT / 1e6:,.0f} MB); the largest is {largest} ({sizes[largest] / 1e6:,.0f} MB)",
-            hint="list data and outputs in .gitignore (without a git repository, run `git init` first), and copy the"
-            " data to the cluster",
+            f"{root} has {plural(len(names), 'file')}, {total / 1e6:,.0f} MB in total; --remote sends at most"
+            f" {MOST:,} files and {LIMIT / 1e6:,.0f} MB; the largest is {largest} ({sizes[largest] / 1e6:,.0f} MB)",
+            hint="add data and outputs to .gitignore (outside a git repository, run `git init` first), and copy the"
+            " data to the cluster yourself",
         )
 
 
@@ -100,11 +100,11 @@ def _rsync(target: Target, host: Host, names: list[str]) -> None:
         done = shell.run(argv, env=os.environ, timeout=_TIMEOUT, stdin="\0".join(names))
     except CommandError as error:
         raise SchedulerError(
-            "cannot send the project's files: rsync " + ("took too long" if error.timed_out else "cannot be started"),
+            "cannot send the project's files: " + ("rsync timed out" if error.timed_out else "cannot run rsync"),
             detail=error.detail, hint="run the command again" if error.timed_out else "install rsync on this machine",
         ) from error  # fmt: skip
     if done.status in _LOST and not host.is_connected():
-        raise Unreachable(f"lost the connection to {host.name}; nothing was run", detail=done.stderr.strip())
+        raise Unreachable(f"lost the connection to {host.name}; the command was not run", detail=done.stderr.strip())
     if done.status not in (0, _VANISHED):
         hint = f"install rsync on {host.name}" if "not found" in done.stderr else "see the output of rsync"
         raise SchedulerError(f"cannot send the project's files to {host.name}", detail=done.stderr.strip(), hint=hint)

@@ -77,7 +77,7 @@ class Session:
             job = begun or job
             if status == 0 and not begun:
                 raise SchedulerError(
-                    f"the clusterrun on {self.host.name} is too old to follow logs from here",
+                    f"{self.host.name} has a version of clusterrun that is too old to follow logs with --remote",
                     hint=f"clusterrun remote setup {self.host.name}",
                 )
             if status != LOST:
@@ -95,7 +95,10 @@ class Session:
         """
         recover = ["submit", "--recover", identity.run_id, *(word for word in words if word == "--json")]
         lost = f"lost the connection to {self.host.name} during the submission"
-        hint = f"check with `clusterrun --remote {self.host.name} list --all` before you submit again"
+        hint = (
+            f"before you submit again, run `clusterrun --remote {self.host.name} list --all` to see whether the job"
+            " was submitted"
+        )
         done = shell.Completed(LOST, "", "")
         try:
             for wait in _LOOK_UPS:

@@ -18,7 +18,7 @@ _USABLE = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))"
 _TIMEOUT = 900.0
 _NO_NETWORK = (
     "if pip on the login node has no network access, run `pip wheel -w wheels .` in a checkout of clusterrun on this"
-    " machine, then add --wheels wheels"
+    " machine, then try again with --wheels wheels"
 )
 
 
@@ -36,17 +36,18 @@ def install(host: Host, python: str | None, wheels: Path | None, note: Callable[
         return
     found = _find_python(host, python)
     note(f"installing clusterrun on {host.name} with {found}")
-    _run(host, f"rm -rf {place}/wheels && mkdir -p {place}/wheels", "make the folder")
+    _run(host, f"rm -rf {place}/wheels && mkdir -p {place}/wheels", "create the folder")
     sent = {name: wheel}
     if wheels is not None:
         sent |= {path.name: path.read_bytes() for path in sorted(wheels.glob("*.whl")) if path.name != name}
         if len(sent) == 1:
-            raise RequestError(f"no wheels in {wheels}", hint=f"in a checkout of clusterrun: pip wheel -w {wheels} .")
+            hint = f"run `pip wheel -w {wheels} .` in a checkout of clusterrun"
+            raise RequestError(f"no wheels in {wheels}", hint=hint)
     for file, data in sent.items():
         _run(host, f"base64 -d >{place}/wheels/{shlex.quote(file)}", f"copy {file}", base64.b64encode(data).decode())
     source = f"--no-index --find-links {place}/wheels" if wheels is not None else ""
     pip = f"{place}/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --force-reinstall"
-    _run(host, f"{shlex.quote(found)} -m venv {place}", "make a virtual environment")
+    _run(host, f"{shlex.quote(found)} -m venv {place}", "create a virtual environment")
     _run(host, f"{pip} {source} {place}/wheels/{name}", "install clusterrun", hint=_NO_NETWORK if not source else "")
     _run(host, f"rm -rf {place}/wheels && echo {mark} >{place}/wheel.sha256", "finish the installation")
     yield f"Installed clusterrun {name.split('-')[1]} on {host.name}, in ~/{INSTALLED}, with {found}"
@@ -63,8 +64,8 @@ def _find_python(host: Host, python: str | None) -> str:
     what = f"{python} on {host.name} is not" if python is not None else f"{host.name} has no"
     raise RequestError(
         f"{what} Python 3.11 or later with venv and pip",
-        hint=f"clusterrun remote setup {host.name} --python PATH; `module avail python` there may list a suitable"
-        " Python",
+        hint=f"run `clusterrun remote setup {host.name} --python PATH`; on that host, `module avail python` may list"
+        " a suitable Python",
     )
 
 

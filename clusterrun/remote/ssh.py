@@ -80,7 +80,7 @@ class Host:
         try:
             done = shell.run(self.argv(command), env=os.environ, timeout=timeout, stdin=stdin)
         except CommandError as error:
-            raise Unreachable(f"{self.name} does not answer", detail=error.detail, hint="try again") from error
+            raise Unreachable(f"{self.name} does not respond", detail=error.detail, hint="try again") from error
         if done.status == LOST:
             raise Unreachable(f"no connection to {self.name}", detail=done.stderr.strip(), hint=f"try: ssh {self.name}")
         return done
@@ -98,7 +98,7 @@ class Host:
             if error.timed_out:
                 return False
             hint = "install OpenSSH's client"
-            raise SchedulerError("ssh cannot be started", detail=error.detail, hint=hint) from error
+            raise SchedulerError("cannot run ssh", detail=error.detail, hint=hint) from error
         return done.status == 0
 
 
@@ -118,5 +118,5 @@ def find_host(name: str, state: Path) -> Host:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     info = folder.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid() or info.st_mode & 0o077:
-        raise RequestError(f"{folder} must be a folder that only you can use", hint=f"chmod 700 {folder}")
+        raise RequestError(f"{folder} must be a folder that only you can access", hint=f"chmod 700 {folder}")
     return Host(name, socket)

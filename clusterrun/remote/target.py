@@ -45,8 +45,8 @@ def find_target(host: str | None, cwd: Path, environ: Mapping[str, str], profile
     where = str(folder.value).removeprefix("~/") if folder else default_folder(root)
     if not re.fullmatch(r"[A-Za-z0-9_./+-]+", where, re.ASCII) or where.startswith("-"):
         raise RequestError(
-            f"remote-dir: {where[:80]!r} has characters that are not supported",
-            hint='use letters, digits and _ . / + - only, for example remote-dir = "~/projects/vision"',
+            f"remote-dir: {where[:80]!r} has unsupported characters",
+            hint='use only letters, digits and _ . / + -, for example remote-dir = "~/projects/vision"',
         )
     return Target(name, root, where, PurePosixPath(cwd.relative_to(root)), profiles)
 

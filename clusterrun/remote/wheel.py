@@ -22,7 +22,7 @@ def make_wheel() -> tuple[str, bytes]:
         installed = distribution("clusterrun")
     except PackageNotFoundError as error:
         hint = "install clusterrun with pip on this machine"
-        raise ClusterrunError("this clusterrun was not installed with pip", hint=hint) from error
+        raise ClusterrunError("this copy of clusterrun was not installed with pip", hint=hint) from error
     name = f"clusterrun-{installed.version}"
     files = {f"clusterrun/{path.relative_to(_PACKAGE)}": path.read_bytes() for path in sorted(_package_files())}
     info = {"METADATA": installed.read_text("METADATA"), "entry_points.txt": installed.read_text("entry_points.txt")}

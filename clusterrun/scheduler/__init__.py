@@ -38,7 +38,7 @@ class Submission(NamedTuple):
 class Answer(NamedTuple):
     """A scheduler's answer to a query about jobs.
 
-    ``complete`` is False if the scheduler did not answer; a missing job then means nothing. ``note`` is the reason, in
+    ``complete`` is False if the scheduler did not respond; a missing job then means nothing. ``note`` is the reason, in
     one line, and ``last`` the user's jobs in the last answer, received at epoch second ``last_at``. ``no_accounting``
     is set by accounting queries on a cluster that has no accounting.
     """
@@ -124,7 +124,7 @@ class Scheduler(Protocol):
         """Return what accounting knows about jobs that left the queue, since epoch second ``since``."""
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        """Cancel the user's own jobs. Raises SchedulerError if the scheduler does not answer."""
+        """Cancel the user's own jobs. Raises SchedulerError if the scheduler does not respond."""
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Hold a pending job of the user, or release it. Raises Refused with the scheduler's message."""

@@ -44,7 +44,7 @@ def measure(
     for plan in plans:
         if plan.gpus > gpus_per_node and plan.gpus % gpus_per_node:
             raise RequestError(
-                f"{plan.gpus} GPUs are not a multiple of {gpus_per_node} GPUs per node",
+                f"the number of GPUs ({plan.gpus}) is not a multiple of the GPUs per node ({gpus_per_node})",
                 hint=f"use --gpus {plan.gpus // gpus_per_node * gpus_per_node}, or another --gpus-per-node",
             )
         if not plan.steps_drop_last:

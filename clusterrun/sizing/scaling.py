@@ -123,7 +123,7 @@ def scaling_notes(found: Sequence[Measured], rows: Sequence[ScalingRow], steps: 
         why = f"a speed-up of {too_good.speedup:.1f} on {plural(too_good.gpus, 'GPU')} is not plausible"
     else:
         return []
-    return [f"{why}, so these figures are unreliable; measure on idle machines with --measure-steps {5 * steps}"]
+    return [f"{why}, so these figures are unreliable; measure again on idle nodes with --measure-steps {5 * steps}"]
 
 
 def _limit(run: Measured, efficiency: float, communication: float, per_gpu: float) -> str:

@@ -109,7 +109,7 @@ def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
     return (
         f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and accumulation {plan.grad_accum} on"
         " each GPU, excluding the first quarter of the steps. Communication is the extra time compared with steps that"
-        " do not average gradients. The prediction starts from the first row and assumes"
+        " do not average gradients. The prediction is extrapolated from the first row and assumes"
         f" {machine.link / 1e9:,g} GB/s within a node and {machine.network * 8e-9:,g} Gbit/s between nodes."
     )
 

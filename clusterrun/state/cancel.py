@@ -29,7 +29,7 @@ def cancel(
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
     Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
-    SchedulerError if a scheduler does not answer.
+    SchedulerError if a scheduler does not respond.
     """
     for target in targets:
         _check(target, user)
@@ -77,12 +77,15 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
 
     Raises NoSuchJob for another user's job, RequestError for a job that is not pending, and what ``cancel`` raises.
     """
-    _check(target, user, to="hold it")
+    _check(target, user, to="hold or release it")
     if target.record is None and not target.status.user:
-        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint="only the job's owner can hold it")
+        hint = "only the job's owner can hold or release it"
+        raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint=hint)
     if target.status.state != "PENDING":
         # Slurm accepts it for a running job too, and holds that job after a requeue, which nobody expects
-        raise RequestError(f"job {target.status.id} is {target.status.state}: only a pending job can be held")
+        raise RequestError(
+            f"job {target.status.id} is {target.status.state}: only a pending job can be held or released"
+        )
     scheduler.hold(target.status.id, release=release)
 
 
@@ -98,7 +101,7 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         )
     if target.as_of is not None or (target.note and job.outcome is Outcome.UNKNOWN):
         raise SchedulerError(
-            "the scheduler did not answer, so nothing was done", detail=target.note, hint="try again in a moment"
+            "the scheduler did not respond; nothing was done", detail=target.note, hint="try again in a moment"
         )
 
 

@@ -14,14 +14,14 @@ from clusterrun.system import safe_files
 
 #: Seconds back that accounting is queried about a job whose submission time is unknown.
 WINDOW = 30 * 86_400
-END_UNKNOWN = "the job left the queue, and accounting does not know how it ended"
+END_UNKNOWN = "the job left the queue, and accounting has no record of how it ended"
 NO_ACCOUNTING = "the job left the queue, and its outcome is unknown because this cluster has no accounting"
 
 
 def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId, list[RunState]]:
     """Return the states of jobs, of an array those of its tasks, with at most one squeue and one sacct.
 
-    Raises NoSuchJob for an unknown job, and SchedulerError if Slurm does not answer and the job is not in the cache.
+    Raises NoSuchJob for an unknown job, and SchedulerError if Slurm does not respond and the job is not in the cache.
     """
     elsewhere = next((i for i in ids if i.cluster and not covers(scheduler.cluster, i.cluster)), None)
     if elsewhere:
@@ -41,11 +41,12 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
         elif accounted:
             found[one] = [RunState(None, job) for job in accounted]
         elif not answer.complete:
-            raise SchedulerError("Slurm did not answer", detail=answer.note, hint="run `scontrol ping`, then try again")
+            hint = "run `scontrol ping`, then try again"
+            raise SchedulerError("Slurm is not responding", detail=answer.note, hint=hint)
         elif not past.complete:
             raise SchedulerError(
-                f"job {one} is not in the queue, and accounting did not answer", detail=past.note,
-                hint="try again; accounting may still know the job",
+                f"job {one} is not in the queue, and accounting is not responding", detail=past.note,
+                hint="try again; accounting may still have a record of the job",
             )  # fmt: skip
         else:
             forgets = "Slurm forgets a job a few minutes after it ends, and this cluster has no accounting"

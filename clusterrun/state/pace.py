@@ -1,4 +1,4 @@
-"""When to query the scheduler again: rarely while nothing happens, more rarely while it does not answer."""
+"""When to query the scheduler again: rarely while nothing happens, more rarely while it does not respond."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class StateQuery(NamedTuple):
 
         With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
         other clusters are counted in a line, or listed with ``all_clusters``; ``cluster`` selects the jobs of one. With
-        ``cached`` another process's squeue may be used. Raises SchedulerError if Slurm does not answer and there
+        ``cached`` another process's squeue may be used. Raises SchedulerError if Slurm does not respond and there
         is nothing to show, RequestError for an unknown cluster.
         """
         known = self.store.all() if everything else open_runs.open_runs(self.store)
@@ -108,11 +108,11 @@ class StateQuery(NamedTuple):
             shown = [s for s in shown if _cluster_of(s, at_hand) == cluster]
         if not (answer.complete or shown):
             raise SchedulerError(
-                "Slurm did not answer, and clusterrun has no record of any active job", detail=answer.note,
+                "Slurm is not responding, and clusterrun has no record of any active job", detail=answer.note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
         if not answer.complete:
-            self.notify(f"Slurm did not answer: {answer.note}")
+            self.notify(f"Slurm is not responding: {answer.note}")
         current = self.factory.facts() is not None and not out_of_reach and not age
         return Listing(shown, age, answer if current else None)
 
@@ -123,7 +123,7 @@ class StateQuery(NamedTuple):
             known = ", ".join(names) or "none"
             raise RequestError(f"unknown cluster {name[:40]!r}", hint=f"known clusters: {known}")
         if name != LOCAL:
-            self.notify(f"cluster {name} cannot be reached from this shell; its jobs are shown from their records")
+            self.notify(f"cannot reach cluster {name} from this shell; showing its jobs from clusterrun's records")
 
     def is_here(self, run: RunRecord) -> bool:
         """Return whether the run's scheduler can be queried from this shell."""

@@ -34,7 +34,7 @@ _SAME_SUBMISSION = 300
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """The state of a job. ``record`` is None for an external job, ``note`` says which source did not answer.
+    """The state of a job. ``record`` is None for an external job, ``note`` says which source did not respond.
 
     ``as_of`` is None for a current state; for an older one it is the epoch second at which it was last seen. ``copies``
     are other pending or running jobs of the same submission, ``earlier`` those of the run's earlier submissions.
@@ -49,7 +49,7 @@ class RunState:
 
     @property
     def is_old(self) -> bool:
-        """Whether the state is older than this query, because Slurm did not answer."""
+        """Whether the state is older than this query, because Slurm did not respond."""
         return self.as_of is not None or (self.record is None and bool(self.note))
 
     @property
@@ -168,7 +168,7 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
     if submission.final is not None:
         return RunState(run, _from_final(run, submission.final))
     if not answer.complete:
-        return RunState(run, unknown_status(run, "unknown: the scheduler did not answer"), answer.note)
+        return RunState(run, unknown_status(run, "unknown: the scheduler is not responding"), answer.note)
     return _absent(store, run, past, now)
 
 
@@ -184,7 +184,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
         job = max(closed, key=lambda j: j.ended or 0)
         return RunState(_record_end(store, run, job), job)
     if claim is not None:
-        why = "the job left the queue without an end record; a node or the controller may have failed"
+        why = "the job left the queue without recording how it ended; a node or the controller may have failed"
         return RunState(run, unknown_status(run, why), past.note)
     if not readable or not run.mine:
         why = "the job left the queue, and its records cannot be read" if not readable else "the job left the queue"
@@ -199,7 +199,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     if not past.complete:
         why = "the job is not in the queue, and Slurm accounting (sacct) is not responding"
         return RunState(run, unknown_status(run, why), past.note)
-    why = "the job never started, and Slurm no longer knows it (controller crash, or cancelled while pending)"
+    why = "the job never started, and Slurm has no record of it; it was cancelled, or the controller crashed"
     return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
 
 
@@ -345,4 +345,4 @@ def record_cancel(store: Store, run: RunRecord, now: float, final: dict[str, Any
             run, replace(run.submission, cancel_asked=int(now), final=final or run.submission.final)
         )
     except OSError as error:
-        raise SchedulerError(f"the record of {run.run_id} cannot be written: {error.strerror}") from error
+        raise SchedulerError(f"cannot write the record of run {run.run_id}: {error.strerror}") from error

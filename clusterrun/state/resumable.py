@@ -11,7 +11,7 @@ def refuse_to_resume(state: RunState, now: float) -> None:
     """Raise unless a run has ended and is not finished; ``now`` is in epoch seconds.
 
     Raises RequestError for an active or finished run, NoSuchJob for another user's, SchedulerError if the scheduler
-    does not answer, and Ambiguous for a job that was submitted a moment ago.
+    does not respond, and Ambiguous for a job that was submitted a moment ago.
     """
     run, job = state.record, state.status
     assert run is not None

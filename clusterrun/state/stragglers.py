@@ -51,7 +51,7 @@ def _busy(rank: RankProgress) -> float | None:
 def format_stragglers(found: Sequence[Straggler]) -> str:
     """Return slow ranks in a line; empty without any."""
     parts = [
-        f"rank {one.rank} on {one.node}: {speed:.2f} of the median speed"
+        f"rank {one.rank} on {one.node}: {speed:.2f}x the median speed"
         f" (data {_ms(one.data_s)}, compute {_ms(one.compute_s)} per step)"
         for one, speed in found[:SHOWN]
     ]

@@ -48,7 +48,7 @@ def check_shape(spec: JobSpec, environ: Mapping[str, str]) -> None:
     for name, number in (("num_machines", spec.nodes), ("num_processes", spec.world_size)):
         if config.get(name, number) != number:
             raise RequestError(
-                f"--accelerate-config: {path} has {name}: {config[name]}, but the job has {name}: {number}",
+                f"--accelerate-config: {path} sets {name} to {config[name]}, but the job uses {number}",
                 hint=f"set {name}: {number} in that file, or change --nodes and --gpus-per-node",
             )
 
@@ -56,7 +56,7 @@ def check_shape(spec: JobSpec, environ: Mapping[str, str]) -> None:
 def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser."""
     if not is_file(path):
-        raise RequestError(f"no such file: {source}", hint="create the file with: accelerate config --config_file FILE")
+        raise RequestError(f"{source}: no such file", hint="create the file with: accelerate config --config_file FILE")
     clean, _ = shell.scrub(environ)
     try:
         text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100

@@ -25,7 +25,7 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
         return spec
     runtime, work, needed = spec.container_runtime or _find_runtime(environ, local=local), spec.work, list(folders)
     if local and runtime == PYXIS:
-        raise RequestError("pyxis is a plugin of srun, and this job runs without Slurm", hint="use apptainer")
+        raise RequestError("pyxis is an srun plugin, but this job runs without Slurm", hint="use apptainer")
     if isinstance(work, Script):
         # its saved copy is found by its real path, and the container does not have the links above the project
         script = Path(work.path)
@@ -58,7 +58,7 @@ def check_image(spec: JobSpec) -> None:
             raise RequestError(f"--container-image: no such file: {image}", hint=hint)
     elif spec.container_runtime == APPTAINER and "://" not in image:
         hint = f"for an image in a registry, use docker://{image}; for a file or folder, use ./{image}"
-        raise RequestError(f"--container-image: Apptainer does not find {image}", hint=hint)
+        raise RequestError(f"--container-image: Apptainer cannot find {image}", hint=hint)
 
 
 def _find_runtime(environ: Mapping[str, str], *, local: bool) -> str:
@@ -72,7 +72,7 @@ def _find_runtime(environ: Mapping[str, str], *, local: bool) -> str:
     if shutil.which("apptainer", path=environ.get("PATH")):
         return APPTAINER
     raise RequestError(
-        "--container-image: found neither pyxis (srun --container-image) nor apptainer here",
+        "--container-image: found neither pyxis (srun --container-image) nor apptainer on this node",
         hint="if the compute nodes have one of them, use --container-runtime apptainer (or pyxis),"
         ' or set runtime = "apptainer" in [container]',
     )

@@ -112,7 +112,7 @@ def find_environment(python: str) -> Path:
     folder = Path(python).parent.parent
     if not any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta")):
         raise RequestError(
-            f"--stage-env: {python} is in no virtual or conda environment",
+            f"--stage-env: {python} is not in a virtual or conda environment",
             hint="choose one with --venv or --conda, or remove --stage-env",
         )
     return folder

@@ -97,7 +97,7 @@ def refused_line(launch: Launch, options: Values, given: Values) -> str:
     line = format_line(kept, launch.line if launcher == "none" else launch.program)
     if launcher == "none" and options.get("nodes", _ONE).value != 1:
         variables = "$NODE_RANK, $MASTER_ADDR and $MASTER_PORT"
-        line += f"   (on several nodes, the script must use {variables}: see docs/launchers.md)"
+        line += f"   (on several nodes, the script must use {variables}; see docs/launchers.md)"
     return line
 
 
@@ -112,7 +112,7 @@ def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value 
             nodes = _divided(total, per_node)
             ranks = ranks or Value(min(total.value, per_node.value), total.source)
         elif launch.one_node or total:
-            nodes = Value(1, f"--nodes: not set by the {launch.title} command")
+            nodes = Value(1, f"--nodes: default, because the {launch.title} command does not set it")
     if total and not ranks:
         ranks = _divided(total, nodes or given["nodes"])
     return nodes, ranks
@@ -122,7 +122,7 @@ def _divided(total: Value, by: Value) -> Value:
     if total.value % by.value and total.value > by.value:
         raise RequestError(
             f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
-            hint="every node must run the same number of ranks",
+            hint="use the same number of ranks on every node",
         )
     return Value(max(1, total.value // by.value), total.source)
 

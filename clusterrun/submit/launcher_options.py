@@ -68,7 +68,7 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
             program.append(word)
         else:
             raise RequestError(
-                f"{launcher}: clusterrun does not know the option {word.partition('=')[0]}",
+                f"{launcher}: option not recognized: {word.partition('=')[0]}",
                 hint="remove the option, or use --launcher none if the program starts its own ranks",
             )
     return typed, program

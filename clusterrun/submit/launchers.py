@@ -175,7 +175,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
     if outer.nodes and inner.nodes and outer.nodes.value != inner.nodes.value:
         raise RequestError(
             f"{outer.nodes.source} is {outer.nodes.value}, but {inner.nodes.source} is {inner.nodes.value}",
-            hint="set the number of nodes in only one place, or the same number in both",
+            hint="set the number of nodes in only one place, or use the same number in both",
         )
     nodes = outer.nodes or inner.nodes
     if inner.title == "srun":  # it inherits the tasks of #SBATCH lines

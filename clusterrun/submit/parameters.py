@@ -43,7 +43,8 @@ def _values(part: str, option: str) -> Iterable[str]:
         return [part]
     first, last = int(match[1]), int(match[2])
     if last < first or last - first >= MOST:
-        raise RequestError(f"{option}: {part} must count up, with at most {MOST} numbers", hint="for example seed=0..4")
+        message = f"{option}: the range {part} must be ascending and have at most {MOST} numbers"
+        raise RequestError(message, hint="for example seed=0..4")
     return map(str, range(first, last + 1))
 
 
@@ -56,14 +57,14 @@ def read_csv(text: str, source: str) -> list[Set]:
         hint = "separate values with commas, and put double quotes around a value that contains a comma"
         raise RequestError(f"{source}:{rows.line_num}: {error}", hint=hint) from None
     if not found:
-        hint = "write the parameter names on the first line, and one parameter set on each further line"
+        hint = "write the parameter names on the first line, and one parameter set on each following line"
         raise RequestError(f"{source} has no rows", hint=hint)
     wrong = next((line for line, row in found if len(row) != len(names[1])), None)
     if wrong is not None:
         values = plural(len(names[1]), "value")
         raise RequestError(f"{source}:{wrong}: expected {values}", hint="write one value for each column")
     if len(set(names[1])) < len(names[1]):
-        raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a name of its own")
+        raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a unique name")
     return [dict(zip(names[1], row, strict=True)) for _, row in found]
 
 
@@ -103,7 +104,7 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name) or name == INDEX:
             raise RequestError(
-                f"not a parameter's name: {name[:40]!r}", hint="use letters, digits and _; array_index is reserved"
+                f"not a valid parameter name: {name[:40]!r}", hint="use letters, digits and _; array_index is reserved"
             )
         if [one.upper() for one in names].count(name.upper()) > 1:
             raise RequestError(f"the parameter {name} is given twice", hint="use names that differ in more than case")
@@ -120,8 +121,8 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
         raise RequestError(f"--array: not a list of indexes: {text[:60]!r}", hint="for example 0-99, 1,3,7 or 0-99%8")
     if indexes[-1] >= size:
         raise RequestError(
-            f"--array: the largest index that this cluster allows is {size - 1} (MaxArraySize), not {indexes[-1]}",
-            hint="`clusterrun sweep` splits a larger array",
+            f"--array: index {indexes[-1]} is too large; this cluster allows at most {size - 1} (MaxArraySize={size})",
+            hint="use `clusterrun sweep`, which splits large sweeps into several arrays",
         )
     if len(indexes) > MOST:
         raise RequestError(f"--array: {len(indexes)} tasks; the limit is {MOST}", hint="use a smaller array")
@@ -136,7 +137,7 @@ def fill(text: str, values: Set) -> str:
             return "{" + match[1] + "}"
         if match[2] not in values:
             known = ", ".join(f"{{{name}}}" for name in values)
-            raise RequestError(f"no parameter is named {match[2]}: {text[:60]}",
+            raise RequestError(f"unknown parameter {match[2]} in {text[:60]}",
                                hint=f"known: {known}; for literal braces, write {{{{{match[2]}}}}}")  # fmt: skip
         return values[match[2]]
 

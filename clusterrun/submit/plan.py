@@ -81,7 +81,8 @@ def plan(
         run_id, token = chosen.run_id, chosen.token
     base = find_base(request.root, state_folder(here.environ))
     if base.why:
-        notices.append(f"storing records and logs in {base.folder}, because other users can change {base.why}")
+        why = f"because other users may be able to change the project ({base.why})"
+        notices.append(f"storing records and logs in {base.folder}, {why}")
     run_dir = base.folder / RECORDS / "runs" / run_id
     if run_dir.exists():  # an identity is chosen once: this is the same request again
         raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")

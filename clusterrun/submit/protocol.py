@@ -116,7 +116,7 @@ def _send(
             if clock.now() - began + wait > KEEP_SENDING:
                 staged.discard()
                 raise NotDelivered(
-                    "Slurm did not answer; nothing was submitted", detail=error.detail, hint=error.hint
+                    "Slurm did not respond; nothing was submitted", detail=error.detail, hint=error.hint
                 ) from error
             notify(f"Slurm is not responding; trying again in {wait:.0f} s")
             clock.sleep(wait)
@@ -153,7 +153,7 @@ def find_job(
 ) -> JobId | None:  # fmt: skip
     """Return the job of an ambiguous submission, or None once it is certain that there is none.
 
-    Checks the claims of its runs and the scheduler. Raises Ambiguous if the scheduler does not answer.
+    Checks the claims of its runs and the scheduler. Raises Ambiguous if the scheduler does not respond.
     """
     record = records[0]
     token, since = record.submission.token, record.submission.at

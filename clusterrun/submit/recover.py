@@ -26,7 +26,7 @@ def recover(
 
     Of a task of a sweep, the submission of all its tasks is finished.
 
-    Raises NoSuchJob for another user's run, Ambiguous if it is being submitted or the scheduler does not answer, and
+    Raises NoSuchJob for another user's run, Ambiguous if it is being submitted or the scheduler does not respond, and
     the errors of ``scheduler_of`` and :func:`protocol.submit`.
     """
     if not run.mine:

@@ -257,7 +257,7 @@ def _check_words(words: Sequence[str]) -> None:
         check_text(word, "the script's arguments", "after --")
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
         raise RequestError(
-            "a single ':' as an argument is not supported: srun would take it as a separator between job components",
+            "the argument ':' is not supported, because srun treats it as a separator between job components",
             hint="join the ':' to another argument, or pass it in a variable with --env",
         )
 

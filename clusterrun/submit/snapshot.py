@@ -46,7 +46,7 @@ def check_option(spec: JobSpec, workdir: Path) -> None:
     if not spec.snapshot:
         return
     if isinstance(spec.work, Script | Module | Command) and not work_tree.is_inside(workdir):
-        hint = f"run git init in {workdir}, or remove --snapshot"
+        hint = f"run `git init` in {workdir}, or remove --snapshot"
         raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
     if not isinstance(spec.work, Script | Module | Command) and spec.sources["snapshot"].source == "--snapshot":
         raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
@@ -69,8 +69,8 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         why = (error.detail.splitlines() or [error.message])[0]
         if spec.snapshot:
             raise RequestError(
-                f"--snapshot: git cannot list the code: {error.message}", detail=error.detail,
-                hint=f"run git status in {workdir}, or remove --snapshot",
+                f"--snapshot: git cannot list the files: {error.message}", detail=error.detail,
+                hint=f"run `git status` in {workdir}, or remove --snapshot",
             ) from error  # fmt: skip
         notify(f"code not saved: {why}; the job will run the files as they are when it starts")
         return {}
@@ -108,7 +108,7 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
     except OSError:
         message = f"the saved code of run {run.run_id} has been deleted"
         raise RequestError(message, hint=f"for a new run: {again}") from None
-    notify(f"code: {snapshot.line}, as saved at the first submission; for a new run with the current code: {again}")
+    notify(f"code: {snapshot.line}, as saved at the first submission; to run the current code, use `{again}`")
     if not isinstance(spec.work, Script):
         return spec
     saved = files / saved_path(spec.work.path, snapshot.root)

@@ -35,7 +35,7 @@ def pack(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) 
     root = plan.record.root.resolve()
     if folder.resolve() in (root, *root.parents):
         raise RequestError(
-            f"--stage-env: {folder} is an environment and also holds the project, which would be packed too",
+            f"--stage-env: the environment {folder} contains the project, which would be packed too",
             hint="create the environment in a folder of its own, and choose it with --venv",
         )
     cache = plan.record.root / RECORDS / CACHE

@@ -28,7 +28,7 @@ from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.submit.plan import Plan, current_umask
 from clusterrun.submit.request import SubmitArgs
 
-#: Slurm's default of MaxArraySize, if the controller does not answer.
+#: Slurm's default of MaxArraySize, if the controller does not respond.
 _ARRAY_SIZE = 1001
 
 
@@ -56,7 +56,8 @@ def max_array_size(slurm: SlurmCommands | None) -> int:
     text = parse_config(slurm.answer(config_argv()).text).get("MaxArraySize", "")
     size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _ARRAY_SIZE
     if size < 2:
-        raise RequestError(f"this cluster has no job arrays (MaxArraySize={size})", hint="submit each job separately")
+        why = f"job arrays are disabled on this cluster (MaxArraySize={size})"
+        raise RequestError(why, hint="submit each job separately")
     return size
 
 

@@ -180,7 +180,7 @@ def _send(
         tasks = f"{plural(left, 'task')} of the sweep {'was' if left == 1 else 'were'}"
         raise type(error)(
             f"{tasks} not submitted: {error.message}", detail=error.detail,
-            hint=f"to submit them later: clusterrun submit --recover {sweep.id}",
+            hint=f"to submit {'it' if left == 1 else 'them'} later: clusterrun submit --recover {sweep.id}",
         ) from error  # fmt: skip
     finally:
         if len(sent) < sum(len(array.records) for array in arrays):

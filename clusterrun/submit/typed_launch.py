@@ -145,7 +145,7 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
             message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
-        message = f"{script.name} starts {f'{named[0]}, which starts its own ranks' if named else 'its own ranks'}"
+        message = f"{script.name} starts {named[0] if named else 'ranks'} itself; clusterrun would run it once per rank"
     else:
         return
     raise RequestError(message, hint=_line(script, parsed, words, given, below, place))

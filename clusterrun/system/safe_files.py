@@ -194,7 +194,7 @@ def open_folder(path: Path) -> Iterator[Folder]:
     parts = path.parts
     start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
     if ".." in parts[start:]:
-        raise OSError(errno.EINVAL, "the path of a record must not contain ..", str(path))
+        raise OSError(errno.EINVAL, "the path of a record must not contain '..'", str(path))
     descriptor, owner = os.open("/".join(parts[:start]) or ".", _PATH), None
     try:
         for depth, name in enumerate(parts[start:], 1):
@@ -258,7 +258,7 @@ def find_weakness(path: Path) -> Weakness | None:
             ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
             at = Path("/") if target.is_absolute() else at.parent
         elif not stat.S_ISDIR(info.st_mode):
-            return Weakness(at, "it is not a folder")
+            return Weakness(at, "not a folder")
         elif weak := why_writable(at, info):
             return weak
         if not ahead:

@@ -50,7 +50,7 @@ def is_inside(folder: Path) -> bool:
 def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
     """Return the work tree around a folder: tracked files, and new Python files that git does not ignore.
 
-    Raises CommandError if git is missing, fails or does not answer in time.
+    Raises CommandError if git is missing, fails or does not respond in time.
     """
     root = Path(_git(folder, environ, "rev-parse", "--show-toplevel").removesuffix("\n"))
     status = _git(root, environ, "status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",

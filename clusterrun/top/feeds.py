@@ -114,7 +114,7 @@ class QueueFeed(Feed):
             self._due = now + wait
 
     def _silence(self, found: Sequence[RunState]) -> str:
-        """Return why the scheduler did not answer: for any job that is live, or for one it knew before; else "".
+        """Return why the scheduler did not respond: for any job that is live, or for one it knew before; else "".
 
         A run of another cluster always has a note: it cannot be queried from here.
         """

@@ -78,7 +78,7 @@ def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> st
     if slow:
         (worst, speed), *_ = slow
         more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
-        parts.append(f"slow: rank {worst.rank} on {safe_line(worst.node)} ({speed:.2f} of the median speed){more}")
+        parts.append(f"slow: rank {worst.rank} on {safe_line(worst.node)} ({speed:.2f}x the median speed){more}")
     return "  ".join(parts)
 
 

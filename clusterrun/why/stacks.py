@@ -101,13 +101,14 @@ def _parse(stack: RankStack, answer: str) -> RankStack:
         lines = tuple(f"{name} ({file}:{line})" for file, line, name in frames)
     except (ValueError, TypeError, KeyError, AttributeError):
         return stack._replace(problem=_reason(answer))
-    return stack._replace(frames=lines) if lines else stack._replace(problem="the main thread runs no Python code")
+    problem = "the main thread is not running Python code"
+    return stack._replace(frames=lines) if lines else stack._replace(problem=problem)
 
 
 def _reason(answer: str) -> str:
     lines = [line.strip() for line in answer.splitlines() if line.strip()]
     if lines and lines[-1] == "status 124":
-        return f"py-spy did not answer within {_RANK_S} s"
+        return f"py-spy did not finish within {_RANK_S} s"
     if "Permission denied" in answer or "Operation not permitted" in answer:
         return "py-spy cannot read the process: the node forbids ptrace (kernel.yama.ptrace_scope, or a container)"
     return lines[0] if lines else "py-spy printed nothing"

@@ -173,7 +173,7 @@ def join(
 
     try:
         if not board.claim(f"place/{dist.rank}", f"{dist.host} {os.getpid()}"):
-            raise WorkerError(f"join barrier: rank {dist.rank} joined twice: two launches share one store")
+            raise WorkerError(f"join barrier: rank {dist.rank} joined twice because two launches share one store")
         board.post(f"join/{dist.rank}", json.dumps(facts))
         is_first = board.is_first("join")
         if dist.rank == 0 or is_first:

@@ -25,7 +25,7 @@ CANCELLED = re.compile(
 
 
 class Reply(NamedTuple):
-    """The end of a Slurm command; `status` is None if it did not answer in time."""
+    """The end of a Slurm command; `status` is None if it did not respond in time."""
 
     status: int | None
     text: str
@@ -37,13 +37,13 @@ class Reply(NamedTuple):
 
 
 def show_job(job_id: str, limit: float = ANSWER_S) -> dict[str, str]:
-    """Return the fields of `scontrol show job`; none if Slurm does not answer within `limit` seconds."""
+    """Return the fields of `scontrol show job`; none if Slurm does not respond within `limit` seconds."""
     text = _output(["scontrol", "show", "job", "-o", job_id], limit)
     return dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(\S*)", text))
 
 
 def is_ending(job_id: str) -> bool:
-    """Return whether Slurm is ending this job, whose step has ended; False if Slurm does not answer within 3 s."""
+    """Return whether Slurm is ending this job, whose step has ended; False if Slurm does not respond within 3 s."""
     return show_job(job_id, 3.0).get("JobState") in ENDING
 
 
@@ -100,7 +100,7 @@ def node_names() -> list[str]:
 def draining_nodes() -> list[str]:
     """Return the names of the allocated nodes that are drained, down or failing; none if Slurm is silent for 10 s.
 
-    Nodes that are down or do not answer (`*`) come first.
+    Nodes that are down or do not respond (`*`) come first.
     """
     nodes = os.environ.get("SLURM_JOB_NODELIST", "")
     lines = _output(["sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T"], 10.0).splitlines()
@@ -121,8 +121,8 @@ def head_address(node: str, nodes: int) -> str:
         if found and not (nodes > 1 and (found.startswith("127.") or found == "::1")):
             return address
     raise WorkerError(
-        f"{node} has no address that other nodes can reach: its name does not resolve,"
-        " and Slurm's NodeAddr is not usable"
+        f"{node} has no address that other nodes can reach: its name and Slurm's NodeAddr"
+        " do not resolve to a usable address"
     )
 
 

@@ -55,7 +55,7 @@ def find_missing(config: Any) -> Iterator[str]:
         yield f"resume={config.resume}: no such checkpoint"
     for key in ("tensorboard", "wandb"):
         if getattr(config, key) and importlib.util.find_spec(key) is None:
-            yield f"{key} is set, but the package {key} is not installed: pip install {key}"
+            yield f"{key} is set, but the {key} package is not installed: pip install {key}"
     if config.push_to_hub and not hub.has_token(os.environ):
         yield f"push_to_hub={config.push_to_hub}: {hub.TOKENS[0]} is not set"
 
@@ -71,7 +71,7 @@ def _check_data(config: Any, names: Sequence[str]) -> None:
     """Raise WorkerError for a missing or unreadable file, and for first rows that the task cannot use."""
     remote = [name for name in names if name.startswith(PREFIX)]
     if remote and importlib.util.find_spec("datasets") is None:
-        raise WorkerError(f"reading {remote[0]} needs the package datasets: pip install datasets")
+        raise WorkerError(f"reading {remote[0]} needs the datasets package: pip install datasets")
     local = [name for name in names if name not in remote]
     found = sources.find_sources(local) if local else []
     files = [source for source in found if source != sources.PYDOC and source not in sources.BUILTIN][:SAMPLED_FILES]

@@ -165,7 +165,7 @@ def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
     owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
     if owner != f"{job.cluster} {job.job_id} {job.restart}":
         raise WorkerError(
-            f"job {job.job_id} has been restarted: this earlier start (restart {job.restart}) is exiting.",
+            f"job {job.job_id} has been restarted: this earlier copy (restart {job.restart}) is exiting.",
             status=ALREADY_RUNS,
         )
     try:

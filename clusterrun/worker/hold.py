@@ -58,7 +58,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     at = time.strftime("%H:%M", time.localtime(until))
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")
     say(f"to open a shell on a held node: {shell}")
-    say(f"to release the nodes earlier: clusterrun cancel {job.name}, or: rm {shlex.quote(str(file))}")
+    say(f"to release the nodes earlier: clusterrun cancel {job.name} or rm {shlex.quote(str(file))}")
     while time.time() < until and (_is_there(file) or not is_written) and not ended.wait(POLL_S):
         pass
 

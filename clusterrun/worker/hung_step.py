@@ -15,7 +15,7 @@ from . import probe as processes
 from .job import Job
 from .stall import RankMark
 
-PROBE_S = 8.0  # a node that was lost does not answer
+PROBE_S = 8.0  # a node that was lost does not respond
 PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)
 MOST_NODES = 64  # probed at once
 NO_ANSWER = "on a node that is not responding"
@@ -24,7 +24,7 @@ POLL_S = 0.1
 
 
 def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
-    """Return what the processes of these ranks do, by pid: NO_ANSWER if their node does not answer within PROBE_S.
+    """Return what the processes of these ranks do, by pid: NO_ANSWER if their node does not respond within PROBE_S.
 
     Those of a node that Slurm starts no probe on are left out.
     """

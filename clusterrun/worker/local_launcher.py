@@ -245,15 +245,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the step; return its exit status, 2 for an impossible request."""
     argv = list(sys.argv[1:] if argv is None else argv)
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(
-        description="Run the ranks of a command (--nodes times --tasks-per-node) on this machine."
-    )
+    parser = argparse.ArgumentParser(description="Run a command as --nodes x --tasks-per-node tasks on this machine.")
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--tasks-per-node", type=int, required=True)
     parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda if each rank gets a device, else cpu")
     parser.add_argument("--grace", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("--devices-per-task", type=int, default=1, help="more than 1 if a task starts several ranks")
-    parser.add_argument("--no-label", action="store_true", help="do not label lines: the tasks do")
+    parser.add_argument(
+        "--devices-per-task", type=int, default=1, help="devices per task; more than 1 if a task starts several ranks"
+    )
+    parser.add_argument("--no-label", action="store_true", help="do not label output lines; the tasks label them")
     options = parser.parse_args(argv[:split])
     command = argv[split + 1 :]
     if not command:

@@ -98,7 +98,7 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
         return sock
     if len(ports) == 1:
         raise RendezvousError(f"port {ports[0]} on {host} is taken{_holder(ports[0])}")
-    raise RendezvousError(f"no free port on {host}: {ports[0]} to {ports[-1]} are all taken")
+    raise RendezvousError(f"no free port on {host}: ports {ports[0]} to {ports[-1]} are all taken")
 
 
 def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> NoReturn:
@@ -200,8 +200,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Serve the TCPStore of one launch.")
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
-    parser.add_argument("--parent", type=int, help="stay until this process has exited, and ignore SIGTERM")
-    parser.add_argument("--clients", type=int, default=0, help="number of ranks: one may need no store")
+    parser.add_argument("--parent", type=int, help="serve until the process with this PID exits, and ignore SIGTERM")
+    parser.add_argument("--clients", type=int, default=0, help="number of ranks (a single rank may not need the store)")
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 
@@ -216,7 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _serve(socket.socket(fileno=options.held), options.parent or born_to, born_to)
     try:
         if importlib.util.find_spec("torch") is None:  # now, not once a rank connects
-            raise RendezvousError(f"{sys.executable} does not have torch, which serves the run's store")
+            raise RendezvousError(f"{sys.executable} does not have torch, which provides the run's TCPStore")
         if options.port is not None and not 1 <= options.port <= 65_535:
             raise RendezvousError(f"port {options.port} is not between 1 and 65535")
         ports = port_range() if options.port is None else [options.port]

@@ -142,9 +142,8 @@ class Requeue:
                 run_command(["scancel", next_job or self.job.identity.job_id])
                 refused = CANCELLED
             if refused:
-                self._say(
-                    f"{why}: the job cannot run again ({refused}); continue with: clusterrun resume {self.job.name}"
-                )
+                resume = f"clusterrun resume {self.job.name}"
+                self._say(f"the job ended ({why}) and cannot run again: {refused}; to continue the run: {resume}")
                 return False
             self.job.runs_again = True
             self.job.due = "" if next_job else REQUEUED
@@ -156,7 +155,7 @@ class Requeue:
             soon = start_soon and not next_job and self.job.options.helper_job
             helper = self._start_helper(facts) if soon else ""
             without = f" and excludes {exclude}" if exclude and not next_job else ""
-            self._say(f"{why}: {how}{without}{f'; {helper}' if helper else ''}")
+            self._say(f"{how}{without} ({why}){f'; {helper}' if helper else ''}")
             document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
@@ -259,7 +258,7 @@ class Requeue:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
     parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument("--total-time", type=int, default=0, help="total seconds of all starts, across time limits")
+    parser.add_argument("--total-time", type=int, default=0, help="seconds that all starts of the job may use together")
     parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: signal that Slurm sends before the time limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 

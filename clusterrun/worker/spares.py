@@ -52,14 +52,14 @@ def requeue_without(job: Job, requeue: Requeue, lost: set[str]) -> bool:
         return False
     nodes, cause = ",".join(sorted(lost)), str(read_hang(job.attempt_dir).get("cause", ""))
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
-    again = requeue.leave(f"no answer from {nodes}", exclude=nodes, evidence=cause)
+    again = requeue.leave(f"{nodes} did not respond", exclude=nodes, evidence=cause)
     if not again:
         signal.signal(signal.SIGTERM, before)
     return again
 
 
 def find_lost_nodes(job: Job, is_ending: Callable[[], bool]) -> set[str]:
-    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not answer.
+    """Return the nodes that the watchdog found lost; else, with spares, those of lost ranks that do not respond.
 
     Once `is_ending()` no more nodes are looked at.
     """

@@ -114,7 +114,7 @@ class StagedEnvironment:
                 command, check=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=STAGE_S, env=environ
             )
         except subprocess.TimeoutExpired:
-            raise WorkerError(f"sbcast did not end within {STAGE_S:.0f} s") from None
+            raise WorkerError(f"sbcast did not finish within {STAGE_S:.0f} s") from None
         except subprocess.CalledProcessError as error:
             why = _last_line(error.stderr) or f"sbcast failed with status {error.returncode}"
             raise WorkerError(f"{why} (is {os.path.dirname(folder)} full there?)") from None  # sbcast does not say so
@@ -137,7 +137,7 @@ class StagedEnvironment:
                 raise WorkerError(failed.removeprefix("failed: ") or _last_line(text) or "srun ended")
             if lines.count(word) == nodes:
                 return
-        raise WorkerError(f"the nodes did not answer within {STAGE_S:.0f} s")
+        raise WorkerError(f"not all nodes responded within {STAGE_S:.0f} s")
 
 
 def _find_archive(run_dir: Path) -> Path:

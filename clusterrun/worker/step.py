@@ -38,9 +38,13 @@ def describe(ranks: int, nodes: Sequence[str]) -> str:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for where and how the ranks' Python runs."""
     parser.add_argument("--stage-env", action="store_true", help="copy the environment to the nodes' local disks")
-    parser.add_argument("--rank-python", default=sys.executable, help="the image's, if the ranks run in a container")
-    parser.add_argument("--rank-prefix", action="append", default=[], help="a word before each rank's command")
-    parser.add_argument("--srun-arg", action="append", default=[], help="an option of srun for the ranks")
+    parser.add_argument(
+        "--rank-python", default=sys.executable, help="Python of the ranks; the image's, if they run in a container"
+    )
+    parser.add_argument(
+        "--rank-prefix", action="append", default=[], help="word to put before each rank's command (repeatable)"
+    )
+    parser.add_argument("--srun-arg", action="append", default=[], help="extra srun option for the ranks (repeatable)")
 
 
 def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict[str, str]:

@@ -154,10 +154,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
-    parser.add_argument("--check-gpus", help="first check nodes and links, and that each node has this many GPUs")
+    parser.add_argument("--check-gpus", help="check nodes and links before the launch; GPUs that each node must have")
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
-    parser.add_argument("--hang-timeout", type=float, help="seconds without progress; 0: no watchdog")
+    parser.add_argument(
+        "--hang-timeout", type=float, help="seconds without progress before the launch is ended; 0: no watchdog"
+    )
     parser.add_argument("--resume-args", default="", help="arguments to add from the second start on")
     step.add_options(parser)
     requeue.add_options(parser)
@@ -167,9 +169,11 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--local", action="store_true")
     parser.add_argument("--shared", action="store_true")
     parser.add_argument("--log-start", default="0 0", help="sizes of both logs when the script began")
-    parser.add_argument("--shown-late", type=float, default=90.0, help="seconds until NFS shows another node's files")
-    parser.add_argument("--script", default="script.sh", help="path of the script, for a hint")
-    parser.add_argument("--ended", type=int, help="the script ended with this status before its last line")
+    parser.add_argument(
+        "--shown-late", type=float, default=90.0, help="seconds to wait for other nodes' files to appear on NFS"
+    )
+    parser.add_argument("--script", default="script.sh", help="path of the script, shown in a hint")
+    parser.add_argument("--ended", type=int, help="exit status of a script that ended before its last line")
     options = parser.parse_args(argv[:split])
     options.workers_per_node = 1 if options.launcher == "none" else options.tasks_per_node
     return options, list(argv[split + 1 :])
@@ -183,7 +187,7 @@ def main(argv: Sequence[str]) -> int:
     again = Requeue(job)
     termination.also = again.on_term
     if requeue.is_completed(job):
-        say(f"job {job.name}: the run is complete; Slurm started the job once more because it was preempted before")
+        say(f"job {job.name}: the run is already complete; Slurm requeued the job because of an earlier preemption")
         return 0
     try:
         job.begin(termination)

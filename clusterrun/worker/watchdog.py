@@ -176,7 +176,7 @@ class Watchdog:
                 self._job.notifier.send(
                     "first-step",
                     "the first step has finished, or the first collective has started;"
-                    f" ranks reporting progress: {len(self._marks)} of {self._ranks}",
+                    f" {len(self._marks)} of {self._ranks} ranks are reporting progress",
                 )
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
         is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
@@ -231,7 +231,7 @@ class Watchdog:
         self._process.kill()
 
     def _blame_lost_nodes(self, suspicion: Suspicion, states: dict[int, str]) -> tuple[Suspicion, dict[int, str]]:
-        """Return the suspicion and the states with the ranks of nodes that do not answer, if there are any.
+        """Return the suspicion and the states with the ranks of nodes that do not respond, if there are any.
 
         A node may have lost its network while it still writes into the folder.
         """
@@ -301,7 +301,7 @@ class Watchdog:
 
 
 def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
-    """Return the nodes of silent ranks that do not answer."""
+    """Return the nodes of silent ranks that do not respond."""
     return sorted({mark.node for mark in suspicion.ranks if states.get(mark.pid) == hung_step.NO_ANSWER})
 
 

@@ -160,7 +160,7 @@ def message(result: str, world_size: int, process_group: str) -> tuple[str, bool
     """Return the line for a run with this result, empty if none is due, and whether the run fails by it."""
     if world_size == 1 or result in (SOME_JOINED, INTERRUPTED):
         return "", False
-    apart = f"no rank used a process group: this run was {world_size} separate programs"
+    apart = f"no rank used a process group: the job ran as {world_size} separate programs"
     if process_group == "required":
         line = apart if result == APART else "no process group was detected"
         return f"--require-group: {line}; {ADVICE}", True

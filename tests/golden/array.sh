@@ -1,7 +1,7 @@
 #!/bin/bash
 # clusterrun: an array of runs. Each task starts the script of its own run, which does the rest.
 
-# The resources of a task: those of its run's script.
+# Resources per task, copied from a run's script.
 #SBATCH --job-name="train.k3v7qaab"
 #SBATCH --comment="a \"b\" #c"
 #SBATCH --nodes=2
@@ -16,7 +16,7 @@
 #SBATCH --export=ALL
 #SBATCH --array="0-2%2"
 
-# The run of each task, by its index.
+# The run id of each task, by task index.
 # shellcheck disable=SC1003,SC1112,SC2016 # the path is in single quotes: data, never expanded
 CR_RUNS='/home/ann'"'"'s/100% project/.clusterrun/runs'
 CR_RUN_IDS=(

@@ -32,7 +32,7 @@ def test_ranks_that_train_apart_are_reported_once(step: Callable, script: str) -
     done = step(1, 2, "script", "--", script, forked=True)
     assert done.status == 0, done.err
     (line,) = [line for line in done.err.splitlines() if "process group" in line]
-    assert line.startswith("0: clusterrun: rank 0: no rank used a process group: this run was 2 separate programs")
+    assert line.startswith("0: clusterrun: rank 0: no rank used a process group: the job ran as 2 separate programs")
     assert [end["joined_group"] for end in done.ends().values()] == [False] * 2
 
 

@@ -158,7 +158,7 @@ def test_a_second_job_is_refused_the_folder_of_a_first_that_lives(start: Start, 
     third = start("d", 1, steps=max(steps) + 5, checkpoint_dir=kept, keep_last=1)
     out, err = third.communicate(timeout=120)
     assert third.returncode == 0, err
-    assert "checkpoint_dir: taken over from run a (job 140, since " in out and f"(step {max(steps)})" in out
+    assert "took over checkpoint_dir from run a (job 140, since " in out and f"(step {max(steps)})" in out
     assert {step for step, _ in checkpoint.found(kept)} == steps | {max(steps) + 5}
 
 

@@ -89,7 +89,7 @@ def test_a_killed_slurmd_is_noticed_and_reset_mends_it(fresh_lab):
     job = submit(lab, "sleep 300", "-w", node).stdout.strip()
     lab.wait_job(job, "RUNNING")
     lab.daemon(node).kill()
-    wait_until(lambda: lab.node_states().get(node, "").endswith("*"), 60, f"{node} does not answer", 0.2)
+    wait_until(lambda: lab.node_states().get(node, "").endswith("*"), 60, f"{node} does not respond", 0.2)
     began = time.monotonic()
     lab.reset()
     assert time.monotonic() - began < 30

@@ -82,7 +82,7 @@ def test_a_job_whose_container_is_gone_is_over_and_its_devices_are_free(bench, c
     until(lambda: bench.status(waiter).reason == "Resources")
     container.end()
     status = bench.wait(JobId("L1"), "NODE_FAIL")
-    assert status.reason == "the job's supervisor was killed, or its container ended"
+    assert status.reason == "the job's supervisor was killed, or its container stopped"
     bench.wait(waiter, "COMPLETED")
     (answer,) = bench.scheduler.cancel([JobId("L1")])
     assert (answer.done, answer.detail) == (False, f"the job had already ended: NODE_FAIL ({status.reason})")

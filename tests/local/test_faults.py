@@ -54,7 +54,10 @@ def test_a_script_that_still_saves_is_not_called_over(bench):
     id = running(bench, "trap 'until [ -e go ]; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done")
     kill_supervisor(bench, id)
     status = bench.wait(id, "COMPLETING")
-    assert (status.outcome, status.reason) == (Outcome.RUNNING, "the job's supervisor was killed; the script is ending")
+    assert (status.outcome, status.reason) == (
+        Outcome.RUNNING,
+        "the job's supervisor was killed; the script is being terminated",
+    )
     write_end(bench, id, 85)
     (bench.work / "go").touch()
     status = bench.wait(id, "FAILED")
@@ -286,7 +289,7 @@ def test_a_folder_of_jobs_that_another_user_could_have_filled_is_not_believed(be
         bench.local.chmod(0o707)
     else:
         bench.local.symlink_to(bench.local.rename(bench.folder / "away"))
-    why = "other users have write access (chmod o-w)" if how == "writable" else "it is not a folder"
+    why = "other users have write access (chmod o-w)" if how == "writable" else "not a folder"
     said = f"cannot read {bench.local}: {why}"
     for answer in (bench.scheduler.query(), bench.scheduler.query([id]), bench.scheduler.find(bench.tokens[0])):
         assert (answer.jobs, answer.complete, answer.note) == ((), False, said)

@@ -11,8 +11,8 @@ from tests.installed_command import ALLREDUCE, ROOT, Job, Site
 from tests.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
-LINE = "clusterrun: rank 0: no rank used a process group: this run was 2 separate programs"
-REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: this run was 2 separate programs"
+LINE = "clusterrun: rank 0: no rank used a process group: the job ran as 2 separate programs"
+REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: the job ran as 2 separate programs"
 
 
 def ended(site: Site, *words: str, state: str = "COMPLETED") -> Job:

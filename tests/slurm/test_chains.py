@@ -73,7 +73,7 @@ def test_a_run_continues_after_its_time_limit(site: Site) -> None:
     time_is_up(site, job)
     done(site, job)
     first, _ = links(job)
-    assert "the time limit: the job was requeued; helper job " in job.err.read_text()
+    assert "the job was requeued (the time limit); helper job " in job.err.read_text()
     assert json.loads((first / "requeue.json").read_text())["why"] == "the time limit"
 
 
@@ -185,7 +185,7 @@ def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preem
     preempt(site)
     assert site.lab is not None
     until(lambda: site.lab is not None and site.lab.job(job.id)["Restarts"] == "1", LIMIT)
-    assert "preempted: the job was requeued" in job.err.read_text()
+    assert "the job was requeued (preempted)" in job.err.read_text()
     site.cli("cancel", job.id)
 
 

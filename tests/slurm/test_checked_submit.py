@@ -99,7 +99,7 @@ NEVER = {
     "chats": (setting("sft", "data=table.csv"), "no conversations in table.csv"),
     "broken row": (setting("sft", "data=broken.jsonl"), "broken.jsonl:1: broken JSON"),
     "target": (setting("classify", "dataset=table.csv", "target_cols=kid", "text_cols=body"), "did you mean 'kind'?"),
-    "no target": (setting("classify", "dataset=table.csv", "text_cols=body"), "target_cols is not set"),
+    "no target": (setting("classify", "dataset=table.csv", "text_cols=body"), "set target_cols to the columns of"),
     "model": (setting("lm", "model=tinny"), "did you mean 'tiny'?"),
     "checkpoint": (setting("lm", "resume=/no/such"), "no such checkpoint"),
     "token": (setting("lm", "push_to_hub=me/model"), "HF_TOKEN is not set"),

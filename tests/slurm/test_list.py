@@ -91,11 +91,11 @@ def test_a_controller_that_is_stopped_changes_no_state(site: Site, template: Any
     assert [(r["job_id"], r["state"], r["reason"]) for r in after] == [
         (r["job_id"], r["state"], r["reason"]) for r in before
     ]
-    assert all(row["as_of"] for row in after) and "Slurm did not answer: squeue" in listed.stderr
+    assert all(row["as_of"] for row in after) and "Slurm is not responding: squeue" in listed.stderr
     said, _ = status.communicate(timeout=60)
     assert status.returncode == 75 and said.count("as of ") == 2
     said, _ = cancel.communicate(timeout=60)
-    assert cancel.returncode == 3 and "did not answer, so nothing was" in said
+    assert cancel.returncode == 3 and "did not respond; nothing was" in said
     ctld.start()
     until(lambda: all(row["as_of"] is None for row in site.json("list")), 30, pause=0.5)
     assert site.state(run)["state"] == "PENDING"

@@ -177,9 +177,7 @@ def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], stric
 
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
-    assert why("licensed")["here"] == [
-        f"the job requests 1 of the matlab licenses; 2 of 2 in use, by job {jobs['licensee']}"
-    ]
+    assert why("licensed")["here"] == [f"the job requests 1 matlab license; 2 of 2 in use, by job {jobs['licensee']}"]
 
 
 def test_people_read_the_same(site: Site, jobs: dict[str, str]) -> None:
@@ -245,7 +243,7 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     assert "0 visible jobs in partition gpu" in text
     assert "no job visible to you is running in partition gpu" in text
     hidden = site.cli("why", jobs["stopped"], env=other).stdout
-    assert "means  Slurm gives no reason yet" in hidden
+    assert "means  Slurm has not given a reason yet" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
     assert "only accounting shows the job" in hidden
 

@@ -45,7 +45,7 @@ def test_the_first_rows_of_each_kind_of_data_are_read(capsys: pytest.CaptureFixt
     assert "no column 'text'" in found(capsys, "lm", f"data={table}")[1][0]
     assert found(capsys, "lm", f"data={table}", "text_column=body")[1] == []
     assert "message 1 is not an object with role and content" in found(capsys, "sft", f"data={chats}")[1][0]
-    assert "target_cols is not set" in found(capsys, "classify", f"dataset={table}")[1][0]
+    assert "set target_cols to the columns of" in found(capsys, "classify", f"dataset={table}")[1][0]
 
 
 def test_an_unreadable_or_empty_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

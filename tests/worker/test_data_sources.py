@@ -74,7 +74,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("hf:a/b/c", "hf:a/b/c is not of the form hf:org/name or hf:org/name:split"),
         ("", "no data given"),
         ([], "no data given"),
-        ([7], "data must be file names, got 7"),
+        ([7], "data must be a file name or a list of file names, got 7"),
         ("notes.md", "unknown file type: notes.md; known: .jsonl,"),
     ],
 )
@@ -157,5 +157,5 @@ def test_a_hub_data_set_is_loaded_by_its_name_and_split(monkeypatch: pytest.Monk
 
 def test_a_hub_data_set_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    said = "reading hf:org/name needs the package datasets: pip install datasets"
+    said = "reading hf:org/name needs the datasets package: pip install datasets"
     assert refusal(read_rows, "hf:org/name")[0] == said

@@ -99,7 +99,7 @@ def test_the_folder_of_a_run_that_no_longer_lives_is_taken_over(tmp_path: Path, 
     assert first.attempt_dir is not None
     end(first.attempt_dir)
     second, notes = folder_owner.claim(kept, run(tmp_path, "b"))
-    assert len(notes) == 1 and notes[0].startswith("checkpoint_dir: taken over from run a (since ")
+    assert len(notes) == 1 and notes[0].startswith("took over checkpoint_dir from run a (since ")
     second.check()
     with pytest.raises(Superseded, match="now belongs to run b"):  # it was only cut off, and comes back
         owner.check()

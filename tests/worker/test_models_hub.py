@@ -136,13 +136,13 @@ def test_a_server_that_never_answers_is_left_after_the_time_limit(
     start = time.monotonic()
     failure = push_to_hub(folder, "org/name", server.environ())
     assert time.monotonic() - start < 12
-    assert failure is not None and "the hub did not answer the create request within 6 s" in failure
+    assert failure is not None and "the hub did not respond to the create request within 6 s" in failure
 
 
 def test_an_upload_that_stalls_is_left_too(server: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "UPLOAD_S", 0.05)
     failure = push_to_hub(folder, "org/name", server.environ())
-    assert failure is not None and "the hub did not answer the upload request" in failure
+    assert failure is not None and "the hub did not respond to the upload request" in failure
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_python_without_torch_is_named_before_there_is_a_port(worker: Path) -> N
     command = [sys.executable, "-S", str(worker / "rendezvous.py"), "--host", "127.0.0.1", "--clients", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"rendezvous: {sys.executable} does not have torch, which serves the run's store\n"
+    assert done.stderr == f"rendezvous: {sys.executable} does not have torch, which provides the run's TCPStore\n"
 
 
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_a_refused_successor_leaves_no_submission(
     (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Invalid account\n")
     assert job.requeue.after(85, came=False) == 85
     assert sorted(job.run_dir.rglob("*")) == before
-    assert "Invalid account); continue with: clusterrun resume 5" in capfd.readouterr().err
+    assert "Invalid account; to continue the run: clusterrun resume 5" in capfd.readouterr().err
 
 
 def test_a_lost_node_is_excluded_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
@@ -244,7 +244,7 @@ def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
     make_job: Callable[..., supervisor.Job], slurm: Slurm
 ) -> None:
     for words, again in (((), False), (("--requeue", "--no-helper-job"), True)):
-        job = make_job(*words, hang={"cause": "node n2 does not answer", "lost_nodes": ["n2"]})
+        job = make_job(*words, hang={"cause": "node n2 does not respond", "lost_nodes": ["n2"]})
         (job.attempt_dir / "hang").rename(job.attempt_dir / "hang.json")
         assert spares.find_lost_nodes(job, lambda: False) == {"n2"}
         assert spares.requeue_without(job, job.requeue, {"n2"}) is again
@@ -252,7 +252,7 @@ def test_a_lost_node_that_nothing_replaces_sends_the_job_elsewhere(
             shutil.rmtree(job.attempt_dir)
     assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 ExcNodeList=n2"]
     record = json.loads((job.attempt_dir / "requeue.json").read_text())
-    assert (record["exclude"], record["evidence"]) == ("n2", "node n2 does not answer")
+    assert (record["exclude"], record["evidence"]) == ("n2", "node n2 does not respond")
     assert job.requeue.after(124, came=False) == 85, "the job is not requeued twice"
 
 

@@ -175,7 +175,7 @@ def test_tied_weights_may_be_stored_under_either_name(stored: str) -> None:
 def test_an_untied_checkpoint_does_not_fit_a_tied_model_and_the_other_way_round() -> None:
     with pytest.raises(
         WorkerError,
-        match=r"lm_head\.weight and model\.embed_tokens\.weight are one tensor in the model, but two in the checkpoint",
+        match=r"lm_head\.weight and model\.embed_tokens\.weight are tied in the model, but differ in the checkpoint",
     ):
         resume.load_weights(tiny(), tiny(tied=False).state_dict(), X)
     tensors = {name: tensor for name, tensor in tiny().state_dict().items() if name != "lm_head.weight"}

@@ -33,7 +33,7 @@ def test_lost_nodes_are_left_out_in_the_order_of_the_allocation() -> None:
     ("n1 draining\nn2 drained*\n", ["n1", "n3", "n4"]),  # the first node has the supervisor and the rendezvous
     ("n2 draining\nn3 draining\n", ["n1", "n3", "n4"]),  # one spare node for two
     ("n2 draining\nn3 down\n", ["n1", "n2", "n4"]),  # down before draining
-    ("n2 draining\nn4 drained*\n", ["n1", "n2", "n3"]),  # a node that does not answer before draining
+    ("n2 draining\nn4 drained*\n", ["n1", "n2", "n3"]),  # a node that does not respond before draining
     ("rubbish\n", ["n1", "n2", "n3"]),
     ("n2 down*\n", ["n1", "n3", "n4"]),
     ("", ["n1", "n2", "n3"]),

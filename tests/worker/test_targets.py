@@ -75,7 +75,7 @@ def test_hisco_codes_for_no_occupation_are_classes_of_every_digit() -> None:
 def test_what_is_no_hisco_code_is_a_bad_row(tmp_path: Path, cell: str) -> None:
     data = write(tmp_path / "d.csv", ["text", "a"], ["smith", "83110"], ["baker", cell])
     with pytest.raises(
-        WorkerError, match=r"d\.csv:3: .* is not a HISCO code: expected five digits, or one of -1, -2, -3"
+        WorkerError, match=r"d\.csv:3: .* is not a HISCO code: expected up to five digits, or one of -1, -2, -3"
     ):
         read(data, targets.find_formatter("hisco", ("text",)))
 
@@ -98,7 +98,11 @@ def test_an_unknown_formatter_is_refused(formatter: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text_cols", "target_cols", "said"),
     [
-        (("text",), (), "target_cols is not set: set it to the columns of {} to predict; columns: occ1, kind, area"),
+        (
+            ("text",),
+            (),
+            "set target_cols to the columns of {} that the model should predict; columns: occ1, kind, area",
+        ),
         (("occ1",), ("kin",), "no column 'kin' in {} (did you mean 'kind'?); columns: occ1, kind, area"),
         (("occ1",), ("kind,area",), '(to name several columns, write target_cols=\'["kind","area"]\')'),
         (("text",), ("kind",), "no column 'text' in {} (did you mean 'occ1'?); columns: occ1, kind, area"),

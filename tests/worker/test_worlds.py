@@ -148,8 +148,8 @@ def test_the_result_of_a_run(reports: list[str], keys: list[str], result: str) -
 @pytest.mark.parametrize(
     ("result", "ranks", "process_group", "begins", "fails"),
     [
-        (APART, 4, "expected", "no rank used a process group: this run was 4 separate programs", False),
-        (APART, 4, "required", "--require-group: no rank used a process group: this run was 4", True),
+        (APART, 4, "expected", "no rank used a process group: the job ran as 4 separate programs", False),
+        (APART, 4, "required", "--require-group: no rank used a process group: the job ran as 4", True),
         (UNKNOWN, 4, "required", "--require-group: no process group was detected", True),
         (APART, 4, "independent", "", False),
         (UNKNOWN, 4, "expected", "", False),

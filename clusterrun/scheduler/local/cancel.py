@@ -61,7 +61,7 @@ def _request_end_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> C
             return None
         write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": 0})
     except OSError as error:
-        return Cancelled(id, False, f"the job runs {place}, and its folder is not writable: {error.strerror}")
+        return Cancelled(id, False, f"the job is running {place}, but its folder is not writable: {error.strerror}")
     since = time.strftime("%F %T", time.localtime(requested))
     return Cancelled(id, True, f"the job ran {place} and has not responded since {since}; it is now recorded as ended")
 

@@ -90,7 +90,7 @@ class LocalScheduler:
         """Start a supervisor for the run and return when it has accepted the job.
 
         Raises Refused for an invalid dependency, a state folder that cannot be written or a supervisor that does not
-        start, and Ambiguous if it does not answer in time.
+        start, and Ambiguous if it does not respond in time.
         """
         for id in dependency.parse(submission.dependency).ids:
             if read_status(self._root / id) is None:
@@ -167,7 +167,7 @@ class LocalScheduler:
             os.close(reader)
         if not answered:
             raise Ambiguous(
-                f"the supervisor of job {folder.name} did not answer within {START_TIMEOUT:.0f} s",
+                f"the supervisor of job {folder.name} did not respond within {START_TIMEOUT:.0f} s",
                 hint=f"run `clusterrun submit --recover {submission.run_id}` to finish the submission",
             )
         process.wait()  # it forked and ended

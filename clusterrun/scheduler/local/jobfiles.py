@@ -95,7 +95,7 @@ def check_root(root: Path) -> None:
     """Raise OSError if ``<state>/local`` exists and another user could have written to it."""
     with contextlib.suppress(FileNotFoundError):
         found = root.lstat()
-        why = safe_files.why_untrusted(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "it is not a folder"
+        why = safe_files.why_untrusted(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "not a folder"
         if why:
             raise OSError(errno.EPERM, why, str(root))
 
@@ -188,7 +188,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
         why = f"running {place_of(state)}; the job's processes are not visible from here"
         return _status(id, job, state, "UNKNOWN", why)
     if life is Life.GONE and script_lives(state):
-        why = "the job's supervisor was killed; the script is ending"
+        why = "the job's supervisor was killed; the script is being terminated"
         return _status(id, job, state, "COMPLETING", why)
     if (record := end_record(job)) is not None:
         status, ended = record
@@ -198,7 +198,7 @@ def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: L
         return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
     why = "the job's supervisor was killed"
     if not state.supervisor.is_here:
-        why = "the job's supervisor was killed, or its container ended"
+        why = "the job's supervisor was killed, or its container stopped"
     if left := len(members(job.token)):
         noun = "process" if left == 1 else "processes"
         why += f"; `clusterrun cancel {job.id}` kills the {left} remaining {noun}"

@@ -1,6 +1,6 @@
 """The queue cache: squeue's last answer about the user's jobs, in a file.
 
-Other processes of the user share it for some seconds, and it is what is known while Slurm does not answer. The age of
+Other processes of the user share it for some seconds, and it is what is known while Slurm does not respond. The age of
 an answer is measured by the clock that runs since this machine was booted, which nobody can set. An answer of another
 machine or of an earlier boot has no age, so each machine has a file of its own.
 """

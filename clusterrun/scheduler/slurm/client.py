@@ -169,7 +169,7 @@ class SlurmScheduler:
         return past
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
-        """Run one scancel per hundred ids. Raises SchedulerError if Slurm does not answer.
+        """Run one scancel per hundred ids. Raises SchedulerError if Slurm does not respond.
 
         With more ids than a hundred the error is the result of those that the failed scancel was about.
         """
@@ -201,7 +201,7 @@ class SlurmScheduler:
         return [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in ids]
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
-        """Run one scontrol. Raises Refused with its message, SchedulerError if it does not answer."""
+        """Run one scontrol. Raises Refused with its message, SchedulerError if it does not respond."""
         done = self._call(hold_argv(id, release=release, cluster=self._where))
         if done.status != 0:
             word = "release" if release else "hold"
@@ -246,10 +246,8 @@ class SlurmScheduler:
             done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
         except CommandError as error:
             if error.timed_out:
-                raise Ambiguous("sbatch did not answer in time", detail=error.detail) from error
-            raise NoScheduler(
-                "sbatch could not be started", detail=error.detail, hint="use --scheduler local"
-            ) from error
+                raise Ambiguous("sbatch timed out", detail=error.detail) from error
+            raise NoScheduler("cannot run sbatch", detail=error.detail, hint="use --scheduler local") from error
         if done.status != 0:
             raise sbatch.sbatch_error(done)
         job, alone = sbatch.sbatch_id(done.stdout)

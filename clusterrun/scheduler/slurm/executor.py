@@ -57,7 +57,7 @@ class TrainJob(slurm.SlurmJob[Any]):
         while path not in path.parent.iterdir():  # not exists(): its answer may be a minute old on NFS
             if time.monotonic() > until:
                 raise utils.UncompletedJobError(
-                    f"rank {self.task_id} of job {self.job_id} left no result ({self.state}): see {self.paths.stderr}"
+                    f"rank {self.task_id} of job {self.job_id} wrote no result ({self.state}); see {self.paths.stderr}"
                 )
             time.sleep(1)
         outcome, result = load_own(path)
@@ -88,7 +88,7 @@ def save_call(run_dir: Path, function: Callable[[Any], Any], value: Any) -> None
     except OSError:
         raise
     except Exception as error:
-        raise RequestError(f"cannot pickle the call: {error}", hint="pass values that pickle accepts") from error
+        raise RequestError(f"cannot pickle the call: {error}", hint="pass only values that can be pickled") from error
     finally:
         os.umask(before)
 
@@ -163,7 +163,7 @@ class TrainExecutor(slurm.SlurmExecutor):
     def _internal_process_submissions(self, delayed_submissions: list[Any]) -> list[Any]:
         """submitit builds arrays with its own class, which loses the script."""
         if len(delayed_submissions) != 1:
-            raise RequestError("several callables at once are not supported", hint="submit them one by one")
+            raise RequestError("cannot submit several callables at once", hint="submit them one at a time")
         before = os.umask(0o077)  # submitit creates its folder and the pickle with the current umask
         try:
             return list(super()._internal_process_submissions(delayed_submissions))

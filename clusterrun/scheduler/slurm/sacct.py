@@ -117,7 +117,7 @@ def accounting_argv() -> list[str]:
 
 
 def parse_accounting(answer: Completed) -> Presence:
-    """Return ``none`` if accounting is disabled, ``silent`` if it is enabled but did not answer."""
+    """Return ``none`` if accounting is disabled, ``silent`` if it is enabled but did not respond."""
     if answer.status == 0:
         return "yes"
     return "none" if "accounting storage is disabled" in (answer.stderr + answer.stdout).lower() else "silent"

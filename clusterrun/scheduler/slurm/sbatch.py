@@ -45,7 +45,7 @@ class No(NamedTuple):
 
 
 class Silence(NamedTuple):
-    """Slurm did not answer; ``words`` is the error."""
+    """Slurm did not respond; ``words`` is the error."""
 
     words: str
 

@@ -112,7 +112,7 @@ def _mentions_kill(text: str) -> bool:
 
 def _with_none_completed(cause: Cause) -> Cause:
     """Return a hang in which no collective had ever completed: perhaps the ranks cannot exchange data at all."""
-    sentence = f"{cause.sentence}; no collective had completed before"
+    sentence = f"{cause.sentence}; no earlier collective had completed"
     return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
 
 

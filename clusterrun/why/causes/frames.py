@@ -11,7 +11,7 @@ _PACKAGE = re.compile(r"/(?:site|dist)-packages/(?P<name>\w+)")
 _LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/(?P<file>(?!torch/)\w.*)")
 #: what a frame shows to be done -> how the sentence of a cause says it
 _ACTIVITIES = (
-    (re.compile(r'/filelock/_\w+\.py", line \d+, in acquire$'), "it was waiting for a file lock (filelock)"),
+    (re.compile(r'/filelock/_\w+\.py", line \d+, in acquire$'), "the process was waiting for a file lock (filelock)"),
     (
         re.compile(
             r", in (?:_?save_checkpoint\w*|save_pretrained|_?save_model|save_state_dict|_?save_zero_checkpoint)$"

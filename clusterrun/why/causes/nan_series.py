@@ -60,7 +60,7 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     step = _step(lines, first)
     if whose in finite:
         return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed NaN"
-    return first, f"the loss was already NaN at the first value in the log{f' ({step})' if step else ''} and stayed NaN"
+    return first, f"the loss was NaN from the first value in the log{f' ({step})' if step else ''} onward"
 
 
 def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:

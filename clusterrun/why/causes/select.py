@@ -67,7 +67,7 @@ def _recorded_hang(facts: EndFacts) -> Cause | None:
 _MAIN_MODULE = re.compile(r", in (?:<module>|_run_module_as_main)$")
 _LAST_LINES = 3  # that a batch script prints after its program
 _WENT_ON = (
-    "the script continued after its program failed, and exited with status 0: put `set -e` into the script, or end it"
+    "the script continued after its program failed, and exited with status 0: add `set -e` to the script, or end it"
     " with the program's status (exit $?)"
 )
 
@@ -92,7 +92,7 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
             if found.kind == "file-missing" and "can't open file" in found.line.text:
                 return to_cause(replace(found, sentence=f"the job is COMPLETED, but {found.sentence}"), EndFacts())
             if found.kind == "host-memory" and found.strength is Strength.CAUSE and BY_STEPD.match(found.line.text):
-                sentence = f"the job is COMPLETED, but part of it was killed: {found.sentence}"
+                sentence = f"the job is COMPLETED, but at least one of its processes was killed: {found.sentence}"
                 return Cause(kind="none", sentence=sentence, evidence=evidence_lines(found), advice=found.advice)
         if (raised := _last_exception(findings, lines)) is not None:
             sentence = f"the job is COMPLETED, but its program failed: {raised.sentence}"
@@ -137,7 +137,7 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
             sentence=unstarted if unlaunched else unopened,
             advice="check that the log folder exists, is writable on the compute nodes and is not on a full disk",
             command="ls -ld logs; df -h .; quota -s",
-            source="Slurm 22.05, seen on the lab cluster",
+            source="Slurm 22.05, observed on a cluster",
         )
     return None
 
@@ -167,7 +167,7 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     if kind == "node-failure" and facts.lost_nodes:
         return replace(
             cause,
-            sentence=f"Slurm lost node{'s' * (len(facts.lost_nodes) > 1)} {', '.join(facts.lost_nodes)}",
+            sentence=f"node{'s' * (len(facts.lost_nodes) > 1)} {', '.join(facts.lost_nodes)} failed",
             node=facts.lost_nodes[0],
             command=f"clusterrun submit … --exclude {','.join(facts.lost_nodes)} --requeue",
         )
@@ -200,7 +200,7 @@ def _common_last_line(logs: Logs) -> str:
                 last[rank] = text.strip()
     alike = Counter(re.sub(r"(?i)(\brank\W{0,2})\d+", r"\1N", text) for text in last.values())
     text, ranks = max(alike.items(), key=lambda one: one[1], default=("", 0))
-    return f"; the last line of {ranks} of {len(last)} ranks is: {text[:_SHOWN]}" if 2 * ranks > len(last) > 1 else ""
+    return f"; {ranks} of {len(last)} ranks last printed: {text[:_SHOWN]}" if 2 * ranks > len(last) > 1 else ""
 
 
 def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
@@ -216,7 +216,7 @@ _OF_NODE = ("cuda-error", "nccl-error", "network")  # errors that a failing node
 _UNMARKED = {
     "time-limit": "the job reached its time limit",
     "preemption": "the job was preempted: a higher-priority job took its nodes",
-    "node-failure": "Slurm lost a node of the job",
+    "node-failure": "one of the job's nodes failed",
     "cancelled": "the job was cancelled",
     "host-memory": "host memory ran out",
     "deadline": "the job's deadline passed",

@@ -13,6 +13,7 @@ _SMALLER = (
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
 _ELSEWHERE = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
+_ELSEWHERE_AMD = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run rocm-smi and dmesg | grep amdgpu on the node to see the fault)"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
 _DRIVER = "usually the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
 _MODEL = (
@@ -32,7 +33,7 @@ BUILD = row(
     r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
     "an extension cannot be loaded or built on the node: {what}",
     "on the node, provide a compiler and a CUDA toolkit that matches torch (module load, CUDA_HOME), or build the extension once before the job;"
-    " the compiler's own error, if it is in the log, names what is missing",
+    " for the exact reason, look for the compiler's own error in the log",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
@@ -56,16 +57,16 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
-        _SMALLER + "; NCCL allocates its buffers outside torch's memory", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
+        _SMALLER + "; NCCL allocates its buffers outside torch's caching allocator", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
     row("cuda-memory", "fail to allocate memory", r"PxgCudaDeviceMemoryAllocator fail to allocate memory (?P<bytes>\d+) bytes", "GPU memory ran out when PhysX allocated {bytes} bytes",
-        "use fewer environments for each GPU, or smaller GPU buffers of the simulator", "https://github.com/isaac-sim/IsaacGymEnvs/issues/256", "clusterrun logs JOB -n 50"),
+        "use fewer environments per GPU, or smaller GPU buffers in the simulator", "https://github.com/isaac-sim/IsaacGymEnvs/issues/256", "clusterrun logs JOB -n 50"),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
         "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are usually hardware faults: exclude this"
         " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
         "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
     row("gpu-fault", "hw exception by gpu", r"HW Exception by (?P<what>GPU node-\d+).*?reason ?: ?(?P<why>[\w ]+)", "an AMD GPU failed ({what}): {why}",
-        _ELSEWHERE, "https://github.com/ROCm/ROCm/issues/4021", "clusterrun submit … --exclude NODE"),
+        _ELSEWHERE_AMD, "https://github.com/ROCm/ROCm/issues/4021", "clusterrun submit … --exclude NODE"),
     row("gpu-fault", "fallen off the bus", r"fallen off the bus", "a GPU has fallen off the bus (Xid 79)", _ELSEWHERE,
         "https://github.com/NVIDIA/NVSentinel/issues/155", _EXCLUDE),
     row("gpu-fault", "ecc error", r"(?i)uncorrectable (?:NVLink |ECC )?(?:ECC )?error(?!s?\s*:\s*(?:0|N))",
@@ -90,10 +91,10 @@ GPU: tuple[CauseRow, ...] = (
         "a kernel failed on the GPU[: {what}]",
         "run with CUDA_LAUNCH_BLOCKING=1 to see the line of code that failed; if the error happens on one node only, that node's GPU may be faulty",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
-    row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library has no code for this GPU model",
+    row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library was not built for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "start no more ranks on a node than the job has GPUs on that node, and request GPUs per node, not per task; or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
+        "do not start more ranks on a node than the job has GPUs on that node, and request GPUs per node, not per task; or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
         "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
@@ -129,13 +130,13 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
     row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
-        "the installed torch has no support for CUDA, or for NCCL: {0}",
-        "on NVIDIA GPUs, install a CUDA build of torch into the Python that the job uses (see pytorch.org/get-started); on other devices (Intel XPU, NPU, CPU), the code must use their modules and backend, not torch.cuda and nccl",
+        "the installed torch was built without CUDA or NCCL support: {0}",
+        "on NVIDIA GPUs, install a CUDA build of torch into the job's Python environment (see pytorch.org/get-started); on other devices (Intel XPU, NPU, CPU), the code must use the device's own module and backend, not torch.cuda and nccl",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-    row("library-mismatch", "no kernel image is available|hiperrornobinaryforgpu", r"no kernel image is available for execution on the device|hipErrorNoBinaryForGpu: Unable to find code object for all current devices", "torch or one of its extensions has no code for this GPU model: {0}", _MODEL,
+    row("library-mismatch", "no kernel image is available|hiperrornobinaryforgpu", r"no kernel image is available for execution on the device|hipErrorNoBinaryForGpu: Unable to find code object for all current devices", "torch or one of its extensions was not built for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
     row("library-mismatch", "is not defined for option 'gpu-name'", r"ptxas fatal +: Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'",
-        "the installed Triton or CUDA compiler (ptxas) does not know this GPU's architecture {arch}", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
+        "the installed Triton or CUDA compiler (ptxas) does not support this GPU's architecture ({arch})", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
         "https://github.com/mlcommons/training/pull/826", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded {found}",
@@ -146,7 +147,7 @@ GPU: tuple[CauseRow, ...] = (
         r"(?:^|[ '])(?P<what>/\S+\.so[\w.]*: undefined symbol: (?:_Z\w*?(?:3c10|2at|5torch|6caffe2)|THP)\w*)|Error: (?P<what_too>operator torch(?:vision|audio|text)::\w+ does not exist"
         r"|Couldn't load custom C\+\+ ops\. This can happen if your PyTorch and torchvision versions are incompatible|Detected that PyTorch and torch(?:vision|audio) were compiled with different CUDA.{0,40})",
         "an extension does not match the installed torch: {what}",
-        "rebuild or reinstall the extension for the installed torch, in the same Python: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
+        "rebuild or reinstall the extension for the installed torch, in the same Python environment: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
         " or install a wheel that was built for this torch and CUDA",
         "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted|unsupported cuda version: ",
@@ -156,7 +157,7 @@ GPU: tuple[CauseRow, ...] = (
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found(?: \(required by \S+\))?)", "the loaded C++ standard library is too old for an extension: {what}",
-        "load a newer libstdc++, from the module of a newer gcc or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
+        "load a newer libstdc++ from a newer gcc module or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
         "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `GLIBC_\S+' not found \(required by \S+\))", "the node's C library is too old for a package: {what}",
@@ -192,17 +193,17 @@ GPU: tuple[CauseRow, ...] = (
         "the log lines after this error show the kernel's code and then the reason; if a library contains the kernel, check which version of triton the library needs (python -m pip show triton)",
         "https://github.com/triton-lang/triton/blob/main/python/triton/compiler/errors.py", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
         after=r"^(?:[EW]\d{4} [^]]*\] (?:\[\d+/\d+\])?)?\s*(?P<error>\w+(?:Error|Exception))\((?:\d+, )?['\"](?P<why>.*)['\"],?\)$"),
-    row("cuda-error", "in file ", r"^Error (?P<what>.{1,80}) at line (?P<line>\d+) in file \S*/(?P<file>[\w.-]+\.(?:cu|cuh|c|cc|cpp|h))$", "a CUDA call of a library failed: {what} ({file}:{line})",
-        "the library itself ended the process, so no traceback shows the call; with bitsandbytes, check that its version fits the installed CUDA and GPU, and that optimizer states were not loaded onto another device",
+    row("cuda-error", "in file ", r"^Error (?P<what>.{1,80}) at line (?P<line>\d+) in file \S*/(?P<file>[\w.-]+\.(?:cu|cuh|c|cc|cpp|h))$", "a CUDA call in a library failed: {what} ({file}:{line})",
+        "the library itself ended the process, so no traceback shows the call; with bitsandbytes, check that its version supports the installed CUDA version and the GPU, and that optimizer states were not loaded onto another device",
         "https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/csrc/ops.cuh", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "cuda error: initialization error", r"CUDA error: (?P<what>initialization error)", "CUDA does not work in this process: {what}",
-        "usually a process that had used CUDA forked this one: do not use CUDA in the dataset or its workers, or set multiprocessing_context='spawn'; if the first use of the GPU fails, check the node (nvidia-smi)",
+        "usually this process was forked after its parent had used CUDA: do not use CUDA in the dataset or the DataLoader workers, or pass multiprocessing_context='spawn' to the DataLoader; if even the program's first CUDA call fails, check the node (nvidia-smi)",
         "https://pytorch.org/docs/stable/notes/multiprocessing.html", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "the launch timed out", r"CUDA error: (?P<what>the launch timed out and was terminated)", "a kernel reached the GPU's run time limit: {what}",
-        "GPUs that drive a display end long kernels: use another GPU, or run the X server on another one; a kernel of NCCL runs as long as it waits for another rank",
+        "a GPU that drives a display stops long-running kernels: use another GPU, or run the X server on another GPU; an NCCL kernel keeps running while it waits for another rank",
         "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html", "srun nvidia-smi"),
     row("cuda-error", "cuda error: unknown error", r"CUDA error: (?P<what>unknown error)", "the GPU or its driver failed: {what}",
         "usually the GPU or the driver of the node is in a bad state: if nvidia-smi fails on the node, exclude the node and tell your administrators; also look for an earlier error on the GPU",

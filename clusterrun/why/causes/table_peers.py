@@ -13,12 +13,12 @@ _HANG = (
 #: of a collective that all ranks called
 NO_TRAFFIC = (
     "the ranks cannot exchange data: run once with NCCL_DEBUG=INFO; if the ranks share one node, try NCCL_P2P_DISABLE=1; if they run on several nodes,"
-    " set NCCL_SOCKET_IFNAME to an interface that links the nodes (clusterrun check --nodes N measures nodes and links)"
+    " set NCCL_SOCKET_IFNAME to an interface that links the nodes (clusterrun check --nodes N tests the nodes and the links between them)"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
 _PEER = "usually this error follows from another failure: look for a rank that ended first"
-_PORT = "another job or an earlier run may still use the port: omit --master-port, and clusterrun finds a free port and reserves it for the job"
-_NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators"
+_PORT = "another job or an earlier run may still be using the port: omit --master-port to let clusterrun find a free port and reserve it for the job"
+_NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators to fix name resolution"
 _SOCKETS = (
     "if the error names another node's address, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
     " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
@@ -36,7 +36,7 @@ SIZES = row(
 )  # fmt: skip
 #: UCX aborts the process then, unless its program handles the error
 LINK = row(
-    "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "a message over RDMA got no answer from another node: transport retry count exceeded on {what}",
+    "network", "transport retry count exceeded", r"Transport retry count exceeded on (?P<what>[\w:/.-]+)", "another node did not acknowledge an RDMA message: transport retry count exceeded on {what}",
     _IB, "https://github.com/horovod/horovod/issues/1390", "clusterrun submit … --exclude NODE", Strength.HINT,
 )  # fmt: skip
 #: the end of another process, noticed by a rank
@@ -80,8 +80,8 @@ PEERS: tuple[CauseRow, ...] = (
     row("nccl-error", "no socket interface found", r"NCCL WARN (?P<what>(?:Bootstrap ?: )?no socket interface found)", "NCCL found no network interface to use: {what}",
         "NCCL_SOCKET_IFNAME probably names an interface that this node does not have: unset it, or set it to an interface that `ip -br addr` lists on the node",
         "https://github.com/NVIDIA/nccl/issues/286", "srun --jobid JOB ip -br addr"),
-    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "after the ranks of its own node had ended, torchrun waited {seconds} s in vain for another node's torchrun to end",
-        "check what the ranks of the other nodes did in that time: they may have hung or run longer, or their node may have failed",
+    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "torchrun gave up after waiting {seconds} s for torchrun on another node to end; the ranks on its own node had already ended",
+        "check what the ranks on the other nodes were doing: they may have hung or still been working, or their node may have failed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/agent/server/api.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the run: {who}",
@@ -94,8 +94,8 @@ PEERS: tuple[CauseRow, ...] = (
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)(?:, num_workers_joined=\d+)?(?:, timeout=(?P<waited>[\d:]+))?",
         "the wrong number of ranks joined the process group[ within {waited}]: {came} instead of {all}",
-        "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls share one port,"
-        " or they share one file (init_method=file://…) that an earlier run left behind: delete that file, or use a new file name for each run",
+        "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls may share a port,"
+        " or an earlier run left a file behind (init_method=file://…): delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
         "check what the other nodes printed, and that --nodes matches the number of torchrun processes that are started",
@@ -107,7 +107,7 @@ PEERS: tuple[CauseRow, ...] = (
         "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
-        "several nodes may use the same rank numbers, or an old process may still use the same address: start all processes with one launcher (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
+        "several nodes may use the same rank numbers, or an old process may still be using the same address: start all processes with one launcher (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
@@ -154,7 +154,7 @@ PEERS: tuple[CauseRow, ...] = (
         "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists the transports), or a node may lack the device; set UCX_TLS=tcp to test whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after (?P<waited>\d+ ?m?s) while trying to connect to|failed to connect to(?: any network address of)?) \((?P<what>127\.0\.0\.\d+|localhost|::1), (?P<port>\d+)\)",
-        "no process on the rank's own node answered at {what}, port {port}[ within {waited}]", "the process that should listen there (usually rank 0, in init_process_group) had not started, had not reached that call yet, or had already ended: read its log lines",
+        "no process on the rank's own node accepted connections at {what}, port {port}[ within {waited}]", "the process that should listen there (usually rank 0, in init_process_group) had not started, had not reached that call yet, or had already ended: read its log lines",
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",

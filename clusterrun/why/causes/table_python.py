@@ -30,10 +30,10 @@ SHM_FULL = row(
 )  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "Python found no module {module}, which looks like a module of your project", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
+        "Python could not find the module {module}, which looks like part of your project", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
     row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the installed tokenizers package cannot read the tokenizer file: {0}",
-        "usually the file is newer than the package: install a newer transformers (with its tokenizers) into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
+        "usually the file is newer than the package: install newer transformers and tokenizers packages into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
     row("exception", "pytorchstreamreader|unexpected eof, expected|metadataincompletebuffer|invalidheader|headertoo|ran out of input|invalid load key|unexpected end of data",
         r"(?:Error|Exception): (?P<what>.*(?:PytorchStreamReader failed (?:reading zip archive|finding central directory|locating).*|unexpected EOF, expected.*|MetadataIncompleteBuffer|InvalidHeader\w+|HeaderToo\w+|Ran out of input|invalid load key.*|unexpected end of data\b.{,200}))",
         "a saved file cannot be read: {what}", "usually the file was truncated (full disk, killed job), was only partly downloaded, or is a Git LFS pointer (invalid load key, 'v') or a web page (invalid load key, '<'): use the previous checkpoint, or download the file again",
@@ -58,7 +58,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the import needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
-        "some parameters of the model got no gradient in the last step, which DDP does not expect[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
+        "DDP expects a gradient for every parameter, but some parameters got none in the last step[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
         " or use all outputs of the model in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
         after=r"Parameters which did not receive grad for rank \d+: (?P<which>.{1,160})|(?P<which_too>[Pp]arameter indices which did not receive grad for rank \d+: .{1,80})"),
@@ -69,9 +69,9 @@ PYTHON: tuple[CauseRow, ...] = (
         "the environment variable {what}, which launchers set for each rank, is not set",
         "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
     row("exception", "keyerror: 'slurm_", r"KeyError: '(?P<what>SLURM_(?:PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|STEP_NODELIST|TASKS_PER_NODE|NTASKS_PER_NODE))'$",
-        "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, change the program's settings so that each process gets its rank in another way", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
+        "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, configure the program to read its rank from another source, such as RANK (set by torchrun)", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
     row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+:? (?:GLOBAL )?\S+)",
-        "torch.load could not read a file with weights_only=True, which is the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is not a checkpoint (operand 118: a Git LFS pointer; 60: an HTML page); for any other error, the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
+        "torch.load could not read a file with weights_only=True, the default since torch 2.6[ ({what})]", "'Unsupported operand' usually means that the file is not a checkpoint (operand 118: a Git LFS pointer; 60: an HTML page); for any other error, the file holds more than tensors: if you trust it, pass weights_only=False, or allow its classes with torch.serialization.add_safe_globals",
         "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50",
         after=r"WeightsUnpickler error: (?P<what>.{1,160}?)(?:\. |$)"),
     row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of ranks? [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
@@ -87,7 +87,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
         "host memory ran out ({where}) with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
     row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:|create (?:extended )?(?:CQ|QP|MR)\b).*[Cc]annot allocate memory",
-        "the network card could not get locked memory: {0}",
+        "could not lock memory for the network card: {0}",
         "often the limit on locked memory is too low (`ulimit -l` should be unlimited on the node): ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf; if `ulimit -l` is already unlimited, the node or the card ran out of memory for locked buffers",
         "https://github.com/NVIDIA/nccl/issues/1187", "srun bash -c 'ulimit -l'"),
     row("host-memory", "memoryerror|can't allocate memory|cannot allocate memory|unable to allocate|bad_alloc|defaultcpuallocator: not enough memory|memory allocation of",
@@ -112,7 +112,7 @@ PYTHON: tuple[CauseRow, ...] = (
     SHM_FULL,
     row("exception", '"message": "', r'^\s*"message": "(?P<what>(?!Rendezvous)\w+(?:Error|Exception): .{1,300}?)",?$', "{what}", "torch wrote this error as JSON: the text after py_callstack shows the calls that led to it",
         "torch/distributed/elastic/multiprocessing/errors/error_handler.py", "clusterrun logs JOB -n 50", Strength.HINT),
-    row("exception", "exception in background worker ", r"^Exception in background worker \d+:$", "a data-loading process failed[: {what}]", "the traceback that the data-loading process printed, if any, shows the line",
+    row("exception", "exception in background worker ", r"^Exception in background worker \d+:$", "a data-loading process failed[: {what}]", "if the data-loading process printed a traceback, it names the line that failed",
         "https://github.com/MIC-DKFZ/batchgenerators/blob/master/batchgenerators/dataloading/nondet_multi_threaded_augmenter.py", "clusterrun logs JOB -n 50", Strength.CONSEQUENCE, after=r"^\s*(?P<what>\S.{0,200})"),
     row("exception", "background workers are no longer alive", r"(?:One or more|Some) background workers are no longer alive",
         "the data-loading processes had already exited", "look for the earliest error above the line shown: that error is the cause",
@@ -127,10 +127,10 @@ PYTHON: tuple[CauseRow, ...] = (
     row("crashed", "encountered in worker", r"Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker", "a data-loading worker crashed: {how}",
         "native code that the Dataset calls crashed: set num_workers=0 to see the line of Python that called it", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT, common=True),
-    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was ended by SIGHUP, as if its terminal had been closed",
+    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was terminated by SIGHUP, as if its terminal had been closed",
         "usually the ssh session or terminal that started the run ended: submit the run as a job, or start it with nohup, setsid or tmux", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun submit …"),
-    row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was ended by SIGTERM",
+    row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was terminated by SIGTERM",
         "launchers and Slurm send SIGTERM to end a job: look for the rank that failed first, a scancel, a preemption or the time limit", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     row("killed", "is killed by signal: killed", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Killed",
@@ -147,7 +147,7 @@ PYTHON: tuple[CauseRow, ...] = (
         NOT_PYTHON, "Python 3.11 subprocess", "clusterrun logs JOB -n 50"),
     row("rank-lost", "actor died unexpectedly|worker died or was killed",
         r"(?:ActorDied|RayActor)Error: The actor died unexpectedly|A worker died or was killed while executing a task", "a Ray worker ended without an error message: it was killed, ran out of host memory, or crashed",
-        "request more memory, or use fewer workers per node; Ray's own log of that worker (session_latest/logs) may say more",
+        "request more memory, or use fewer workers per node; Ray's log for that worker (session_latest/logs) may show the cause",
         "https://github.com/langfengQ/verl-agent/issues/52", "clusterrun submit … --mem SIZE", Strength.HINT),
     *(row("interrupted", "got signal: |death signal, shutting down",
         rf"SignalException: Process \d+ got signal: (?P<signal>{signal}\b)|Received (?P<signal_too>{signal}) death signal, shutting down workers", sentence, advice,
@@ -158,10 +158,10 @@ PYTHON: tuple[CauseRow, ...] = (
         "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("usage", "local_rank|local-rank", r"error: (?P<what>unrecognized arguments: .*--local[-_]rank\b.*)", "the script does not accept the argument that its launcher adds: {what}",
         "torch.distributed.launch adds --local-rank (--local_rank before torch 2.0), and deepspeed adds --local_rank: start the script with torchrun or clusterrun and read LOCAL_RANK from the environment,"
-        " or accept both spellings: add_argument('--local_rank', '--local-rank', type=int)",
+        " or accept both spellings with add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", "torchrun: error: |accelerate launch: error: |accelerate <command> [<args>]: error: ", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
-        "{program} rejected its command line: {what}", "put the launcher's options before the script's name and the script's arguments after the script's name; put inline code into a file",
+        "{program} rejected its command line: {what}", "put the launcher's options before the script name and the script's arguments after it; save inline code to a file",
         "https://docs.pytorch.org/docs/stable/elastic/run.html", "torchrun --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),
@@ -179,7 +179,7 @@ PYTHON: tuple[CauseRow, ...] = (
 
 #: An exception that no row knows.
 EXCEPTION = row(
-    "exception", "exception", "exception", "{error}", "the exception's traceback in the log shows the calls that led to the exception; start at the line shown",
+    "exception", "exception", "exception", "{error}", "read the exception's traceback in the log, at the line shown",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )  # fmt: skip
 #: The last line of a traceback whose beginning is missing, if no other row matches the line.

@@ -158,7 +158,7 @@ def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:
 
 
 def _show_job(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], str]:
-    """Return the fields of ``scontrol show job``, and the error if Slurm did not answer."""
+    """Return the fields of ``scontrol show job``, and the error if Slurm did not respond."""
     reply = slurm.answer(show_argv("job", [str(state.status.id)]))
     blocks = parse_show(reply.text)
     silent = reply.note if not blocks and "Invalid job id" not in reply.note + reply.stderr else ""
@@ -200,7 +200,7 @@ def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, 
         )  # fmt: skip
     paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
     if not paths:
-        why = f"Slurm did not answer ({silence})" if silence else "Slurm no longer has a record of the job"
+        why = f"Slurm did not respond ({silence})" if silence else "Slurm no longer has a record of the job"
         note = (
             f"the location of the job's logs is unknown: {why}; if you know the folder, run `clusterrun why --logs DIR`"
         )

@@ -77,7 +77,7 @@ def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
         return {}
     usual = statistics.mode(steps)
     late = {
-        one.rank: f"rank {one.rank} reached step {one.step}, but the others reached step {usual}"
+        one.rank: f"rank {one.rank} reached only step {one.step}; the others reached step {usual}"
         for one in known
         if (one.step or 0) < usual
     }

@@ -51,15 +51,15 @@ class PendingReport:
         if self.is_local:
             return "The job has just been submitted or is about to start."
         if self.slurm_reason:
-            return "clusterrun does not know this reason."
+            return "clusterrun does not recognize this reason."
         only = "; only accounting shows that the job is pending" if self.from_accounting else ""
-        return f"Slurm gives no reason yet{only}."
+        return f"Slurm has not given a reason yet{only}."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """Return the parts that ``why`` shows: name and lines of each."""
         starts = f"The job starts {self.starts.value}." if self.starts else ""
         if self.starts is Starts.NEVER:
-            starts = "The job can never start unless you change it."
+            starts = "The job will never start unless you change it."
         return [
             ("reason", (self.slurm_reason or "none given",)),
             ("means", (f"{self.meaning} {starts}".strip(),)),
@@ -91,7 +91,8 @@ class PendingReport:
 def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, array: str = "") -> PendingReport:
     """Return why a job is pending. For a task that stands for a whole array, ``array`` is the id for the commands.
 
-    Raises SchedulerError without a query if the state is old because Slurm did not answer: the reason may have changed.
+    Raises SchedulerError without a query if the state is old because Slurm did not respond, as the reason may
+    have changed since.
     If Slurm stops answering later, the report only lacks some evidence.
     """
     now, job = time.time() if now is None else now, state.status
@@ -101,7 +102,7 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
     if state.as_of is not None:
         last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - state.as_of)} ago"
         raise SchedulerError(
-            f"Slurm did not answer, so the reason why job {job.id} is pending is unknown (last known: {last})",
+            f"cannot tell why job {job.id} is pending: Slurm did not respond (last known state: {last})",
             detail=state.note, hint="run `scontrol ping`, then try again",
         )  # fmt: skip
     facts = query_facts(scheduler.slurm, job, now)

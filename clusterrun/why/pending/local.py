@@ -26,7 +26,7 @@ def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> tuple[Reas
     except (OSError, Unreadable):
         request = None
     if request is None:
-        return reason, Finding(unseen=("what the job requested",))
+        return reason, Finding(unseen=("the job's resource request",))
     if job.reason.startswith("Dependency"):
         return reason, _dependency(root, job, request)
     return reason, _devices(root, job, request, seen) if job.reason == "Resources" else Finding()

@@ -152,7 +152,7 @@ def reservations(facts: PendingFacts) -> Finding:
     if wanted:
         blocks = [by_name[name] for name in wanted.split(",") if name in by_name]
         if not blocks:
-            return Finding((f"reservation {wanted} is not visible to you: it may have ended, or you lack access",))
+            return Finding((f"reservation {wanted} is not visible to you: it may have ended, or you may lack access",))
         return Finding(tuple(_reservation(block, facts.now) for block in blocks))
     mine = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
     blocks = [b for b in facts.reservations if mine & set(expand(b.get("Nodes", "")))]

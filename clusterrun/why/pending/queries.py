@@ -62,7 +62,7 @@ class _Queries:
     def submit(self, what: str, argv: Sequence[str], parse: Callable[[str], T]) -> Answer[T]:
         """Start a query; the returned callable waits for its answer, None if it failed."""
         if self._gone:
-            self.unseen.append(f"{what} (skipped: Slurm did not answer an earlier query)")
+            self.unseen.append(f"{what} (skipped: Slurm did not respond to an earlier query)")
             return _nothing
         future = self._pool.submit(self._scheduler.answer, argv, TIMEOUT)
 

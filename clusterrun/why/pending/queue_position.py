@@ -40,7 +40,7 @@ class Ahead:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
             are = "is" if self.others == 1 else "are"
-            first += f"; {plural(self.others, 'more job')} ahead {are} waiting for other reasons"
+            first += f"; {plural(self.others, 'more job')} ahead {are} pending for other reasons"
         for name, count in self.elsewhere:
             first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
@@ -122,10 +122,8 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
     if not command:
         return Finding()
-    why = f"the job then ends before the expected start of job {min(starts)[1]}; you cannot raise the time limit again"
-    first = (
-        "wait; or, if the job needs less time, shorten its time limit so that the job can start before the jobs ahead:"
-    )
+    why = f"the job would then end before job {min(starts)[1]} is expected to start; you cannot raise the limit later"
+    first = "wait or, if the job needs less time, shorten its time limit to let it start before the jobs ahead:"
     return Finding(do=(first, f"{command}; {why}"))
 
 
@@ -220,5 +218,5 @@ def license_use(facts: PendingFacts) -> Finding:
         users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
         by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
         in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
-        here.append(f"the job requests {count} of the {name} licenses; {in_use}")
+        here.append(f"the job requests {plural(count, f'{name} license')}; {in_use}")
     return Finding(tuple(here), unseen=tuple(unseen))

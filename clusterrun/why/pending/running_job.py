@@ -38,7 +38,7 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     if job.state in STATES:
         lines.append(STATES[job.state].replace("{job}", str(job.id)))
     elif job.state != "RUNNING":
-        lines.append(f"clusterrun does not know the state {job.state}")
+        lines.append(f"clusterrun does not recognize the state {job.state}")
     if run is None:
         return [*lines, "this job has no clusterrun record, so its steps are unknown"]
     ranks = progress.ranks(run, job.id.task)

@@ -128,7 +128,7 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
     ]  # fmt: skip
     for state in leader["folders"].values():
         where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
-        status, problem = BROKEN, f"the folder is not writable: {state.get('error')}"
+        status, problem = BROKEN, f"the folder is not writable ({state.get('error')})"
         if "error" not in state:
             slow = seconds > SLOWEST_WRITE_S
             status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"only {free:.2f} GiB free"

@@ -20,7 +20,7 @@ def read_hub(source: str) -> Iterator[Row]:
     try:
         import datasets
     except ImportError:
-        raise WorkerError(f"reading {source} needs the package datasets: pip install datasets") from None
+        raise WorkerError(f"reading {source} needs the datasets package: pip install datasets") from None
     try:
         table = datasets.load_dataset(form["name"], split=form["split"] or "train", trust_remote_code=False)
     except Exception as error:  # errors of the network, the hub and the data set: datasets has no common class

@@ -167,7 +167,8 @@ def _warning(unseen: Sequence[str]) -> list[str]:
 def _split(examples: list[Example], config: Any) -> tuple[list[Example], list[Example]]:
     count = max(1, round(len(examples) * config.held_out))
     if count >= len(examples):
-        raise WorkerError(f"held_out={config.held_out:g} of {plural(len(examples), 'row')} leaves no rows to train on")
+        rows = plural(len(examples), "row")
+        raise WorkerError(f"held_out={config.held_out:g} leaves no rows to train on (the data has {rows})")
     generator = torch.Generator().manual_seed(seed_of(config.seed, "split"))
     chosen = set(torch.randperm(len(examples), generator=generator)[:count].tolist())
     parts: tuple[list[Example], list[Example]] = ([], [])

@@ -109,7 +109,7 @@ def find_sources(data: str | Sequence[str]) -> list[str]:
     names = [data] if isinstance(data, str) else list(data)
     for name in names:
         if not isinstance(name, str):
-            raise WorkerError(f"data must be file names, got {name!r}", status=2)
+            raise WorkerError(f"data must be a file name or a list of file names, got {name!r}", status=2)
     if not any(names):
         raise WorkerError("no data given: use a file, a glob, or hf:org/name", status=2)
     return [source for name in names for source in _expand(name)]

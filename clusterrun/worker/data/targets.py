@@ -171,7 +171,9 @@ def _hisco(cell: str) -> tuple[str, ...]:
     if code in NO_CODE:
         return (code,) * DIGITS
     if not re.fullmatch(rf"[0-9]{{1,{DIGITS}}}", code):
-        raise Malformed(f"{excerpt(cell)} is not a HISCO code: expected five digits, or one of {', '.join(NO_CODE)}")
+        raise Malformed(
+            f"{excerpt(cell)} is not a HISCO code: expected up to five digits, or one of {', '.join(NO_CODE)}"
+        )
     return tuple(code.zfill(DIGITS))
 
 
@@ -205,7 +207,9 @@ def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[
     listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
     columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
     if not target_cols:
-        raise WorkerError(f"target_cols is not set: set it to the columns of {what} to predict; {columns}", status=2)
+        raise WorkerError(
+            f"set target_cols to the columns of {what} that the model should predict; {columns}", status=2
+        )
     for name in (*target_cols, *text_cols):
         if name in rows.columns:
             continue

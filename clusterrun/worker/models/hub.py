@@ -31,7 +31,7 @@ def push_to_hub(folder: Path, repo: str, environ: Mapping[str, str]) -> str | No
     """Upload the folder as the model `repo` ("org/name", created if missing); return None, or why it failed.
 
     The token comes from HF_TOKEN or HUGGING_FACE_HUB_TOKEN in `environ`, and is in no message. Never raises for what
-    the network or the hub does. Blocks for a minute at most while the hub does not answer, then for the upload.
+    the network or the hub does. Blocks for a minute at most while the hub does not respond, then for the upload.
     """
     if not has_token(environ):
         return f"not pushed to {repo}: {TOKENS[0]} is not set in the job's environment; the model is in {folder}"
@@ -93,7 +93,7 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"the hub did not answer the {arguments[0]} request within {limit:.0f} s"
+        return f"the hub did not respond to the {arguments[0]} request within {limit:.0f} s"
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
         return scrub(str(error), environ)
     if done.returncode == 0:

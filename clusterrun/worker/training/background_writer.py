@@ -74,7 +74,7 @@ class BackgroundWriter:
         except Exception as error:  # in a thread: nothing else would report it
             self.failure = _reason(error)
             self._print(
-                f"CHECKPOINT of step {snapshot.step} NOT SAVED: {self.failure} ({self._folder}):"
+                f"CHECKPOINT of step {snapshot.step} NOT SAVED: {self.failure} ({self._folder});"
                 f" training continues; {self._last_good()}"
             )
             return

@@ -167,7 +167,7 @@ class Checkpointer:
             assert self._writer is not None
             self._writer.wait()
             if self._writer.last_saved != step:
-                raise WorkerError(f"stopping ({reason}): step {step} could not be saved: {self._writer.failure}")
+                raise WorkerError(f"stopping ({reason}), but step {step} could not be saved: {self._writer.failure}")
         elif step == 0:
             saved = "nothing to save yet"
         epoch.check()

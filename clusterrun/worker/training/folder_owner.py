@@ -62,7 +62,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
             status=2,
         )
     atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)
-    return mine, [f"checkpoint_dir: taken over from {_named(owner)}, which has ended"] if owner and others else []
+    return mine, [f"took over checkpoint_dir from {_named(owner)}, which has ended"] if owner and others else []
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

@@ -38,11 +38,11 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         where = (
-            f"{device} ({torch.cuda.get_device_name(device)}): peak {peak_bytes(device) / GIB:.1f} GiB,"
-            f" free {free / GIB:.1f} of {total / GIB:.1f} GiB"
+            f"{device} ({torch.cuda.get_device_name(device)}), peak {peak_bytes(device) / GIB:.1f} GiB,"
+            f" {free / GIB:.1f} of {total / GIB:.1f} GiB free"
         )
     else:
-        where = f"cpu: peak {peak_bytes(device) / GIB:.1f} GiB, free {_free_bytes() / GIB:.1f} GiB"
+        where = f"cpu, peak {peak_bytes(device) / GIB:.1f} GiB, {_free_bytes() / GIB:.1f} GiB free"
     half = sizes.halved()
     if half:
         advice = (
@@ -52,7 +52,7 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
     elif sizes.micro_batch_size > 1:
         advice = f"set micro_batch_size=1 grad_accum_steps={sizes.micro_batch_size * sizes.grad_accum_steps}"
     else:
-        advice = "the micro batch is already 1: use a shorter seq_len or a smaller model"
+        advice = "use a shorter seq_len or a smaller model"
     if device.type == "cuda" and precision == "fp32":
         advice += "; precision=bf16 halves the activation memory"
     return WorkerError(f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}")

@@ -194,7 +194,7 @@ def _open_tensorboard(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise WorkerError(
-            f"tensorboard=true, but the package tensorboard is not installed ({error}): pip install tensorboard",
+            f"tensorboard=true, but the tensorboard package is not installed ({error}): pip install tensorboard",
             status=2,
         ) from None
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
@@ -206,7 +206,7 @@ def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
         import wandb
     except ImportError as error:
         raise WorkerError(
-            f"wandb={project}, but the package wandb is not installed ({error}): pip install wandb", status=2
+            f"wandb={project}, but the wandb package is not installed ({error}): pip install wandb", status=2
         ) from None
     try:
         return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)

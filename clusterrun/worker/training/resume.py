@@ -86,7 +86,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
         twin = tied.setdefault(checkpoint.memory_key(here[key]) or key, key)
         if twin != key and not torch.equal(tensors[twin], tensors[key]):
             first, second = sorted((twin, key))
-            raise WorkerError(f"{foreign}: {first} and {second} are one tensor in the model, but two in the checkpoint")
+            raise WorkerError(f"{foreign}: {first} and {second} are tied in the model, but differ in the checkpoint")
     missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
     unexpected = [key for key in tensors if key not in here]
     if missing or unexpected:
@@ -111,7 +111,7 @@ def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> N
             what = f"the checkpoint was saved with {key}={then[key]}, but this run has {key}={settings[key]}"
             remedy = f"set {key}={then[key]}"
         raise WorkerError(
-            f"cannot resume with the same order of samples: {what}: {remedy}, or start over with resume=no",
+            f"cannot resume with the same order of samples: {what}; {remedy}, or start over with resume=no",
             status=2,
         )
 

@@ -86,7 +86,7 @@ def test_a_condition_that_is_met_already_is_left_out(desk: Desk, option: str, st
     over(desk, status)
     said = desk.type("submit", option, "103", *DRY)
     assert said.status == 0 and dependency(said.out) == ""
-    assert "job 103 has ended already; not waiting for it" in said.err
+    assert "job 103 has already ended; not waiting for it" in said.err
 
 
 @pytest.mark.parametrize(("status", "verb"), [(1, "resubmit"), (85, "resume")])
@@ -116,14 +116,14 @@ def test_a_job_on_another_cluster_cannot_be_waited_for(desk: Desk) -> None:
     store = Store(desk.project, desk.state)
     submitted(store, 4, cluster="other", user=ME)
     message, hint = refused(desk, "submit", "--after", "train4", *DRY, calls=True)
-    assert "on cluster desk, cannot wait for job 104, on cluster other" in message and "clusterrun wait 104" in hint
+    assert "on cluster desk cannot wait for job 104 on cluster other" in message and "clusterrun wait 104" in hint
 
 
 @pytest.mark.usefixtures("runs")
 def test_an_external_job_on_another_cluster_cannot_be_waited_for(desk: Desk) -> None:
     desk.set(SLURM_CLUSTERS="desk,other")
     said = desk.type("submit", "--after", "7;other", *DRY)
-    assert said.status == 2 and "cannot wait for job 7, on cluster other" in said.err
+    assert said.status == 2 and "cannot wait for job 7 on cluster other" in said.err
 
 
 # -- a chain -----------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_the_states_of_a_chain_are_printed_at_its_end(
 def test_a_dry_run_of_a_chain_writes_nothing(desk: Desk, files: list[SubmitArgs]) -> None:
     before = desk.files().keys()
     said = desk.type("submit", "a.toml", "b.toml", "--chain", "--dry-run", "--no-check")
-    assert said.status == 0 and "would submit 2 jobs, each to start when the one before has succeeded" in said.err
+    assert said.status == 0 and "would submit 2 jobs, each starting after the previous one succeeds" in said.err
     assert desk.files().keys() == before and desk.slurm.count("sbatch") == 0
 
 

@@ -51,7 +51,7 @@ def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.Monk
     monkeypatch.setattr(Cluster, "run", lambda self, text: None)
     said = desk.type("check", "7", "--json")
     assert said.status == 4
-    assert "no records of job 7" in json.loads(said.out)["error"]["message"]
+    assert "there is no clusterrun record of job 7" in json.loads(said.out)["error"]["message"]
 
 
 def test_submit_check_measures_in_the_job_before_its_work(tmp_path: Path) -> None:

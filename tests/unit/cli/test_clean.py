@@ -202,4 +202,4 @@ def test_without_a_terminal_it_needs_yes(desk: Desk) -> None:
 @pytest.mark.parametrize("age", ["30", "yesterday", "", "-1d", "1y", "2099-01-01", "14:05"])
 def test_a_mistyped_age_is_refused(desk: Desk, age: str) -> None:
     said = desk.type("clean", f"--older-than={age}")
-    assert said.status == 2 and f"--older-than: '{age}' is not an age" in said.err
+    assert said.status == 2 and f"--older-than: '{age}' is not a valid age" in said.err

@@ -67,7 +67,7 @@ def test_setup_lines_that_are_not_shell(desk: Desk) -> None:
 def test_a_log_folder_that_cannot_be_written(desk: Desk) -> None:
     desk.write("logs", "a file")
     line, _ = refused(desk, "submit", "--", "train.py")
-    assert line == f"cannot store records and logs in {desk.project}/logs: it is not a folder"
+    assert line == f"cannot store records and logs in {desk.project}/logs: not a folder"
 
 
 @pytest.mark.parametrize("name", ["logs", ".clusterrun", ".clusterrun/runs"])

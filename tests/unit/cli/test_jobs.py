@@ -56,7 +56,7 @@ def test_a_job_while_slurm_is_silent(desk: Desk, verb: str) -> None:
     said = desk.type(verb, "99")
     assert said.status == 3 and said.out == ""
     assert said.err.splitlines() == [
-        "clusterrun: Slurm did not answer",
+        "clusterrun: Slurm is not responding",
         "  | squeue: slurm_load_jobs error: Unable to contact slurm controller",
         "  hint: run `scontrol ping`, then try again",
     ]

@@ -80,7 +80,7 @@ def test_rungs_that_cannot_be_cancelled_are_named(desk: Desk, capfd: pytest.Capt
     scheduler.cancel = lambda ids: (_ for _ in ()).throw(Ambiguous("no answer"))  # type: ignore[method-assign]
     with pytest.raises(Refused):
         ladder(desk, scheduler)
-    assert "cannot cancel jobs 100 101; try `clusterrun cancel 100 101`" in capfd.readouterr().err
+    assert "could not cancel jobs 100 101; try again: clusterrun cancel 100 101" in capfd.readouterr().err
 
 
 def test_a_failed_rung_ends_the_wait_and_cancels_the_rest(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:

@@ -269,7 +269,7 @@ def test_the_jobs_of_a_cluster_out_of_reach_are_listed_by_their_records(desk: De
     attempt(ended, end=end())
     said = desk.type("list", "--json", "--cluster", "far")
     assert [(row["job_id"], row["outcome"]) for row in said.data] == [(str(far.job_id), "unknown")]
-    far_away = "cluster far cannot be reached from this shell; its jobs are shown from their records"
+    far_away = "cannot reach cluster far from this shell; showing its jobs from clusterrun's records"
     assert said.err == f"clusterrun: {far_away}\n"
     assert desk.slurm.count("squeue") == 0
     every = desk.type("list", "--all", "--json", "--cluster", "far").data

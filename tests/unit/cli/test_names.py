@@ -136,4 +136,4 @@ def test_a_check_is_not_the_last_job(desk: Desk, runs: list[RunRecord]) -> None:
 @pytest.mark.parametrize("name", ["last", "123", "L1", "20261121-034501-k3v7qa"])
 def test_a_job_name_that_no_command_could_find_is_refused(desk: Desk, name: str) -> None:
     message, _ = refused(desk, "submit", "--job-name", name, "--", "train.py")
-    assert f"--job-name: {name!r} is reserved" in message
+    assert f"--job-name {name!r} is reserved" in message

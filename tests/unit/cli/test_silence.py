@@ -18,7 +18,7 @@ from tests.run_records import submitted
 def test_a_job_that_only_accounting_may_know_is_not_denied_while_that_is_silent(desk: Desk, verb: str) -> None:
     desk.slurm.answer("sacct", err="sacct: error: slurm_persist_conn_open: Connection refused\n", status=1)
     said = desk.type(verb, "99")
-    assert said.status == 3 and "accounting did not answer" in said.err
+    assert said.status == 3 and "accounting is not responding" in said.err
 
 
 @pytest.mark.parametrize("which", [("--all",), ("--state", "R"), ("--name", "train*")])
@@ -26,13 +26,13 @@ def test_cancelling_by_what_is_not_known_does_nothing_and_says_so(desk: Desk, wh
     submitted(Store(desk.project, desk.state), cluster="desk", user=getpwuid(os.getuid()).pw_name)
     desk.slurm.answer("squeue", **SILENT)
     said = desk.type("cancel", *which, "--yes")
-    assert said.status == 3 and "nothing was done" in said.err
+    assert said.status == 3 and "nothing was cancelled" in said.err
 
 
 def test_a_list_that_cannot_be_asked_for_is_not_empty(desk: Desk) -> None:
     desk.slurm.answer("squeue", **SILENT)
     said = desk.type("list")
-    assert said.status == 3 and "did not answer" in said.err and "clusterrun: no active jobs" not in said.err
+    assert said.status == 3 and "Slurm is not responding" in said.err and "clusterrun: no active jobs" not in said.err
     said = desk.type("list", "--json")
     assert said.status == 3 and json.loads(said.out)["error"]
 

@@ -274,7 +274,7 @@ def test_what_cannot_be_swept_is_refused_and_nothing_written(desk: Desk) -> None
     for words, line, hint in (
         (["sweep", "--", "train.py"], "no parameters were given", "--grid lr="),
         (["sweep", "--grid", "lr=1,2", "--", "train.py"], "the parameter lr is not used", "write {lr} in the"),
-        (["sweep", "--grid", "lr=1,2", "--", "train.py", "{lr}", "{x}"], "no parameter is named x", "known: {lr}"),
+        (["sweep", "--grid", "lr=1,2", "--", "train.py", "{lr}", "{x}"], "unknown parameter x", "known: {lr}"),
         (["sweep", "--file", "no.csv", "--", "train.py"], "--file no.csv: No such file", "path of a CSV"),
         (["sweep", "--no-check", "--snapshot", "--grid", "lr=1", "--", "train.py", "{lr}"], "not in a git", "git init"),
         (["submit", "--array", "5-1", "--", "train.py"], "not a list of indexes", "0-99%8"),

@@ -53,7 +53,7 @@ def root(tmp_path: Path) -> Path:
         ("[set]\nlr = nan", 2, "set: lr must be a string, a number, true, false", ""),
         ("[set]\nx = [1]", 2, "set: x must be", ""),
         ("job = 3", 1, "job must be a string, not the number 3", 'write job = "3"'),
-        ("job = ''", 1, "job must be a string", 'write job = "…"'),
+        ("job = ''", 1, "job must be a non-empty string", 'write job = "…"'),
         ("[profile.a]\ndefault-profile = 'b'", 2, "default-profile belongs at the top", ""),
         ("cluster = 'a'", 1, "the cluster key belongs in a profile's table", "below [profile.NAME]"),
         ("profile = 'a'", 1, "profile must contain tables, such as [profile.NAME]", 'default-profile = "NAME"'),

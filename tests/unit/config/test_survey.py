@@ -110,7 +110,7 @@ def test_accounting_is_asked_where_the_configuration_is_silent() -> None:
     assert (facts.accounting, facts.cluster) == ("none", "")
     facts = run_survey(answering(sinfo=data("sinfo-gpu"), sacct=Completed(1, "", "Connection refused")), "alice")
     assert facts.accounting == "silent"
-    assert "Accounting did not answer" in config_text(facts)
+    assert "Slurm accounting did not respond" in config_text(facts)
 
 
 def test_an_account_is_missing() -> None:

@@ -89,7 +89,7 @@ def test_a_variable_of_this_name_is_refused(name: str, reason: str) -> None:
     assert caught.value.message == (
         f"--env: {name} looks like {reason}; the script and the run's records would contain it (clusterrun.toml)"
     )
-    assert caught.value.hint.startswith(f"export {name} in your shell and add --secret {name}: the job inherits it")
+    assert caught.value.hint.startswith(f"export {name} in your shell and add --secret {name}; clusterrun passes it on")
 
 
 @pytest.mark.parametrize(("name", "reason"), INNOCENT.items())

@@ -184,7 +184,7 @@ def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launch
     ("work", "text", "message"),
     [
         (SCRIPT, "--resume 'auto", '--resume-args "--resume \'auto": No closing quotation'),
-        (Task("lm", ()), "--resume auto", "--resume-args is not supported: lm resumes by itself"),
+        (Task("lm", ()), "--resume auto", "--resume-args is not supported: lm resumes automatically"),
     ],
 )
 def test_resume_args_are_words_for_a_script(work: Work, text: str, message: str) -> None:

@@ -40,7 +40,7 @@ def test_before_the_ranks_have_come_a_rank_is_its_task():
         (START, [4], [], "no rank 4"),
         (START, [], ["node9"], "no node node9"),
         (START, [0], ["node2"], "rank 0 is not on node2"),
-        (PER_NODE, [3], [], "only with their node"),
+        (PER_NODE, [3], [], "only by node"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(start, ranks, nodes, message):
@@ -141,7 +141,7 @@ def test_ranks_of_another_tools_job_are_its_labels_where_lines_bear_any(tmp_path
 
 
 def test_ranks_are_not_guessed_where_no_line_tells_them(tmp_path):
-    with pytest.raises(RequestError, match="rank 1: the lines of this log do not show their rank") as caught:
+    with pytest.raises(RequestError, match="rank 1: this log does not show which rank wrote each line") as caught:
         filter_ranks(None, [1], [], files=[log(tmp_path, "hello\nworld: 1: x\n")])
     assert "--label" in caught.value.hint
 

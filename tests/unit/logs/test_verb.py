@@ -43,7 +43,7 @@ def run(desk: Desk) -> RunRecord:
     ("words", "says"),
     [
         (["--rank", "3-1"], "3-1 is backwards"),
-        (["--rank", "x"], "is not a rank"),
+        (["--rank", "x"], "is not a valid rank"),
         (["--rank", "4"], "no rank 4"),
         (["--since", "banana"], "not a valid time"),
         (["--grep", "a(b"], "--grep"),
@@ -249,7 +249,7 @@ def test_its_err_cannot_be_told_apart_then(desk: Desk) -> None:
 
 def test_its_ranks_are_not_guessed(desk: Desk) -> None:
     theirs(desk, {"7": "hello\n"})
-    assert "lines of this log do not show their rank" in desk.type("logs", "7", "--rank", "0").err
+    assert "this log does not show which rank wrote each line" in desk.type("logs", "7", "--rank", "0").err
     theirs(desk, {"7": "0: hello\n1: you\n"})
     assert desk.type("logs", "7", "--rank", "1").out == "1: you\n"
 

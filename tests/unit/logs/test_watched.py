@@ -226,7 +226,7 @@ class Told:
     def __call__(self) -> ExternalLogs:
         self.times += 1
         if not self.node:
-            raise SchedulerError("Slurm did not answer")
+            raise SchedulerError("Slurm did not respond")
         return ExternalLogs(JOB, (self.place(),))
 
 

@@ -125,4 +125,4 @@ def test_a_syntax_error_in_the_script_is_found_by_the_jobs_python(desk: Desk) ->
 def test_a_log_folder_that_cannot_be_written_is_named(desk: Desk) -> None:
     desk.write("logs", "a file\n")
     said = desk.type("submit", "--dry-run", *JOB)
-    assert said.status == 2 and f"cannot store records and logs in {desk.project}/logs: it is not a folder" in said.err
+    assert said.status == 2 and f"cannot store records and logs in {desk.project}/logs: not a folder" in said.err

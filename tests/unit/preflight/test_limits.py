@@ -87,7 +87,7 @@ def test_what_is_not_certain_only_warns() -> None:
     assert never(SEEN, spec(nodes=5, argument="--partition=other")) == [False]
     assert never(SEEN, spec(nodes=5, argument="--exclusive")) == [True]
     assert never(SEEN, spec(partition="low")) == [False], "a partition that is down may come back"
-    assert never(replace(SEEN, qos_flags=None), spec(nodes=5)) == [False], "accounting did not answer"
+    assert never(replace(SEEN, qos_flags=None), spec(nodes=5)) == [False], "accounting did not respond"
     assert never(replace(SEEN, nodes=()), spec(nodes=5)) == [], "nodes may be hidden"
 
 

@@ -156,7 +156,7 @@ def test_a_submission_that_no_record_shows_is_unknown(cluster: Cluster, capfd: p
     assert submit() == 75
     said = capfd.readouterr().err
     assert "was not found there" in said and "| clusterrun: no record of run" in said
-    assert "hint: check with `clusterrun --remote h list --all` before you submit again" in said
+    assert "hint: before you submit again, run `clusterrun --remote h list --all`" in said
     assert all("--recover" in line for line in cluster.ran())
 
 

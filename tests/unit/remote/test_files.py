@@ -51,7 +51,7 @@ def test_nothing_is_sent_if_git_cannot_name_the_ignored_files(
     Path(".git/config").write_text("[broken\n")
     assert refused() == 2
     said = capfd.readouterr().err
-    assert "so nothing was sent (git: exit 128)\n" in said and "| fatal: bad config line" in said
+    assert "does not ignore (git: exit 128); nothing was sent\n" in said and "| fatal: bad config line" in said
     assert f"hint: try: git -C {Path.cwd()} status\n" in said
     assert "rsync" not in cluster.calls and cluster.ran() == []
     monkeypatch.chdir("sub")  # below the top, which git does not name
@@ -144,7 +144,7 @@ def test_a_long_state_folder_shares_no_connection(tmp_path: Path) -> None:
     host = find_host("h", tmp_path)
     assert host.socket is not None and host.socket.parent.stat().st_mode & 0o777 == 0o700
     (tmp_path / "ssh").chmod(0o755)
-    with pytest.raises(RequestError, match="only you can use"):
+    with pytest.raises(RequestError, match="only you can access"):
         find_host("h", tmp_path)
 
 

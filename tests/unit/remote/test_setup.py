@@ -24,9 +24,9 @@ class Host:
 
 
 @pytest.mark.parametrize(("broken", "what", "network"), [
-    ("mkdir -p", "make the folder", False),
+    ("mkdir -p", "create the folder", False),
     ("base64 -d", "copy clusterrun-", False),
-    ("-m venv", "make a virtual environment", False),
+    ("-m venv", "create a virtual environment", False),
     ("-m pip install", "install clusterrun", True),
 ])  # fmt: skip
 def test_only_pip_needs_the_network(broken: str, what: str, network: bool) -> None:

@@ -105,7 +105,7 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
     ("words", "message", "hint"),
     [
         (["--gpus", "0"], "--gpus must be between 1 and", "--gpus 1,2,4,8"),
-        (["--gpus", "1,x"], "--gpus: 'x' is not a number of GPUs", "--gpus 1,2,4,8"),
+        (["--gpus", "1,x"], "--gpus: 'x' is not a valid number of GPUs", "--gpus 1,2,4,8"),
         (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
         (["--samples", "3", "--micro-batch", "4"], "3 samples cannot fill one global batch of 4", "fewer GPUs"),
         (["--samples", "9"], "the batch size is not set", "--micro-batch 4"),
@@ -113,7 +113,11 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
         (["--samples", "99", "--micro-batch", "4", "--device", "Z80"], "unknown GPU 'Z80'", "known GPUs: B200"),
         (["--samples", "99", "--micro-batch", "4", "--device", "H100"], "need the model size", "--parameters 135M"),
         (["--samples", "99", "--micro-batch", "4", "--parameters", "1B"], "also need --seq-len", "--seq-len 2048"),
-        (["--samples", "99", "--micro-batch", "4", "--parameters", "1G"], "is not a number of parameters", "1.7B"),
+        (
+            ["--samples", "99", "--micro-batch", "4", "--parameters", "1G"],
+            "is not a valid number of parameters",
+            "1.7B",
+        ),
         (["--samples", "99", "--micro-batch", "4", "--set", "lr=1"], "--set needs a JOB", "clusterrun plan lm --set"),
         (["--samples", "99", "--measure"], "--measure needs a JOB", "clusterrun plan lm --measure"),
         (["lm", "--parameters", "1B"], "--parameters and a JOB cannot be combined", "--set model="),
@@ -191,6 +195,6 @@ def test_measuring_runs_that_cannot_be(desk: Desk) -> None:
     python = python_that(desk, f"echo {shlex.quote(json.dumps(FACTS))}")
     words = ("plan", "lm", "--measure", "--python", python)
     line, hint_line = refused(desk, *words, "--gpus", "1,3", "--gpus-per-node", "2")
-    assert line == "3 GPUs are not a multiple of 2 GPUs per node" and "--gpus 2" in hint_line
+    assert line == "the number of GPUs (3) is not a multiple of the GPUs per node (2)" and "--gpus 2" in hint_line
     line, hint_line = refused(desk, *words, "--gpus", "1,64", "--gpus-per-node", "64")
     assert line == "the data does not fill one global batch of 128" and "--micro-batch" in hint_line

@@ -72,6 +72,6 @@ def test_a_run_that_fails_ends_the_measurement_with_the_command_that_explains_it
 
 
 def test_gpus_that_do_not_fill_their_nodes_are_refused_before_anything_is_submitted(cluster: WatchedCluster) -> None:
-    with pytest.raises(RequestError, match="3 GPUs are not a multiple of 2 GPUs per node"):
+    with pytest.raises(RequestError, match=r"the number of GPUs \(3\) is not a multiple of the GPUs per node \(2\)"):
         run_it(cluster, [1, 3])
     assert not cluster.fake.submissions

@@ -63,7 +63,7 @@ def line(run: RunRecord, name: str) -> str:
 def test_status_counts_launches_and_shows_goodput_and_the_slow_rank(run: RunRecord) -> None:
     assert line(run, "launch") == "2; the previous launch failed: rank 3 ended without a record"
     assert re.fullmatch(r"90 % \(30:00 of 33:2\d allocated; 1 restart cost 2:30\)", line(run, "goodput"))
-    assert line(run, "slow") == "rank 2 on gpu01: 0.47 of the median speed (data 500 ms, compute 9000 ms per step)"
+    assert line(run, "slow") == "rank 2 on gpu01: 0.47x the median speed (data 500 ms, compute 9000 ms per step)"
 
 
 def test_json_has_the_figures(run: RunRecord) -> None:

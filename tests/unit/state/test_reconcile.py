@@ -89,7 +89,7 @@ def test_lost_unknown_and_just_submitted(store: Store) -> None:
     assert lost.status.outcome is Outcome.LOST and "never started" in lost.status.reason
     claim(run)
     gone = ask(store, run, Scripted())
-    assert gone.status.outcome is Outcome.UNKNOWN and "without an end record" in gone.status.reason
+    assert gone.status.outcome is Outcome.UNKNOWN and "without recording how it ended" in gone.status.reason
 
 
 def test_a_silent_scheduler_is_not_an_answer(store: Store) -> None:

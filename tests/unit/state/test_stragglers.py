@@ -20,9 +20,7 @@ def test_a_rank_below_seven_tenths_of_the_median_speed_is_named_with_its_node() 
     ranks = [rank(n) for n in range(5)] + [rank(5, compute=0.2)]
     found = find_stragglers(ranks)
     assert [(one.rank, round(speed, 2)) for one, speed in found] == [(5, 0.55)]
-    assert format_stragglers(found) == (
-        "rank 5 on gpu02: 0.55 of the median speed (data 20 ms, compute 200 ms per step)"
-    )
+    assert format_stragglers(found) == ("rank 5 on gpu02: 0.55x the median speed (data 20 ms, compute 200 ms per step)")
 
 
 @pytest.mark.parametrize(

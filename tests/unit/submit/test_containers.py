@@ -120,10 +120,10 @@ def test_a_dry_run_names_the_python_of_the_image(desk: Desk) -> None:
     (["--container-image", "torch.sif", "--modules", "cuda"],
      "--modules (--modules) and --container-image (--container-image) conflict", "the ranks use the image's packages"),
     (["--container-image", "none.sif"], "--container-image: no such file: {project}/none.sif", "--no-check"),
-    (["--container-image", "org/name:1"], "Apptainer does not find org/name:1", "docker://org/name:1"),
+    (["--container-image", "org/name:1"], "Apptainer cannot find org/name:1", "docker://org/name:1"),
     (["--container-image", "torch.sif", "--container-runtime", "docker"], "must be pyxis or apptainer", ""),
     (["--container-image", "x", "--container-runtime", "pyxis", "--scheduler", "local"],
-     "pyxis is a plugin of srun", "use apptainer"),
+     "pyxis is an srun plugin", "use apptainer"),
     (["--sbatch-arg=--container-image=x"], "it conflicts with clusterrun's own options", "use --container-image"),
 ])  # fmt: skip
 def test_a_mistake_is_refused_with_what_to_do(desk: Desk, words: list[str], message: str, hint: str) -> None:
@@ -136,7 +136,7 @@ def test_a_mistake_is_refused_with_what_to_do(desk: Desk, words: list[str], mess
 def test_a_machine_without_a_runtime_says_what_to_set(desk: Desk) -> None:
     put_program(desk, "srun")
     said = desk.type("submit", "--container-image", "docker://a/b", "--", "train.py")
-    assert said.status == 2 and "found neither pyxis (srun --container-image) nor apptainer here" in said.err
+    assert said.status == 2 and "found neither pyxis (srun --container-image) nor apptainer on this node" in said.err
     assert "--container-runtime apptainer" in said.err
 
 

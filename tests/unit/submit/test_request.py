@@ -81,7 +81,7 @@ def test_a_link_keeps_its_name(project: Path) -> None:
         (["./sub"], "no such script: ./sub"),
         (["train.py/x"], "no such script"),
         (["x" * 5000], "no such script"),
-        (["train.py", ":"], "a single ':'"),
+        (["train.py", ":"], "the argument ':'"),
     ],
 )
 def test_what_is_no_work(project: Path, words: list[str], message: str) -> None:
@@ -249,10 +249,10 @@ YAML = "compute_environment: LOCAL_MACHINE\nnum_machines: {}\nnum_processes: {}\
         ("mixed_precision: bf16\n", ""),
         (
             YAML.format(1, 4),
-            "num_machines: 1, but the job has num_machines: 2",
+            "sets num_machines to 1, but the job uses 2",
         ),
-        (YAML.format(2, 4), "num_processes: 4, but the job has num_processes: 8"),
-        (YAML.format(2, -1), "num_processes: -1"),
+        (YAML.format(2, 4), "sets num_processes to 4, but the job uses 8"),
+        (YAML.format(2, -1), "sets num_processes to -1"),
         ("compute_environment: AMAZON_SAGEMAKER\n", "AMAZON_SAGEMAKER is not supported"),
         ("a: [", "cannot be parsed"),
         ("just text", "not an accelerate configuration"),

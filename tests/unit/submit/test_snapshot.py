@@ -137,7 +137,7 @@ def test_a_git_that_cannot_list_the_code_stops_no_submission(
     assert expected in err and "the job will run the files as they are when it starts" in err
     assert snapshot(run_dir) is None
     said = desk.type("submit", "--snapshot", *SCRIPT)
-    assert said.status == 2 and "clusterrun: --snapshot: git cannot list the code: git: " in said.err
+    assert said.status == 2 and "clusterrun: --snapshot: git cannot list the files: git: " in said.err
 
 
 def test_code_that_is_too_large_is_not_saved(desk: Desk, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_resume_runs_the_saved_code_and_resubmit_the_current(desk: Desk, project
     desk.slurm.answer("sbatch", "102\n")
     said = desk.type("resume", "101")
     assert said.status == 0, said
-    assert "(main), as saved at the first submission; for a new run with the current code: clusterrun resub" in said.err
+    assert "(main), as saved at the first submission; to run the current code, use `clusterrun resub" in said.err
     write_files(project, {"train.py": "print('new')\n"})
     desk.slurm.answer("sbatch", "103\n")
     said = desk.type("resubmit", "--json", run_dir.name)

@@ -58,7 +58,7 @@ def test_an_environment_that_holds_the_project_is_refused(desk: Desk, venv: Path
     for name in ("bin", "lib", "pyvenv.cfg"):
         (venv / name).rename(desk.project / name)
     said = submit(desk, "--stage-env", "--venv", str(desk.project), status=2)
-    assert "also holds the project" in said and "hint: create the environment in a folder of its own" in said
+    assert "contains the project" in said and "hint: create the environment in a folder of its own" in said
     assert not archives(desk)
 
 
@@ -79,7 +79,7 @@ def test_the_run_names_its_package_and_the_script_has_the_option(desk: Desk, ven
 def test_what_cannot_be_packed_is_refused_and_nothing_is_written(desk: Desk, venv: Path) -> None:
     (venv / "pyvenv.cfg").unlink()
     err = submit(desk, "--stage-env", "--venv", str(venv), status=2)
-    assert f"{venv}/bin/python is in no virtual or conda environment" in err
+    assert f"{venv}/bin/python is not in a virtual or conda environment" in err
     (venv / "pyvenv.cfg").touch()
     (desk.project / ".clusterrun/cache").write_text("a file")
     assert f"--stage-env: cannot pack {venv}" in submit(desk, "--stage-env", "--venv", str(venv), status=2)

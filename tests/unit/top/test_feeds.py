@@ -1,4 +1,4 @@
-"""What keeps the live view up to date: how often the scheduler is asked, and what is kept where it does not answer."""
+"""What keeps the live view up to date: how often the scheduler is asked, and what is kept where it does not respond."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
     clock, one = Clock(), run(tmp_path, 1)
     answers: list[Sequence[RunState] | Exception] = [
         [RunState(one, status(1))],
-        SchedulerError("squeue did not answer"),
+        SchedulerError("squeue did not respond"),
         [RunState(one, status(1, "UNKNOWN", reason="not known"), "squeue: time out")],
         ValueError("a mistake of ours"),
     ]
@@ -101,7 +101,7 @@ def test_what_was_known_is_kept_where_nothing_is_answered(tmp_path: Path) -> Non
 
     feed = QueueFeed(ask, Pace(seed=1), clock)
     feed.poll()
-    for words in ("squeue did not answer", "squeue: time out", "ValueError: a mistake of ours"):
+    for words in ("squeue did not respond", "squeue: time out", "ValueError: a mistake of ours"):
         feed.poll()
         assert [state.status.state for state in feed.latest.states] == ["RUNNING"]
         assert feed.latest.problem == words and feed.latest.at == 1060.0

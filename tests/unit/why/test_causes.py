@@ -210,7 +210,7 @@ def test_hang_names_the_rank_known_to_have_stood_still() -> None:
 def test_hang_that_ended_in_the_time_limit_is_told_with_it() -> None:
     limit = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***"
     cause = judge(
-        limit, state="TIMEOUT", exit_status=143, behind={1: "rank 1 reached step 3, but the others reached step 4"}
+        limit, state="TIMEOUT", exit_status=143, behind={1: "rank 1 reached only step 3; the others reached step 4"}
     )
     assert cause.kind == "time-limit" and "rank 1" in cause.sentence
 

@@ -217,7 +217,7 @@ def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end
         ),
         (
             "RuntimeError: HIP error: invalid device function",
-            "the GPU could not run a kernel: HIP error: invalid device function; usually torch or a library has no code for this GPU model",
+            "the GPU could not run a kernel: HIP error: invalid device function; usually torch or a library was not built for this GPU model",
         ),
         (
             "RuntimeError: CUDA error: invalid device ordinal",

@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path, tmp_path / "state")
 
 
-LINE = "0: clusterrun: rank 0: no rank used a process group: this run was 8 separate programs, and each may …\n"
+LINE = "0: clusterrun: rank 0: no rank used a process group: the job ran as 8 separate programs, and each may …\n"
 
 
 def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> None:
@@ -52,9 +52,9 @@ def test_nothing_went_wrong_with_ranks_that_met_or_need_not(store: Store, joined
 
 def test_a_group_that_was_required_is_the_cause_of_a_failure(store: Store) -> None:
     run = submitted(store)
-    error = "--require-group: no rank used a process group: this run was 8 separate programs; turn on the script's …"
+    error = "--require-group: no rank used a process group: the job ran as 8 separate programs; turn on the script's …"
     attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 0, "node": "n1", "error": error})
     write_logs(run, f"0: clusterrun: rank 0: {error}\nsrun: error: n1: task 0: Exited with exit code 1\n")
     answer = ended.explain(Slurm(), over(run))
     assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
-    assert ended.in_one_line(over(run)) == "no rank used a process group: this run was 8 separate programs"
+    assert ended.in_one_line(over(run)) == "no rank used a process group: the job ran as 8 separate programs"

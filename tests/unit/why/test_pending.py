@@ -125,7 +125,7 @@ def test_a_reservation_that_has_begun_and_one_that_is_not_shown() -> None:
     assert "lasts until " in found.here[0] and "in 10:00; 1 node: node1" in found.here[0] and found.do == ()
     wanted = replace(asking("7", Reservation="gone"), reservations=[begun])
     assert nodes.reservations(wanted).here == (
-        "reservation gone is not visible to you: it may have ended, or you lack access",
+        "reservation gone is not visible to you: it may have ended, or you may lack access",
     )
     assert nodes.reservations(replace(wanted, reservations=None)).unseen == ("the reservations",)
 
@@ -178,7 +178,7 @@ def test_a_partition_that_is_down() -> None:
 def test_an_unknown_reason_is_shown_as_it_is() -> None:
     found = pending.explain_facts(replace(facts("7"), reason=None), status("7", "Sun[31mspots"))
     shown = dict(found.facts())
-    assert shown["reason"] == ("Sun[31mspots",) and "does not know this reason" in shown["means"][0]
+    assert shown["reason"] == ("Sun[31mspots",) and "does not recognize this reason" in shown["means"][0]
     assert found.json()["word"] is None and found.json()["starts"] is None
 
 

@@ -112,7 +112,7 @@ def test_a_constraint_is_no_reason_to_say_that_the_scheduler_is_late() -> None:
 def test_a_job_whose_constraints_no_node_satisfies_now_is_not_held_and_starts_by_itself() -> None:
     found = pending.explain_facts(facts(node(1), reason="Constraints"), status("7", "Constraints"))
     assert dict(found.facts())["means"] == (
-        "Too few nodes currently satisfy the job's constraints (--extra). The job starts by itself.",
+        "Too few nodes currently satisfy the job's constraints (--extra). The job starts automatically.",
     )
 
 

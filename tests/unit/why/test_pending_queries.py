@@ -115,7 +115,7 @@ def test_a_controller_that_cannot_be_reached_is_not_asked_again() -> None:
     assert len(controller.asked) == 3, "those at its side, which were asked at the same time"
     assert "Unable to contact slurm controller" in facts.unseen[0]
     assert facts.unseen[1:] == tuple(
-        f"{what} (skipped: Slurm did not answer an earlier query)"
+        f"{what} (skipped: Slurm did not respond to an earlier query)"
         for what in ("the user's accounts and QOS", "the limits")
     )
 
@@ -219,7 +219,8 @@ def test_other_states_have_their_sentence() -> None:
     assert lines[0].startswith("COMPLETING since ") and "the job is ending" in lines[1]
     assert lines[-1] == "this job has no clusterrun record, so its steps are unknown", "a record may have been removed"
     assert (
-        "does not know the state MELTING" in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
+        "does not recognize the state MELTING"
+        in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]
     )
 
 

@@ -78,9 +78,7 @@ def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
     assert (
         backfill_gap(3600, 1810)
         .do[1]
-        .startswith(
-            "scontrol update JobId=7 TimeLimit=29  # minutes; the job then ends before the expected start of job 51;"
-        )
+        .startswith("scontrol update JobId=7 TimeLimit=29  # minutes; the job would then end before job 51 is expected")
     )
 
 
@@ -163,7 +161,7 @@ def test_licenses_who_uses_them() -> None:
              Queued(id="3", raw=3, state="RUNNING", partitions=("gpu",), licenses=(("matlab", 1),))]  # fmt: skip
     licenses = [{"LicenseName": "matlab", "Total": "2", "Used": "1"}]
     found = queue_position.license_use(facts("7", reason=find_reason("Licenses"), queue=queue, licenses=licenses))
-    assert found.here == ("the job requests 2 of the matlab licenses; 1 of 2 in use, by job 3",)
+    assert found.here == ("the job requests 2 matlab licenses; 1 of 2 in use, by job 3",)
     assert queue_position.license_use(facts("7", queue=queue, licenses=[])).unseen == ("license matlab",)
 
 
@@ -180,7 +178,7 @@ def test_a_dependency_that_can_never_be_met() -> None:
         "afterok:17 waits for job 17 to succeed; that job is FAILED, so this condition can never be met",
     )
     assert found.do == ("scontrol update JobId=18 Dependency=", "clusterrun cancel 18")
-    assert found.starts is Starts.NEVER and "can never start" in dict(found.facts())["means"][0]
+    assert found.starts is Starts.NEVER and "will never start" in dict(found.facts())["means"][0]
 
 
 @pytest.mark.parametrize(

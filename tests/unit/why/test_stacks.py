@@ -52,11 +52,11 @@ def test_the_main_thread_of_each_rank_without_the_frames_that_start_the_script(
     (None, "py-spy is not installed in the job's environment: run `{python} -m pip install py-spy`;"),
     ("echo 'Error: Operation not permitted (os error 1)'; exit 1", "py-spy cannot read the process"),
     ("echo 'Error: Failed to find python version from target process'; exit 1", "Error: Failed to find python version"),
-    ("exit 124", "py-spy did not answer within 20 s"),
+    ("exit 124", "py-spy did not finish within 20 s"),
     ("true", "py-spy printed nothing"),
     ("echo '[]'", "[]"),
     ("echo '[1]'", "[1]"),
-    ("""echo '[{"pid": '$pid', "os_thread_id": '$pid', "frames": []}]'""", "the main thread runs no Python code"),
+    ("""echo '[{"pid": '$pid', "os_thread_id": '$pid', "frames": []}]'""", "the main thread is not running"),
 ])  # fmt: skip
 def test_a_stack_that_cannot_be_read_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, py_spy: str | None, problem: str

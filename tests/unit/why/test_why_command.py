@@ -52,7 +52,7 @@ def test_a_job_that_waits_while_slurm_is_silent_is_one_error(desk: Desk) -> None
     desk.slurm.answer("squeue", **SILENT)
     desk.slurm.forget()
     said = desk.type("why", "7")
-    assert (said.status, said.out) == (3, "") and "(last known: PENDING (BeginTime) 0:0" in said.err
+    assert (said.status, said.out) == (3, "") and "(last known state: PENDING (BeginTime) 0:0" in said.err
     assert said.err.count("Unable to contact slurm controller") == 1
     assert [call[0] for call in desk.slurm.calls] == ["squeue", "sacct"], "no other question waits for as long"
 
@@ -62,7 +62,7 @@ def test_what_can_be_told_while_slurm_is_silent_is_told(desk: Desk) -> None:
     assert desk.type("list").status == 0
     desk.slurm.answer("squeue", **SILENT)
     said = desk.type("why", "7", "8")
-    assert said.status == 3 and "the reason why job 7 is pending is unknown" in said.err and "RUNNING since" in said.out
+    assert said.status == 3 and "cannot tell why job 7 is pending" in said.err and "RUNNING since" in said.out
     said = desk.type("why", "7", "8", "--json")
     assert said.status == 3 and said.data is None
 

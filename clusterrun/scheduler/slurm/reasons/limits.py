@@ -135,7 +135,7 @@ def _count(word: str, owner: str, limit: str, setting: str, meaning: str, starts
 
 _JOBS = "{who} already has as many running jobs as it allows."
 _QUEUED = "{who} already has as many pending and running jobs as it allows."
-_WALL = "{who} limits the total run time of its jobs, and this job's time limit exceeds what is left."
+_WALL = "{who} limits the total run time of its jobs, and this job's time limit exceeds the time left."
 _LONG = "The job's time limit is longer than {who} allows."
 _CUT = "request a shorter time limit, or ELSE; SEE"
 

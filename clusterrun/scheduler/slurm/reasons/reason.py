@@ -14,11 +14,11 @@ OLD_SOURCE = "src/common/slurm_protocol_defs.c"
 class Starts(StrEnum):
     """Whether a job with this reason starts, and who has to act."""
 
-    ALONE = "by itself"
-    YOU = "after you change something"
-    ADMIN = "after an administrator changes something"
+    ALONE = "automatically"
+    YOU = "only after you take action"
+    ADMIN = "only after an administrator takes action"
     NEVER = "never"
-    OVER = "only if it is requeued"  # the reason of an ended job
+    OVER = "again only if it is requeued"  # the reason of an ended job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

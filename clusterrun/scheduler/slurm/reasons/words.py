@@ -38,7 +38,7 @@ ROWS: tuple[Reason, ...] = (
     _row("Cleaning", ALONE, "The job was requeued, and its previous launch is still being cleaned up on the nodes.",
          "wait; if this takes several minutes, tell your administrators: a node may be hanging"),
     _row("FedJobLock", ALONE, "Another cluster of the federation is about to start the job.", "wait"),
-    _row("JobArrayTaskLimit", ALONE, "The array already runs as many tasks at a time as its limit (%N) allows.",
+    _row("JobArrayTaskLimit", ALONE, "The array already has as many running tasks as its limit (%N) allows.",
          "wait, or raise the limit: `scontrol update JobId={job} ArrayTaskThrottle=N`"),
     _row("MpiPortsBusy", ALONE, "All ports that Slurm reserves for MPI are in use on the nodes that the job would get.",
          "wait for other jobs on those nodes to end", f"Slurm 24.05 to 26.05, {SOURCE}"),
@@ -75,16 +75,16 @@ ROWS: tuple[Reason, ...] = (
          "request less time (`scontrol show partition` shows MaxTime), or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU,
-         "The partition does not allow the job's number of nodes, or has too few nodes in service.",
+         "The partition does not allow the number of nodes requested, or has too few nodes in service.",
          "change the number of nodes: `scontrol update JobId={job} NumNodes=N-N`, or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionConfig", YOU, "The partition's limits do not allow the job.",
          "move the job: `scontrol update JobId={job} Partition=NAME`; `scontrol show partition` shows the limits"),
     _row("MaxMemPerLimit", YOU, "The job requests more memory per CPU or per node than the partition allows.",
-         f"lower --mem: {_AGAIN}; `scontrol show partition` shows the limit (MaxMemPerCPU or MaxMemPerNode)"),
+         f"{_AGAIN} with a lower --mem; `scontrol show partition` shows the limit (MaxMemPerCPU or MaxMemPerNode)"),
     _row("BadConstraints", YOU,
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
-         "compare the request with `sinfo -o '%P %D %c %m %G %f'`; change the request with "
+         "compare the request with the output of `sinfo -o '%P %D %c %m %G %f'`; change the request with "
          f"`scontrol update JobId={{job}} …`, or {_AGAIN}"),
     _row("Constraints", ALONE, "Too few nodes currently satisfy the job's constraints (--extra).",
          "compare Extra in `scontrol show job {job}` with Extra in `scontrol show node`; "
@@ -92,7 +92,7 @@ ROWS: tuple[Reason, ...] = (
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until the nodes are back, or request other nodes or less time; "
          "`sinfo -R` shows why nodes are unavailable"),
-    _row("AccountNotAllowed", YOU, "The partition does not accept the job's account, or the groups of the job's user.",
+    _row("AccountNotAllowed", YOU, "The partition does not accept the job's account, or any of the user's groups.",
          "move the job: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
     _row("QOSNotAllowed", YOU, "The partition or the account does not accept the job's QOS.",
@@ -127,8 +127,8 @@ ROWS: tuple[Reason, ...] = (
     _row("JobHeldAdmin", ADMIN, "The job is held by an administrator or a site rule; its user cannot release it.",
          f"ask the administrators; {_SHOW}"),
     _row("JobHoldMaxRequeue", ADMIN,
-         "The job's failed starts have reached the cluster's limit, so the job is held.",
-         f"{_AGAIN}, or ask the administrators: slurmd's log shows the cause"),
+         "The job has failed to start as many times as the cluster allows, so the job is held.",
+         f"{_AGAIN}, or ask the administrators to look for the cause in slurmd's log"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
          "wait for the administrators, or move the job: `scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionInactive", ADMIN, "The partition is out of service: its state is INACTIVE.",
@@ -148,11 +148,11 @@ ROWS: tuple[Reason, ...] = (
          f"{_SHOW}; fix the request, then run `scontrol release {{job}}`"),
     # -- how a job ended -------------------------------------------------------------------------------------------
     _row("NonZeroExitCode", OVER, "The job ended with an exit status other than 0.", _WHY),
-    _row("RaisedSignal", OVER, "A signal ended the job.", _WHY, f"Slurm 23.02 to 26.05, {SOURCE}"),
+    _row("RaisedSignal", OVER, "The job was killed by a signal.", _WHY, f"Slurm 23.02 to 26.05, {SOURCE}"),
     _row("TimeLimit", OVER, "The job reached its time limit.", _WHY),
     _row("OutOfMemory", OVER, "The job used more memory than it requested and was killed.", _WHY),
     _row("InactiveLimit", OVER, "The job was inactive for longer than the cluster allows.", _WHY),
-    _row("DeadLine", OVER, "The job could not end before its --deadline, so Slurm removed the job.",
+    _row("DeadLine", OVER, "The job could not finish before its --deadline, so Slurm removed the job.",
          "submit the job with a later --deadline or a shorter time limit"),
     _row("JobLaunchFailure", OVER,
          "The job could not start on its node: the log folder may be missing, or the disk may be full.",
@@ -173,13 +173,13 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
         (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
          _row("JobHeldUser", YOU, "The user's login environment could not be read on the node, so the job is held.",
-              "look in your shell's startup files for a command that hangs, then run `scontrol release {job}`",
+              "fix any command that hangs in your shell's startup files, then run `scontrol release {job}`",
               "Slurm 26.05, src/slurmctld/job_mgr.c")),
         (r"launch failed requeued held",
          _row("JobHeldUser", YOU,
               "The job could not be started on its node (a prolog may have failed), so the job is held.",
-              "run `scontrol release {job}`; if the job is held again, ask the administrators: "
-              "slurmd's log shows the cause",
+              "run `scontrol release {job}`; if the job is held again, ask the administrators to look "
+              "for the cause in slurmd's log",
               "Slurm 22.05 to 26.05, src/slurmctld/job_mgr.c")),
         (r"job requeued in (held|special exit) state",
          _row("JobHeldUser", YOU, "The job was requeued and held (`scontrol requeuehold`).",
