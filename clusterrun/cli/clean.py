@@ -50,7 +50,7 @@ class Target(NamedTuple):
 @click.command()
 @click.option(
     "--older-than", metavar="AGE", default="30d", show_default=True,
-    help="Only files of runs that ended more than AGE ago (12h, 2d, 1w).",
+    help="Delete only files of runs that ended more than AGE ago (12h, 2d, 1w).",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and its size; delete nothing.")
 @click.option("--yes", is_flag=True, help="Delete without asking.")

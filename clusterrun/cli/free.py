@@ -93,7 +93,7 @@ def _print_local(ui: Ui, cluster: Cluster, *, chosen: bool) -> None:
 
 def _print_notes(ui: Ui, found: StartEstimates) -> None:
     if found.silence:
-        ui.note(f"Slurm stopped answering ({found.silence}); the list is incomplete")
+        ui.note(f"Slurm stopped responding ({found.silence}); the list is incomplete")
     elif found.unasked:
         ui.note(
             "only the most promising partitions and job sizes were tried; use --partition to try a specific partition"

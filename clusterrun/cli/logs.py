@@ -187,7 +187,7 @@ def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
         return request
     if request.filter.grep is not None:
         raise RequestError(
-            "--rank and --grep cannot be combined for this log: its lines have no rank labels",
+            "--rank and --grep cannot be combined for this log: not every line shows its rank",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("not every line of this log shows its rank; showing only the lines that begin with `[rankN]:`")

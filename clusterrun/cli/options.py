@@ -84,7 +84,7 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
     """Return the job's name and the words after ``--``; raises RequestError if they cannot be combined."""
     if len(before) > 1:
         typed = " ".join(before)
-        hint = f"put a script after --: clusterrun submit -- {typed}"
+        hint = f"put a script after `--`: clusterrun submit -- {typed}"
         if all(word.endswith(".toml") for word in before):
             hint = f"to run them in order: clusterrun submit {typed} --chain"
         raise RequestError(f"expected one job file or task, not {typed}", hint=hint)

@@ -157,7 +157,7 @@ def parse_gpu_counts(text: str) -> list[int]:
         raise RequestError(f"--gpus: {wrong[:40]!r} is not a valid number of GPUs", hint=hint)
     counts = sorted({int(part) for part in parts})
     if not 1 <= counts[0] <= counts[-1] <= MOST_GPUS:
-        raise RequestError(f"--gpus must be between 1 and {MOST_GPUS:,}, not {text[:40]}", hint=hint)
+        raise RequestError(f"--gpus {text[:40]}: each number must be between 1 and {MOST_GPUS:,}", hint=hint)
     if len(counts) > MOST_COUNTS:
         raise RequestError(f"--gpus has {len(counts)} numbers; at most {MOST_COUNTS} are allowed", hint=hint)
     return counts

@@ -75,7 +75,7 @@ def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int
         raise Unreachable(lost, hint="run the command again")
     raise Ambiguous(
         f"{lost}; the command may have taken effect",
-        hint=f"check with `clusterrun --remote {session.host.name} list` before you run it again",
+        hint=f"check with `clusterrun --remote {session.host.name} list` before you run the command again",
     )
 
 

@@ -130,7 +130,7 @@ def _training(run: RunRecord, training: Training) -> Iterator[Finding]:
     first = "epoch" if whole else "step" if training.shared_steps == 1 else f"{training.shared_steps} steps"
     text = f"{training.shared_samples} in the first {first}"
     good = bool(training.each_once) and training.shared_samples == training.seen_samples
-    used = f", but the ranks used {training.seen_samples}: some samples are missing or repeated"
+    used = f"; the ranks used {training.seen_samples}: some samples are missing or repeated"
     text += ", each on exactly one rank" if good else used
     yield _expect("samples", good, text, "all ranks must load the same data: compare the files on the nodes")
     micro, accum, samples = training.micro_batch_size, training.grad_accum_steps, training.samples

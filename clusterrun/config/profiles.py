@@ -310,7 +310,7 @@ def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
 def _no_job(name: str, root: Path, found: Path | None) -> RequestError:
     known = list_jobs(root)
     if found or name.endswith((".py", ".sh")):
-        hint = f"to run a script, put it after --: clusterrun submit -- {name}"
+        hint = f"to run a script, put it after `--`: clusterrun submit -- {name}"
     else:
         near = nearest(Path(name).name.removesuffix(".toml"), known)
         hint = f"{near} available: {', '.join(known) or 'none'}".strip()

@@ -15,6 +15,7 @@ PORT = 29500
 """The rendezvous port if the job sets none: torchrun's own default."""
 _ADDRESS = "ADDRESS_OF_NODE_0"
 _FILLED_IN = re.compile(r"\{(local_rank|rank|node_rank|world_size)\}")
+_VARIABLES = {"node_rank": "GROUP_RANK"}  # torchrun's name, where it is another
 
 
 def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
@@ -93,7 +94,7 @@ def _program(spec: JobSpec, worker: Path) -> list[str]:
     if found := next(filter(None, map(_FILLED_IN.search, program)), None):
         raise RequestError(
             f"--per-node-commands: torchrun does not replace {found[0]} in arguments",
-            hint=f"in the script, read {found[1].upper()} from the environment",
+            hint=f"in the script, read {_VARIABLES.get(found[1], found[1].upper())} from the environment",
         )
     before = {Module: ["-m"], Command: ["--no-python"]}.get(type(spec.work), [])
     return [*before, *program]

@@ -249,7 +249,7 @@ def _only_quoted(value: Any) -> Any:
 
     if isinstance(value, jinja2.Undefined):
         return str(value)  # StrictUndefined raises here, with the variable's name
-    raise TypeError(f"{value!r} is not quoted: use the filter `sh`, or `directive` in an #SBATCH line")
+    raise TypeError(f"{value!r} is not quoted: use the `sh` filter (in an #SBATCH line, the `directive` filter)")
 
 
 def _one_line(text: str) -> str:

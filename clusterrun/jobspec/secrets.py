@@ -42,10 +42,10 @@ SECRET_NAMES: tuple[SecretName, ...] = (
     SecretName(r"(?:.*_)?KEY_ID", False, "an id, which is not a secret", "AWS, IAM access keys"),
     SecretName(
         r"(?:.*_)?(?:EOS|BOS|PAD|SEP|CLS|MASK|UNK|EOT|SOT|SPECIAL|STOP|START|END|BEGIN|FIRST|LAST|NEXT|NEW|PER|IMAGE|IMG|AUDIO|VIDEO|TEXT|MAX|MIN|NUM|REGISTER|PATCH)_TOKEN(?:_.*)?",
-        False, "a token of a vocabulary", "transformers, PreTrainedTokenizer",
+        False, "a vocabulary token", "transformers, PreTrainedTokenizer",
     ),
     SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a number of tokens or a token id", "transformers, configuration"),
-    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a pair", "datasets, PyTorch Lightning"),
+    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a dictionary", "datasets, PyTorch Lightning"),
     SecretName(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass through a model or over the data", "common in training scripts"),
     SecretName(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
     SecretName(rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),

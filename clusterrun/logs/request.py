@@ -50,7 +50,7 @@ class Flag:
 FLAGS = (
     Flag(("-f", "--follow"), "Follow the log until the job ends; exit 0 if the job succeeded."),
     Flag(("-n", "--lines"), "Only the last N lines.", "N", least=0),
-    Flag(("--rank",), "Only these ranks: 3, 0-7 or 0-3,8; may be repeated.", "R", repeated=True),
+    Flag(("--rank",), "Only these ranks (for example 3, 0-7 or 0-3,8); may be repeated.", "R", repeated=True),
     Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
     Flag(("--attempt",), "Only this attempt (for example 1), or one launch of an attempt (for example 0.2).", "N"),
     Flag(("--stream",), "Only this stream; default: both.", choices=("out", "err", "both")),
@@ -166,7 +166,7 @@ def parse_attempt(text: str) -> tuple[int, ...]:
     match = re.fullmatch(r"(\d{1,9})(?:\.(\d{1,9}))?", text, re.ASCII)
     if match is None:
         raise RequestError(
-            f"--attempt: {text[:40]!r} is not an attempt", hint="for example --attempt 1 or --attempt 0.2"
+            f"--attempt: {text[:40]!r} is not a valid attempt", hint="for example --attempt 1 or --attempt 0.2"
         )
     return tuple(int(number) for number in match.groups() if number is not None)
 

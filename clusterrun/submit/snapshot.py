@@ -132,7 +132,7 @@ def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapsh
         raise RequestError(
             f"the code in {tree.root} is too large: {format_bytes(error.size)}; the limit is"
             f" {format_bytes(code_store.LIMIT)}; largest files: {largest}",
-            hint="remove data from git, or use --no-snapshot",
+            hint="run `git rm --cached FILE` for large data files, or use --no-snapshot",
         ) from error
     except OSError as error:
         raise RequestError(

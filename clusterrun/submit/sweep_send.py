@@ -113,7 +113,8 @@ def recover_sweep(
         sweep = sweeps.sweep_of(run)
         if sweep is None or run.run_dir not in sweep.folders():  # that file is written before the first sbatch
             raise NoSuchJob(
-                f"run {run.run_id} was not submitted: the command ended before all records of its sweep were written",
+                f"run {run.run_id} was not submitted: the earlier command ended before all records of its sweep were"
+                " written",
                 hint=f"submit the sweep again; to remove this run: clusterrun cancel {run.run_id}",
             )
         arrays: dict[str, list[RunRecord]] = {}

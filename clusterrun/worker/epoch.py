@@ -36,6 +36,6 @@ def check() -> None:
         raise OSError(errno.EINVAL, f"{path} does not contain the run's attempt counter")
     if int(text) > number():
         raise Superseded(
-            f"a newer attempt of this run has started (its attempt counter is {int(text)},"
-            f" this process's is {number()}): this process will stop and write nothing more"
+            f"a newer attempt of this run has started (the attempt counter is now {int(text)};"
+            f" it was {number()} when this process started): this process will stop and write nothing more"
         )

@@ -132,7 +132,7 @@ class RankExit:
         report = worlds.INTERRUPTED if self._interrupted else report
         waited = barriers.leave(self.dist, self.run, report=report, decide=worlds.decide, act=self._act_on_groups)
         if not waited and self.dist.rank == 0:
-            self._print("the run's store is gone: ranks will exit without waiting for each other")
+            self._print("the run's store is gone; ranks will exit without waiting for each other")
 
     def _act_on_groups(self, result: str) -> None:
         from . import worlds

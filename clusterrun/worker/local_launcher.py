@@ -245,7 +245,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the step; return its exit status, 2 for an impossible request."""
     argv = list(sys.argv[1:] if argv is None else argv)
     split = argv.index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(description="Run a command as --nodes x --tasks-per-node tasks on this machine.")
+    parser = argparse.ArgumentParser(
+        description="Run a command once per task, for all nodes of a job, on this machine."
+    )
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--tasks-per-node", type=int, required=True)
     parser.add_argument("--devices", choices=("cuda", "cpu"), help="default: cuda if each rank gets a device, else cpu")

@@ -62,7 +62,7 @@ def find_device(nvml: Any, index: int, uuid: str, visible: str) -> Any:
     """Return NVML's handle of the visible device `index`; raises NVML's errors, or LookupError."""
     names = [name.strip() for name in visible.split(",")] if visible.strip() else []
     if names and index >= len(names):
-        raise LookupError(f"device {index} is not among {visible}")
+        raise LookupError(f"CUDA_VISIBLE_DEVICES={visible} has no device {index}")
     name = names[index] if names else str(index)
     if name.startswith("MIG-"):  # torch may name the whole GPU here
         return nvml.nvmlDeviceGetHandleByUUID(name)

@@ -143,11 +143,13 @@ class Requeue:
                 refused = CANCELLED
             if refused:
                 resume = f"clusterrun resume {self.job.name}"
-                self._say(f"the job ended ({why}) and cannot run again: {refused}; to continue the run: {resume}")
+                self._say(f"the job ended ({why}) and cannot run again: {refused}; run `{resume}` to continue")
                 return False
             self.job.runs_again = True
             self.job.due = "" if next_job else REQUEUED
             how = f"job {next_job} continues the run" if next_job else "the job was requeued"
+            if next_job == successor.NOT_CONFIRMED:
+                how = "submitted a job that continues the run, but Slurm has not confirmed it"
             if exclude and not next_job:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
@@ -258,7 +260,7 @@ class Requeue:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
     parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument("--total-time", type=int, default=0, help="seconds that all starts of the job may use together")
+    parser.add_argument("--total-time", type=int, default=0, help="total seconds allowed for all starts of the job")
     parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: signal that Slurm sends before the time limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 

@@ -62,7 +62,7 @@ def read_launch(
     if hang:
         cause = str(hang)
     elif lost and not error:
-        cause = f"{_name(lost)} ended without a record (killed, or the node was lost)"
+        cause = f"{_name(lost)} ended without reporting a status (killed, or the node was lost)"
     elif reported:
         cause = f"rank {first.get('rank')} on {first.get('node')}: {reported}"
     elif status == TERMINATED:
@@ -88,7 +88,7 @@ def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
     if last.status in NEVER_AGAIN:
         return NEVER_AGAIN[last.status]
     if last.is_terminated:
-        return "SIGTERM ended the ranks"
+        return "SIGTERM usually means a cancel or a preemption"
     if USERS_MISTAKE.match(last.error):
         return "a restart cannot fix this error"
     if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for where and how the ranks' Python runs."""
     parser.add_argument("--stage-env", action="store_true", help="copy the environment to the nodes' local disks")
     parser.add_argument(
-        "--rank-python", default=sys.executable, help="Python of the ranks; the image's, if they run in a container"
+        "--rank-python", default=sys.executable, help="Python that runs the ranks; in a container, the image's Python"
     )
     parser.add_argument(
         "--rank-prefix", action="append", default=[], help="word to put before each rank's command (repeatable)"
@@ -132,7 +132,7 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
         line = holder.stdout.readline().strip()
     if not line.isdigit():
         holder.kill()
-        raise WorkerError(f"could not open the rendezvous on {address}: see the lines above")
+        raise WorkerError(f"could not start the rendezvous server on {address}: see the lines above")
     return holder, line.decode()
 
 

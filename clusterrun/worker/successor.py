@@ -20,13 +20,14 @@ from .batch_host import clean
 from .job import Job
 
 SUBMIT_S = 30.0
+NOT_CONFIRMED = "(not confirmed)"  # instead of the job's id
 JOB_ID = re.compile(r"^([1-9][0-9]{0,17})(?:;([A-Za-z0-9_.-]{1,64}))?$", re.MULTILINE)
 TOTAL_TIME = re.compile(r"^(CR_OPTIONS=\(.*--total-time )\d+", re.MULTILINE)
 DEPENDENCY = re.compile(r"^#SBATCH --dependency=.*\n", re.MULTILINE)
 
 
 def submit(job: Job, used_seconds: float) -> tuple[str, str]:
-    """Submit the same script with a new token; return the job's id, and why there is none.
+    """Submit the same script with a new token; return the job's id, or NOT_CONFIRMED, and why there is none.
 
     `used_seconds` of --total-time are used up. A submission that Slurm does not confirm stays recorded:
     `clusterrun status` looks its job up.
@@ -62,7 +63,7 @@ def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[
             cwd=folder, umask=0o027 if job.options.shared else 0o077,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return "(not confirmed)", ""
+        return NOT_CONFIRMED, ""
     except OSError as error:
         _discard(record, script)
         return "", f"{error.filename}: {error.strerror}"
@@ -75,7 +76,7 @@ def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[
         return job_id, ""
     text = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0 or "timed out" in text or "Connection" in text:
-        return "(not confirmed)", ""
+        return NOT_CONFIRMED, ""
     _discard(record, script)
     return "", text.splitlines()[-1] if text else f"sbatch exited with {done.returncode}"
 

@@ -146,7 +146,8 @@ def _judge(job: Job, status: int, ranks: int) -> int:
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options and the work; the template writes them (jobspec/render.py)."""
     split = list(argv).index("--") if "--" in argv else len(argv)
-    parser = argparse.ArgumentParser(description="Supervise one start of a job.", allow_abbrev=False)
+    about = "Supervise one execution of a job, until it ends or is requeued."
+    parser = argparse.ArgumentParser(description=about, allow_abbrev=False)
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--tasks-per-node", type=int, default=1, help="ranks (or GPUs) per node")
     parser.add_argument("--launcher", default="srun")
@@ -154,7 +155,10 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--pg-timeout", default="36000")
     parser.add_argument("--join-timeout", default="600")
     parser.add_argument("--master-port", type=int)
-    parser.add_argument("--check-gpus", help="check nodes and links before the launch; GPUs that each node must have")
+    parser.add_argument(
+        "--check-gpus",
+        help="check nodes and links before the launch, and that each node has at least this many GPUs",
+    )
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--spare-nodes", type=int, default=0, help="nodes of the allocation that no rank uses")
     parser.add_argument(
@@ -164,7 +168,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     step.add_options(parser)
     requeue.add_options(parser)
     parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")
-    parser.add_argument("--time-limit", type=int, default=0, help="seconds, for a local job")
+    parser.add_argument("--time-limit", type=int, default=0, help="time limit of a local job, in seconds")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
     parser.add_argument("--shared", action="store_true")

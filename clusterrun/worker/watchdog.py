@@ -253,7 +253,7 @@ class Watchdog:
         if not self._ends_it:
             self._warned = self._newest()
             self._job.notifier.send("stalled", cause)
-            self._say(f"warning: {cause}{where}; to end such a launch, set --hang-timeout SECONDS")
+            self._say(f"warning: {cause}{where}; to end hung launches automatically, set --hang-timeout SECONDS")
             return
         first = suspicion.ranks[0] if suspicion.ranks else None
         document = {

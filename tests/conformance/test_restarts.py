@@ -29,7 +29,7 @@ def test_a_killed_and_a_stopped_rank_cost_the_steps_since_the_last_checkpoint_an
     assert weights(job) == undisturbed
     assert [attempt.name.partition(".")[2] for attempt in job.attempts()] == ["0.0", "0.1", "0.2"]
     killed, hung = state["failed_launches"]
-    assert "rank 1 ended without a record" in killed
+    assert "rank 1 ended without reporting a status" in killed
     assert "rank 1 on" in hung and ended.after > float(HANG[1]) / 2
     assert "; restarting the ranks" in job.err.read_text()
     status = site.cli("status", job.id).stdout

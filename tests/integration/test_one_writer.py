@@ -111,7 +111,10 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     (line,) = filter(None, said.splitlines())
     # of the attempt or, if its next write is in the folder of checkpoints, of that folder's owner
     assert line.endswith(": this process will stop and write nothing more")
-    assert "(attempt counter 2, this process has 1)" in line or "checkpoints now belongs to run r (job " in line
+    assert (
+        "(the attempt counter is now 2; it was 1 when this process started)" in line
+        or "checkpoints now belongs to run r (job " in line
+    )
     _, err = newer.communicate(timeout=120)
     assert newer.returncode == 0, err
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]

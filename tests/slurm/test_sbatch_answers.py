@@ -111,7 +111,7 @@ def test_a_refusal_is_shown_once_word_for_word_with_a_hint(desk: Desk) -> None:
     assert said.err.splitlines()[-4:] == [
         "clusterrun: Slurm refused the job",
         *(f"  | {line}" for line in words.splitlines()),
-        "  hint: Slurm's reason is in the line above",
+        "  hint: Slurm's reason is on the line above",
     ]
     assert not list(desk.project.glob(".clusterrun/runs/*"))
 

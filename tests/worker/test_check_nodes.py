@@ -49,7 +49,7 @@ def test_nodes_in_order_give_no_finding() -> None:
         ({"nofile": 256}, "open files", "n2 limits a process to fewer than 1024 open files"),
         ({"clock": 969.8}, "clock", "the clock of n2 is 30.2 s behind the clock of n1"),
         ({"folders": {"run": {"path": "/r", "error": "Read-only file system"}}}, "disk",
-         "n2, /r: the folder is not writable: Read-only file system"),
+         "n2, /r: the folder is not writable (Read-only file system)"),
         ({"folders": {"run": {"path": "/r", "free_gib": 0.1, "write_s": 0.1}}}, "disk", "n2, /r: only 0.10 GiB free"),
         ({"folders": {"run": {"path": "/r", "free_gib": 9.0, "write_s": 40.0}}}, "disk",
          "n2, /r: writing 1 MiB took 40 s"),
@@ -62,9 +62,9 @@ def test_nodes_in_order_give_no_finding() -> None:
          "n2, GPU 0: another process is using 40.0 GiB of GPU memory"),
         ({"gpu": {"error": "CUDA error: out of memory"}, "device": 0}, "devices",
          "n2, GPU 0: cannot be opened: CUDA error: out of memory"),
-        ({"stage": "links"}, "ranks", "n2: stopped while measuring links"),
+        ({"stage": "links"}, "ranks", "n2: stopped during the links check"),
         ({"errors": {"join": "cannot reach the store"}, "stage": "done"}, "join",
-         "n2: could not measure join: cannot reach the store"),
+         "n2: the join check failed: cannot reach the store"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_node_is_named(changes: dict[str, Any], check: str, text: str) -> None:

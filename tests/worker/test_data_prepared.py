@@ -201,7 +201,7 @@ def test_a_node_that_never_sees_it_is_named(tmp_path: Path, monkeypatch: pytest.
         prepared._await(tmp_path / "lm", {"a": 7}, place(1, 2), "n0")
     assert str(caught.value) == (
         f"{tmp_path}/lm/tensors.safetensors, written on node n0, is not visible on node n1 after 0 s:"
-        " is this folder on a file system that all nodes share?"
+        " is the cache folder on a file system that all nodes share?"
     )
 
 

@@ -54,7 +54,8 @@ def test_the_newest_attempt_may_write_and_an_older_one_is_told_which_is(raise_ep
     epoch.check()
     raise_epoch()
     with pytest.raises(
-        Superseded, match=r"a newer attempt .* has started \(attempt counter 2, this process has 1\)"
+        Superseded,
+        match=r"a newer attempt .* has started \(the attempt counter is now 2; it was 1 when this process started\)",
     ) as it:
         epoch.check()
     assert it.value.status != 0

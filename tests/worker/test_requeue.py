@@ -222,7 +222,20 @@ def test_a_refused_successor_leaves_no_submission(
     (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Invalid account\n")
     assert job.requeue.after(85, came=False) == 85
     assert sorted(job.run_dir.rglob("*")) == before
-    assert "Invalid account; to continue the run: clusterrun resume 5" in capfd.readouterr().err
+    assert "Invalid account; run `clusterrun resume 5` to continue" in capfd.readouterr().err
+
+
+def test_a_successor_that_slurm_does_not_confirm_is_named_so(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    record(job)
+    slurm.refuse(*["Requested operation is presently disabled"] * 2)
+    (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Socket timed out\n")
+    job.requeue.after(85, came=False)
+    assert "submitted a job that continues the run, but Slurm has not confirmed it" in capfd.readouterr().err
+    states = {json.loads(file.read_text())["state"] for file in (job.run_dir / "submissions").iterdir()}
+    assert "submitting" in states  # clusterrun status looks the job up
 
 
 def test_a_lost_node_is_excluded_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:

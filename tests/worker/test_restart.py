@@ -11,7 +11,7 @@ from clusterrun.worker.rank_slots import HALF, read
 from clusterrun.worker.restart import LaunchEnd, read_launch, why_not_again
 from tests.rank_files import put_bytes, put_end, put_progress
 
-KILLED = LaunchEnd(137, "rank 3 ended without a record")
+KILLED = LaunchEnd(137, "rank 3 ended without reporting a status")
 
 
 def failed(error: str, step: int | None = None, checkpoint: int | None = None, status: int = 1) -> LaunchEnd:
@@ -42,7 +42,10 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
         ([failed("lr must be a number", status=2)], "exited with status 2 (invalid arguments or settings)"),
         ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
         ([KILLED] * 6, "--max-restarts 5"),
-        ([LaunchEnd(143, "the step ended with status 143", is_terminated=True)], "SIGTERM ended the ranks"),
+        (
+            [LaunchEnd(143, "the step ended with status 143", is_terminated=True)],
+            "SIGTERM usually means a cancel or a preemption",
+        ),
         ([failed(f"RuntimeError: {n}", checkpoint=10) for n in range(3)], "no progress"),
     ],
 )
@@ -62,7 +65,7 @@ def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
     first = {"error": "RuntimeError: Connection closed by peer"}
     records(tmp_path, {0: 143, 1: 1, 3: 143}, first)
     end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 143, 4)
-    assert end.cause.startswith("rank 2 ended without a record") and (end.error, end.step) == ("", 12)
+    assert end.cause.startswith("rank 2 ended without reporting a status") and (end.error, end.step) == ("", 12)
 
 
 def test_ranks_that_sigterm_ended_are_told_from_a_rank_that_failed(tmp_path: Path) -> None:
@@ -102,4 +105,6 @@ def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
     put_end(tmp_path, 0, {})
     assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
     put_bytes(tmp_path, 0, b"{", HALF)
-    assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1).cause.startswith("rank 0 ended without a record")
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1).cause.startswith(
+        "rank 0 ended without reporting a status"
+    )

@@ -172,13 +172,15 @@ def test_validation_data_of_its_own_leaves_all_else_to_train_on(tmp_path: Path) 
 
 def test_conversations_without_an_answer_are_not_trained_on(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *[{"messages": HELLO[:1]}] * 30)
-    with pytest.raises(WorkerError, match=r"no conversations are left to train on, out of 30 \(no answer within"):
+    with pytest.raises(
+        WorkerError, match=r"no conversations are left to train on, of 30 in the data; 27 have no answer within"
+    ):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 
 def test_too_few_conversations_to_hold_some_out_is_said(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", {"messages": HELLO})
-    with pytest.raises(WorkerError, match="is left to evaluate on: set val_data, or a larger held_out"):
+    with pytest.raises(WorkerError, match="left to evaluate on, of 1 in the data; set val_data or a larger held_out"):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 
 
@@ -247,7 +249,7 @@ def test_a_model_that_would_mix_packed_conversations_is_refused(run_sft: Any, tm
     config = OPTConfig(word_embed_proj_dim=16, max_position_embeddings=128, **shape, **ids)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "opt")
     make_tokenizer().save_pretrained(tmp_path / "opt")
-    with pytest.raises(WorkerError, match="would mix conversations that share a row: set packing=false") as caught:
+    with pytest.raises(WorkerError, match="would mix conversations packed into one row: set packing=false") as caught:
         run_sft("steps=1", f"model={tmp_path / 'opt'}")
     assert caught.value.status == 2
     run_sft("steps=1", f"model={tmp_path / 'opt'}", "packing=false", name="r2")

@@ -138,7 +138,7 @@ def test_cells_that_are_no_texts(tmp_path: Path) -> None:
     assert [e.text for e in found] == ["t", "5", "t"]
     assert [e.answers for e in found] == [("3", "true"), (None, "y"), (None, "0.5")]
     file.write_text(json.dumps({"text": ["t"], "a": 1}))
-    with pytest.raises(WorkerError, match="'text' is list, neither text nor a number"):
+    with pytest.raises(WorkerError, match="'text' has type list, neither text nor a number"):
         read(str(file))
 
 

@@ -148,7 +148,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
         "Job violates accounting/QOS policy", Refused,
         "the job exceeds a limit of your account or QOS; see `sacctmgr show qos`",
     ),
-    SbatchError("Batch job submission failed", Refused, "Slurm's reason is in the line above"),
+    SbatchError("Batch job submission failed", Refused, "Slurm's reason is on the line above"),
     # errors of sbatch itself, before anything is sent
     SbatchError("unrecognized option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
     SbatchError("unrecognised option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),

@@ -56,9 +56,9 @@ GPU: tuple[CauseRow, ...] = (
         "usually the GPU's memory is full: " + _SMALLER + "; an earlier error on the GPU (such as an index out of range) can also cause this error: CUDA_LAUNCH_BLOCKING=1 shows the line of code that failed",
         "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
-        "GPU memory ran out when NCCL allocated memory[ ({bytes} bytes)]",
+        "GPU memory ran out when NCCL tried to allocate memory[ ({bytes} bytes)]",
         _SMALLER + "; NCCL allocates its buffers outside torch's caching allocator", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
-    row("cuda-memory", "fail to allocate memory", r"PxgCudaDeviceMemoryAllocator fail to allocate memory (?P<bytes>\d+) bytes", "GPU memory ran out when PhysX allocated {bytes} bytes",
+    row("cuda-memory", "fail to allocate memory", r"PxgCudaDeviceMemoryAllocator fail to allocate memory (?P<bytes>\d+) bytes", "GPU memory ran out when PhysX tried to allocate {bytes} bytes",
         "use fewer environments per GPU, or smaller GPU buffers in the simulator", "https://github.com/isaac-sim/IsaacGymEnvs/issues/256", "clusterrun logs JOB -n 50"),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
@@ -140,7 +140,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/mlcommons/training/pull/826", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded {found}",
-        "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add `unset LD_LIBRARY_PATH` as a setup line);"
+        "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add --setup 'unset LD_LIBRARY_PATH');"
         " if pip replaced torch's nvidia-cudnn package, reinstall torch",
         "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
@@ -165,7 +165,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
         "a library does not match the other libraries that were loaded: {what}",
-        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add `unset LD_LIBRARY_PATH` as a setup line; if that does not help, reinstall the package that the error names, and its dependencies",
+        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add --setup 'unset LD_LIBRARY_PATH'; if that does not help, reinstall the package that the error names, and its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
@@ -190,7 +190,7 @@ GPU: tuple[CauseRow, ...] = (
         "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice
     row("exception", "triton.compiler.errors.compilationerror: ", r"triton\.compiler\.errors\.CompilationError: ", "a Triton kernel could not be compiled[: {error}: {why}]",
-        "the log lines after this error show the kernel's code and then the reason; if a library contains the kernel, check which version of triton the library needs (python -m pip show triton)",
+        "the log lines after this error show the kernel's code and then the reason; if the kernel is part of a library, check that the library supports the installed version of triton (python -m pip show triton)",
         "https://github.com/triton-lang/triton/blob/main/python/triton/compiler/errors.py", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
         after=r"^(?:[EW]\d{4} [^]]*\] (?:\[\d+/\d+\])?)?\s*(?P<error>\w+(?:Error|Exception))\((?:\d+, )?['\"](?P<why>.*)['\"],?\)$"),
     row("cuda-error", "in file ", r"^Error (?P<what>.{1,80}) at line (?P<line>\d+) in file \S*/(?P<file>[\w.-]+\.(?:cu|cuh|c|cc|cpp|h))$", "a CUDA call in a library failed: {what} ({file}:{line})",
@@ -203,7 +203,7 @@ GPU: tuple[CauseRow, ...] = (
         "usually this process was forked after its parent had used CUDA: do not use CUDA in the dataset or the DataLoader workers, or pass multiprocessing_context='spawn' to the DataLoader; if even the program's first CUDA call fails, check the node (nvidia-smi)",
         "https://pytorch.org/docs/stable/notes/multiprocessing.html", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "the launch timed out", r"CUDA error: (?P<what>the launch timed out and was terminated)", "a kernel reached the GPU's run time limit: {what}",
-        "a GPU that drives a display stops long-running kernels: use another GPU, or run the X server on another GPU; an NCCL kernel keeps running while it waits for another rank",
+        "a GPU that drives a display stops long-running kernels: use another GPU, or run the X server on another GPU; an NCCL kernel that waits for another rank can also reach the limit",
         "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html", "srun nvidia-smi"),
     row("cuda-error", "cuda error: unknown error", r"CUDA error: (?P<what>unknown error)", "the GPU or its driver failed: {what}",
         "usually the GPU or the driver of the node is in a bad state: if nvidia-smi fails on the node, exclude the node and tell your administrators; also look for an earlier error on the GPU",
@@ -211,7 +211,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",
         "the GPU or one of its libraries failed[: {lib}][: {what}]",
-        "common causes: too little free GPU memory (\"NOT_INITIALIZED\"), unsupported tensor shapes, or libraries built for another CUDA version;"
+        "common causes: too little free GPU memory (often reported as NOT_INITIALIZED), unsupported tensor shapes, or libraries built for another CUDA version;"
         " run with CUDA_LAUNCH_BLOCKING=1 to see the line of code that failed",
         "https://github.com/seanie12/Info-HCVAE/issues/7", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
 )  # fmt: skip

@@ -180,7 +180,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",
-        "SIGUSR1 is usually the warning before the time limit (--signal=USR1): handle SIGUSR1 in the program; any other signal usually means that the process exceeded a resource limit (ulimit -a)",
+        "SIGUSR1 is usually the warning before the time limit (--signal=USR1): handle SIGUSR1 in the program; a hangup usually comes from a closed terminal or ssh session; the two limits are those of ulimit -a",
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         SENT_KILL, "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE"),

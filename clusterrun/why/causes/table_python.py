@@ -13,8 +13,8 @@ _HOST = "use less host memory (fewer data-loading workers, smaller batches, memo
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped by SIGINT (Ctrl-C)",
-     "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the stack of the KeyboardInterrupt shows where"),
-    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, as if its terminal had been closed", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
+     "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the KeyboardInterrupt traceback shows where"),
+    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, the signal of a closed terminal", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
     (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; `kill -l NUMBER` prints the signal's name"),
 )  # fmt: skip
@@ -30,7 +30,7 @@ SHM_FULL = row(
 )  # fmt: skip
 PYTHON: tuple[CauseRow, ...] = (
     row("import-error", "modulenotfounderror", r"ModuleNotFoundError: No module named '?(?P<module>(?:src|utils?|models?|modules|data|lib|libs|configs?|common|core|tools|scripts|networks?|helpers|misc|engine|trainers?|options|losses)(?:\.\w+)*)'?",
-        "Python could not find the module {module}, which looks like part of your project", "add the module's folder to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
+        "Python could not find the module {module}, which looks like part of your project", "add the folder that contains the module to PYTHONPATH, or submit from that folder; check that the module's file exists (an incomplete checkout may lack it)",
         "https://github.com/iedwardwangi/MetaAdapter/issues/2", "clusterrun submit … --env PYTHONPATH=FOLDER"),
     row("library-mismatch", "did not match any variant of untagged enum", r"data did not match any variant of untagged enum \w*(?:Wrapper|Tokenizer)\w*.*", "the installed tokenizers package cannot read the tokenizer file: {0}",
         "usually the file is newer than the package: install newer transformers and tokenizers packages into the Python that the job uses", "https://github.com/allenai/open-instruct/issues/738", "python -m pip install --upgrade transformers tokenizers"),
@@ -122,12 +122,12 @@ PYTHON: tuple[CauseRow, ...] = (
         "https://github.com/XPixelGroup/BasicSR/issues/59", "df -h /dev/shm"),
     row("crashed", "is killed by signal: ",
         r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: (?P<how>Segmentation fault|Aborted|Illegal instruction|Floating point exception)",
-        "a data-loading worker (process {pid}) crashed: {how}", "native code that the Dataset calls crashed: set num_workers=0 to see the line of Python that called it",
+        "a data-loading worker (process {pid}) crashed: {how}", "the crash was in native code that the Dataset calls: set num_workers=0 to see the line of Python that called it",
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("crashed", "encountered in worker", r"Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker", "a data-loading worker crashed: {how}",
-        "native code that the Dataset calls crashed: set num_workers=0 to see the line of Python that called it", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
+        "the crash was in native code that the Dataset calls: set num_workers=0 to see the line of Python that called it", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT, common=True),
-    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was terminated by SIGHUP, as if its terminal had been closed",
+    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was terminated by SIGHUP, the signal of a closed terminal",
         "usually the ssh session or terminal that started the run ended: submit the run as a job, or start it with nohup, setsid or tmux", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun submit …"),
     row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was terminated by SIGTERM",

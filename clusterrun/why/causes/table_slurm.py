@@ -52,7 +52,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
         "https://github.com/chaos/slurm/issues/54 (harmless by itself: the page cache counts as used memory)", _MEMORY_COMMAND, Strength.HINT, common=True),
     row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task{s} {ranks} on {node} {was} killed (SIGKILL)",
-        "the line shown does not say what sent SIGKILL: a launcher may have sent it after another rank failed (look for an earlier error), the kernel because host memory ran out (check dmesg on the node), or a user",
+        "the line shown does not say what sent SIGKILL: it may have come from a launcher after another rank failed (look for an earlier error), from the kernel because host memory ran out (check dmesg on the node), or from a user",
         "Slurm 22.05, observed on a cluster", _MEMORY_COMMAND),
     row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
         "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last log lines before the crash may show where",

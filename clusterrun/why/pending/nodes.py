@@ -181,7 +181,7 @@ def _reservation(block: dict[str, str], now: float) -> str:
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
     if start and start > now:
         lasts = format_duration(end - start if end else None)
-        when = f"begins at {format_time_and_offset(start, now)} and lasts {lasts}"
+        when = f"begins at {format_time_and_offset(start, now)}, and lasts {lasts}"
     else:
         when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")

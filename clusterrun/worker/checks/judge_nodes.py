@@ -44,11 +44,11 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     for stage in STAGES:
         failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
         for error, where in group_by_value(failed).items():
-            text = f"{join_names(where)}: could not measure {stage}: {error}"
+            text = f"{join_names(where)}: the {stage} check failed: {error}"
             yield Finding(BROKEN, stage, text, SEE_LOG, tuple(where))
     stuck = {doc["node"]: doc["stage"] for doc in docs if doc["stage"] != "done" and not doc["errors"]}
     for stage, where in group_by_value(stuck).items():
-        yield Finding(BROKEN, "ranks", f"{join_names(where)}: stopped while measuring {stage}", SEE_LOG, tuple(where))
+        yield Finding(BROKEN, "ranks", f"{join_names(where)}: stopped during the {stage} check", SEE_LOG, tuple(where))
 
 
 def _gpu(doc: Doc) -> Iterator[Finding]:

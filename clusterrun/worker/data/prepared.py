@@ -213,7 +213,7 @@ def _await(folder: Path, files: dict[str, int], dist: DistEnv, writer: str) -> N
         if time.monotonic() > deadline:
             raise WorkerError(
                 f"{folder / TENSORS}, written on node {writer}, is not visible on node {dist.node} after"
-                f" {VISIBLE_S:g} s: is this folder on a file system that all nodes share?"
+                f" {VISIBLE_S:g} s: is the cache folder on a file system that all nodes share?"
             )
         time.sleep(pause)
         pause = min(1.0, 2 * pause)

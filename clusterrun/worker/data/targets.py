@@ -198,7 +198,7 @@ def _cell(values: dict[str, Any], column: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str | int | float):
-        raise Malformed(f"{column!r} is {type(value).__name__}, neither text nor a number")
+        raise Malformed(f"{column!r} has type {type(value).__name__}, neither text nor a number")
     return str(value).strip()
 
 

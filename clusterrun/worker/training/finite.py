@@ -79,7 +79,7 @@ class FiniteCheck:
         if culprits:
             what = f"the loss of rank{'s' * (len(culprits) > 1)} {', '.join(map(str, culprits))}"
         elif since is not None:
-            what, where = "the loss", f"in one of the steps {since} to {result.step}"
+            what, where = "the loss", f"in at least one of steps {since} to {result.step}"
         shown = ""
         if self._dist.rank in culprits:
             more = " …" if len(result.samples) > 16 else ""

@@ -99,7 +99,7 @@ def test_a_script_is_no_job(root: Path) -> None:
     for name in ("train.py", "./train.py"):
         with pytest.raises(RequestError) as caught:
             load_job(name, root)
-        assert caught.value.hint == f"to run a script, put it after --: clusterrun submit -- {name}"
+        assert caught.value.hint == f"to run a script, put it after `--`: clusterrun submit -- {name}"
 
 
 def test_shipped_jobs_run_as_they_are(root: Path) -> None:

@@ -67,6 +67,9 @@ def test_what_torchrun_cannot_start_is_refused() -> None:
     with pytest.raises(RequestError, match=r"does not replace \{rank\}") as caught:
         lines(Script("/t.py", ("--out", "x{rank}")), gpus_per_node=2)
     assert caught.value.hint == "in the script, read RANK from the environment"
+    with pytest.raises(RequestError, match=r"does not replace \{node_rank\}") as caught:
+        lines(Script("/t.py", ("--node", "{node_rank}")), gpus_per_node=2)
+    assert caught.value.hint == "in the script, read GROUP_RANK from the environment"
     with pytest.raises(RequestError, match="does not support --launcher deepspeed"):
         lines(Script("/t.py"), gpus_per_node=2, launcher="deepspeed")
 

@@ -57,7 +57,7 @@ def test_only_the_lines_of_the_attempt_are_shown(desk: Desk, run: RunRecord, wor
     [
         (["--attempt", "2"], "job 101 has no attempt 2", "available attempts: 0.0, 0.1, 1.0"),
         (["--attempt", "0.7"], "job 101 has no attempt 0.7", "0.1"),
-        (["--attempt", "x"], "'x' is not an attempt", "--attempt 0.2"),
+        (["--attempt", "x"], "'x' is not a valid attempt", "--attempt 0.2"),
         (["--attempt", "1", "--node", "n0"], "no node n0", "n2"),
         (["--attempt", "1", "-f"], "cannot be combined", "one of them"),
     ],

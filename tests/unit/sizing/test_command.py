@@ -104,7 +104,7 @@ def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: 
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["--gpus", "0"], "--gpus must be between 1 and", "--gpus 1,2,4,8"),
+        (["--gpus", "0"], "each number must be between 1 and", "--gpus 1,2,4,8"),
         (["--gpus", "1,x"], "--gpus: 'x' is not a valid number of GPUs", "--gpus 1,2,4,8"),
         (["--samples", "0"], "--samples must be between 1 and 1e+12, not 0", ""),
         (["--samples", "3", "--micro-batch", "4"], "3 samples cannot fill one global batch of 4", "fewer GPUs"),

@@ -36,7 +36,8 @@ def run(tmp_path: Path) -> RunRecord:
     now = time.time()
     folder = attempt(run, 0, 0)
     (folder / "launch.json").write_text(json.dumps({
-        "began": now - 2000, "ended": now - 1000, "status": 137, "cause": "rank 3 ended without a record",
+        "began": now - 2000, "ended": now - 1000, "status": 137,
+        "cause": "rank 3 ended without reporting a status",
         "first_step": 1, "first_step_at": now - 1950, "step": 90, "stepped": now - 1005, "step_s": 10.0,
     }))  # fmt: skip
     (folder / "nodes").write_text("gpu00\ngpu01")
@@ -61,7 +62,7 @@ def line(run: RunRecord, name: str) -> str:
 
 
 def test_status_counts_launches_and_shows_goodput_and_the_slow_rank(run: RunRecord) -> None:
-    assert line(run, "launch") == "2; the previous launch failed: rank 3 ended without a record"
+    assert line(run, "launch") == "2; the previous launch failed: rank 3 ended without reporting a status"
     assert re.fullmatch(r"90 % \(30:00 of 33:2\d allocated; 1 restart cost 2:30\)", line(run, "goodput"))
     assert line(run, "slow") == "rank 2 on gpu01: 0.47x the median speed (data 500 ms, compute 9000 ms per step)"
 
@@ -70,7 +71,8 @@ def test_json_has_the_figures(run: RunRecord) -> None:
     found = status_json(state(run))
     assert [one["lost_s"] for one in found["launches"]] == pytest.approx([5.0, 145.0])
     assert found["launches"][0] | {"began": 0, "ended": 0} == {
-        "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137, "cause": "rank 3 ended without a record",
+        "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137,
+        "cause": "rank 3 ended without reporting a status",
         "began": 0, "ended": 0, "first_step": 1, "last_step": 90, "lost_s": pytest.approx(5.0),
     }  # fmt: skip
     assert found["launches"][1]["ended"] is None
@@ -80,7 +82,7 @@ def test_json_has_the_figures(run: RunRecord) -> None:
     }  # fmt: skip
     assert found["ranks"][2]["compute_s"] == 9.0 and found["ranks"][2]["wait_s"] == 0.5
     assert [(one["rank"], one["node"]) for one in found["slow_ranks"]] == [(2, "gpu01")]
-    assert found["failed_launches"] == ["rank 3 ended without a record"]
+    assert found["failed_launches"] == ["rank 3 ended without reporting a status"]
 
 
 def test_a_run_without_these_records_has_no_such_lines(run: RunRecord) -> None:

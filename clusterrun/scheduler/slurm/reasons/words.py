@@ -42,12 +42,12 @@ ROWS: tuple[Reason, ...] = (
          "wait, or raise the limit: `scontrol update JobId={job} ArrayTaskThrottle=N`"),
     _row("MpiPortsBusy", ALONE, "All ports that Slurm reserves for MPI are in use on the nodes that the job would get.",
          "wait for other jobs on those nodes to end", f"Slurm 24.05 to 26.05, {SOURCE}"),
-    _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (GPU memory shared between nodes) are in use.",
+    _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (to share GPU memory between nodes) are in use.",
          "wait until a job that uses a channel ends", f"Slurm 25.11 to 26.05, {SOURCE}"),
     _row("MaxPoweredUpNodes", ALONE, "The cluster has reached its limit on powered-up nodes.",
          "wait for other nodes to be powered down", f"Slurm 24.05 to 26.05, {SOURCE}"),
     _row("Licenses", ALONE, "Not enough of the requested licenses are free.",
-         "wait; see how many are in use with `scontrol show licenses`"),
+         "wait; `scontrol show licenses` shows how many are in use"),
     _row("BurstBufferResources", ALONE, "The burst buffer currently has no space for the job.",
          "wait; see the burst buffer's state with `scontrol show burstbuffer`"),
     _row("BurstBufferStageIn", ALONE, "The job's files are being copied into the burst buffer.",
@@ -92,11 +92,14 @@ ROWS: tuple[Reason, ...] = (
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
          "wait until the nodes are back, or request other nodes or less time; "
          "`sinfo -R` shows why nodes are unavailable"),
-    _row("AccountNotAllowed", YOU, "The partition does not accept the job's account, or any of the user's groups.",
-         "move the job: `scontrol update JobId={job} Account=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+    _row("AccountNotAllowed", YOU,
+         "The partition does not accept the job's account, or accepts none of the user's groups.",
+         "move the job to another account or partition: `scontrol update JobId={job} Account=NAME` or "
+         "`scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowAccounts and AllowGroups"),
     _row("QOSNotAllowed", YOU, "The partition or the account does not accept the job's QOS.",
-         "move the job: `scontrol update JobId={job} QOS=NAME` or `scontrol update JobId={job} Partition=NAME`; "
+         "move the job to another QOS or partition: `scontrol update JobId={job} QOS=NAME` or "
+         "`scontrol update JobId={job} Partition=NAME`; "
          "`scontrol show partition` shows AllowQos"),
     _row("InvalidAccount", YOU,
          "The job's account does not exist, or the job's user is not a member of the account.",
@@ -125,21 +128,24 @@ ROWS: tuple[Reason, ...] = (
          f"request less time; {_LIMITS}"),
     # -- the cluster -----------------------------------------------------------------------------------------------
     _row("JobHeldAdmin", ADMIN, "The job is held by an administrator or a site rule; its user cannot release it.",
-         f"ask the administrators; {_SHOW}"),
+         f"{_SHOW}, then ask the administrators to release the job"),
     _row("JobHoldMaxRequeue", ADMIN,
-         "The job has failed to start as many times as the cluster allows, so the job is held.",
+         "The job has reached the cluster's limit on failed starts, so the job is held.",
          f"{_AGAIN}, or ask the administrators to look for the cause in slurmd's log"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
-         "wait for the administrators, or move the job: `scontrol update JobId={job} Partition=NAME`"),
+         "wait until the administrators bring the partition up, or move the job: "
+         "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionInactive", ADMIN, "The partition is out of service: its state is INACTIVE.",
-         "wait for the administrators, or move the job: `scontrol update JobId={job} Partition=NAME`"),
+         "wait until the administrators bring the partition up, or move the job: "
+         "`scontrol update JobId={job} Partition=NAME`"),
     _row("NodeDown", ADMIN, "A node that the job needs is down.",
          "`sinfo -R` says why; submit without --nodelist, or wait until the node is back"),
-    _row("FrontEndDown", ADMIN, "No front-end node is available to start the job.", "wait for the administrators",
+    _row("FrontEndDown", ADMIN, "No front-end node is available to start the job.",
+         "wait until the administrators bring a front-end node up",
          f"Slurm 22.05 to 24.11, {OLD_SOURCE}"),
     _row("PowerNotAvail", ALONE, "There is currently not enough power for the job.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
-    _row("PowerReserved", ALONE, "A reservation holds the power that the job needs.", "wait",
+    _row("PowerReserved", ALONE, "The power that the job needs is set aside for a reservation.", "wait",
          f"Slurm 22.05 to 23.11, {OLD_SOURCE}"),
     _row("BlockMaxError", ADMIN, "BlueGene: a block of nodes has failed too often.", "tell your administrators",
          f"Slurm 22.05, {OLD_SOURCE}"),
