@@ -75,7 +75,7 @@ def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: WatchThread 
 
 def note_still_running(ui: Ui, job: JobId) -> None:
     """Print at Ctrl-C that the job keeps running."""
-    ui.note(f"job {job} is still running; cancel it with `clusterrun cancel {job}`")
+    ui.note(f"job {job} was not cancelled; to cancel it, run `clusterrun cancel {job}`")
 
 
 def format_state(state: RunState) -> str:
@@ -138,7 +138,7 @@ class _RunFollower:
         attempts = format_attempts(run_record.attempts(self._run, self._job.task))
         self._attempts_noted = len(attempts)
         if attempts:
-            self._ui.note(f"the job is on {attempts[-1]}" + ("; the log begins with attempt 0" if whole else ""))
+            self._ui.note(f"the job is on {attempts[-1]}" + ("; showing the log from the beginning" if whole else ""))
 
     def is_complete(self) -> bool:
         """Whether the run has ended and its logs are complete. Prints changes of its state."""

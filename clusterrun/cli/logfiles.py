@@ -169,7 +169,7 @@ def check_readable(path: Path, job: JobId) -> None:
     what = "it" if closed == path else str(closed)
     raise RequestError(
         f"the log {path} of job {job} cannot be read: {what} belongs to {owner}, and you have no access",
-        hint=f"ask the owner for access; to check: ls -ld {shlex.quote(str(closed))}",
+        hint=f"ask the owner for access (ls -ld {shlex.quote(str(closed))} shows the permissions)",
     )
 
 
@@ -188,7 +188,7 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
             )
     raise NoSuchJob(
         f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
-        hint="look in the folder that the job was submitted from; Slurm keeps log paths only for a few minutes",
+        hint="look in the folder the job was submitted from; Slurm forgets log paths a few minutes after a job ends",
     )
 
 

@@ -94,7 +94,8 @@ class Budget:
                 )
             if hours > self._left:
                 raise Denied(
-                    f"not enough GPU-hours left: this job may use {hours:g}, but the budget has only {self._left:g}"
+                    f"not enough GPU-hours left: this job can use up to {hours:g},"
+                    f" but the budget has only {self._left:g}"
                 )
             try:
                 found = run_verb("submit", *arguments)

@@ -110,7 +110,9 @@ def _interruptible(session: Session, words: Sequence[str]) -> int:
     try:
         return session.follow(words)
     except KeyboardInterrupt:
-        session.ui.note(f"the job is still running; `clusterrun --remote {session.host.name} cancel JOBID` cancels it")
+        session.ui.note(
+            f"the job was not cancelled; to cancel it, run `clusterrun --remote {session.host.name} cancel JOBID`"
+        )
         raise
 
 

@@ -61,8 +61,8 @@ def submit_plan(
     if dry_run:
         for line in cluster.check(plan) if check else ():
             ui.note(line)
-        where = "this machine" if plan.record.scheduler == LOCAL else plan.record.scheduler
-        ui.note(f"would submit {plan.record.what} as {plan.record.name} on {where}; nothing was written")
+        where = "on this machine" if plan.record.scheduler == LOCAL else "to Slurm"
+        ui.note(f"would submit {plan.record.what} {where} as job {plan.record.name}; nothing was written")
         ui.data(show_plans(ui, [plan], as_script=as_script)[0])
         return 0
     with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:

@@ -67,7 +67,8 @@ def _slurm(facts: Survey) -> list[str]:
         return [*lines, *_comment("No partition is available to you.", '#partition = "NAME"'), *_accounts(facts, None)]
     typical = chosen.typical
     if not chosen.default:
-        lines += _comment("Slurm's default partition has no GPUs; this one has the most:")
+        most = "GPUs" if chosen.gpu_total else "nodes"
+        lines += _comment(f"Not Slurm's default partition, but the available one with the most {most}:")
     lines.append(f"partition = {toml_text(chosen.name)}")
     gpus = typical.gpu_count if typical else 0
     if typical:
@@ -81,7 +82,8 @@ def _slurm(facts: Survey) -> list[str]:
         )
     lines += ["#nodes = 2"]
     if typical and typical.cpus:
-        lines += _comment("CPU cores per rank: a node's cores divided by its GPUs. Slurm's default is one.")
+        share = "a node's cores divided by its GPUs" if gpus else "all cores of a node"
+        lines += _comment(f"CPU cores per rank: {share}. Slurm's default is one.")
         lines += [f"#cpus-per-task = {max(1, typical.cpus // max(1, gpus))}"]
     if typical and typical.memory:
         text = f"Memory per node (a node has {typical.memory} MB)."
@@ -160,6 +162,8 @@ def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
 
 
 def _gpu_text(partition: PartitionSummary) -> str:
+    if not partition.gpu_total:
+        return "This partition has no GPUs: the ranks run on the CPU (gloo)."
     counts: dict[int, int] = {}
     for n in partition.nodes:
         counts[n.gpu_count] = counts.get(n.gpu_count, 0) + n.count

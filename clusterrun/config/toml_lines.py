@@ -52,9 +52,8 @@ def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None
             raise ConfigError(f"{source}: {message}") from None
         line = int(place["line"]) if place["line"] else text.rstrip("\n").count("\n") + 1
         column = f" (column {place['column']})" if place["column"] else " (at the end of the file)"
-        raise ConfigError(
-            f"{source}:{line}: {message[: place.start()]}{column}", hint='put strings in quotes: partition = "gpu"'
-        ) from None
+        hint = 'put strings in quotes: partition = "gpu"' if "Invalid value" in message else ""
+        raise ConfigError(f"{source}:{line}: {message[: place.start()]}{column}", hint=hint) from None
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:

@@ -42,7 +42,7 @@ def _obstacles(seen: ClusterSnapshot, partition: Partition, spec: JobSpec, shape
     if not largest:
         yield f"the partition has no GPUs{kind}" if need.gpus else "no node has enough CPUs for a rank"
     if not fit:
-        yield f"no node has {what} ({'' if need.gpus else 'for '}at most {largest})"
+        yield f"no node has {what} ({'' if need.gpus else 'enough for '}at most {largest})"
     if fit < shape.nodes:
         has = "has" if fit == 1 else "have"
         yield f"only {plural(fit, 'node')} {has} {'at least ' if need.gpus else ''}{what}"

@@ -14,13 +14,13 @@ Pair = tuple[float | None, float | None]
 #: Slurm's names of limits and their labels (man sacctmgr, SPECIFICATIONS FOR ASSOCIATIONS and QOS): limits that users
 #: share, limits of each user or account, and limits of each job.
 _SHARED = {"GrpTRES": "{}, in total", "GrpJobs": "running jobs, in total", "GrpSubmitJobs": "jobs, in total",
-           "GrpTRESMins": "{} x minutes, in total",
-           "GrpTRESRunMins": "{} x remaining minutes of running jobs, in total"}  # fmt: skip
+           "GrpTRESMins": "{} times minutes, summed over all jobs",
+           "GrpTRESRunMins": "{} times remaining minutes, summed over running jobs"}  # fmt: skip
 _OWN = {"MaxTRESPU": "your {}", "MaxJobs": "your running jobs", "MaxSubmitJobs": "your jobs",
         "MaxJobsPU": "your running jobs", "MaxSubmitJobsPU": "your jobs",
         "MaxTRESPA": "your account's {}", "MaxJobsPA": "your account's running jobs",
         "MaxSubmitJobsPA": "your account's jobs",
-        "MaxTRESRunMinsPU": "{} x remaining minutes of your running jobs"}  # fmt: skip
+        "MaxTRESRunMinsPU": "{} times remaining minutes, summed over your running jobs"}  # fmt: skip
 _PER_JOB = {"MaxTRESPJ": "{} per job", "MaxTRESPN": "{} per node", "MinTRESPJ": "minimum {} per job",
             "MaxWallPJ": "time limit"}  # fmt: skip
 LABELS = _SHARED | _OWN | _PER_JOB

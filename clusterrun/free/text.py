@@ -137,7 +137,7 @@ def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
     start = tried.estimate
     assert isinstance(start, Start)
     notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
-    notes += [f"preempts job {', '.join(start.preempts)}"] if start.preempts else []
+    notes += [f"preempts job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}"] if start.preempts else []
     notes += [tried.preemption.sentence] if tried.preemption else []
     return [format_when(start.at, now), str(tried.shape), tried.partition, start.nodes, ", ".join(notes)]
 

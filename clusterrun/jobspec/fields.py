@@ -191,15 +191,22 @@ def check_value(field: Field, value: Value) -> None:
         check(given, value.source)
 
 
+def _from(option: str, source: str) -> str:
+    """Return the source of a value in parentheses, or an empty text if it is the option itself."""
+    return "" if source == option else f" ({source})"
+
+
 def check_text(text: str, what: str, source: str) -> None:
     """Raise RequestError for a newline or NUL: in a script it could add a directive or cut the text short."""
     bad = next((name for char, name in (("\n", "newline"), ("\0", "NUL")) if char in text), None)
     if bad:
-        raise RequestError(f"{what}: a {bad} is not allowed in {text[:40]!r} ({source})", hint="use a single line")
+        message = f"{what}: a {bad} is not allowed in {text[:40]!r}{_from(what, source)}"
+        raise RequestError(message, hint="use a single line")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise RequestError(f"{what}: invalid Unicode in {text[:40]!r} ({source})", hint="use valid UTF-8") from None
+        message = f"{what}: invalid Unicode in {text[:40]!r}{_from(what, source)}"
+        raise RequestError(message, hint="use valid UTF-8") from None
 
 
 def parse_hold(text: str) -> int:
@@ -248,8 +255,7 @@ def is_own_variable(name: str) -> bool:
 def _require(good: bool, field: Field, value: Value, expected: str) -> None:
     flag = f"--{field.name}"
     if not good:
-        source = "" if value.source == flag else f" ({value.source})"
-        raise RequestError(f"{flag} must be {expected}, not {value.value!r}{source}")
+        raise RequestError(f"{flag} must be {expected}, not {value.value!r}{_from(flag, value.source)}")
 
 
 def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
@@ -257,7 +263,7 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
         option = sbatch_option(argument)
         if not option:
             raise RequestError(
-                f"--sbatch-arg: {argument!r} is not an option ({source})",
+                f"--sbatch-arg: {argument!r} is not an option{_from('--sbatch-arg', source)}",
                 hint="write the option and its value together: --sbatch-arg=--switches=1",
             )
         # sbatch accepts any unambiguous prefix of a long option
@@ -271,42 +277,45 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
 
 
 def _check_env(variables: Mapping[str, Any], source: str) -> None:
+    where = _from("--env", source)
     for key, text in variables.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):
-            raise RequestError(f"--env: {key!r} is not a valid variable name ({source})")
+            raise RequestError(f"--env: {key!r} is not a valid variable name{where}")
         if not isinstance(text, str):
-            raise RequestError(f"--env: the value of {key} must be a string ({source})", hint=f'write {key} = "{text}"')
+            raise RequestError(f"--env: the value of {key} must be a string{where}", hint=f'write {key} = "{text}"')
         if is_own_variable(key):
-            raise RequestError(f"--env: {key} is set by clusterrun ({source})", hint=f"remove {key}")
+            raise RequestError(f"--env: {key} is set by clusterrun{where}", hint=f"remove {key}")
         if _BASH_VARIABLES.fullmatch(key):
-            raise RequestError(f"--env: {key} is reserved by bash ({source})", hint=f"remove {key}")
+            raise RequestError(f"--env: {key} is reserved by bash{where}", hint=f"remove {key}")
         refuse_named(key, text, "--env", source)
 
 
 def _check_secrets(names: Iterable[str], source: str) -> None:
+    where = _from("--secret", source)
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
             wrong = "must be given without a value" if "=" in name else "is not a variable name"
-            message = f"--secret: {name.partition('=')[0][:40]!r} {wrong} ({source})"
+            message = f"--secret: {name.partition('=')[0][:40]!r} {wrong}{where}"
             hint = "export the variable in your shell and give only its name: --secret HF_TOKEN"
             raise RequestError(message, hint=hint)
         if is_own_variable(name) or _BASH_VARIABLES.fullmatch(name):
-            raise RequestError(f"--secret: {name} is set by clusterrun or bash ({source})", hint="remove it")
+            raise RequestError(f"--secret: {name} is set by clusterrun or bash{where}", hint=f"remove {name}")
 
 
 def _check_name(name: str, source: str) -> None:
     if is_reserved(name):
-        message = f"--job-name {name!r} is reserved: `clusterrun status {name}` would show another job ({source})"
+        where = _from("--job-name", source)
+        message = f"--job-name {name!r} is reserved: `clusterrun status {name}` would show another job{where}"
         raise RequestError(message, hint="use another name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
-        message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes ({source})"
+        message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes{_from('--job-name', source)}"
         raise RequestError(message, hint="use a shorter name")
 
 
 def _check_events(events: Any, source: str) -> None:
     for event in events:
         if event not in EVENTS:
-            message = f"--notify-on: no such event: {event[:40]!r} ({source})"
+            message = f"--notify-on: no such event: {event[:40]!r}{_from('--notify-on', source)}"
             raise RequestError(message, hint=f"choose from {', '.join(EVENTS)}")
 
 

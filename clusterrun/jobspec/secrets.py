@@ -45,7 +45,7 @@ SECRET_NAMES: tuple[SecretName, ...] = (
         False, "a vocabulary token", "transformers, PreTrainedTokenizer",
     ),
     SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a number of tokens or a token id", "transformers, configuration"),
-    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the key of a column, a table or a dictionary", "datasets, PyTorch Lightning"),
+    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the name of a column or a key of a table", "datasets, PyTorch Lightning"),
     SecretName(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass through a model or over the data", "common in training scripts"),
     SecretName(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
     SecretName(rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),
@@ -55,7 +55,7 @@ SECRET_NAMES: tuple[SecretName, ...] = (
     SecretName(rf"(?:.*_)?KEY{_ROLE}", True, "a key", "Kaggle API (KAGGLE_KEY)"),
     SecretName(r".*TOKEN(?:_.*)?", True, "a token", "huggingface_hub, environment variables (HF_TOKEN)"),
     SecretName(rf".+_PAT{_ROLE}", True, "a personal access token", "GitHub, managing personal access tokens"),
-    SecretName(r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a login", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
+    SecretName(r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a credential", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
 )  # fmt: skip
 
 SECRET_PATTERNS: tuple[SecretPattern, ...] = (

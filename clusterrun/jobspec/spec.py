@@ -265,8 +265,10 @@ def _secrets(names: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
 def _resume_args(work: Work, text: str) -> str:
     """Return --resume-args; raises RequestError for bad quoting and for work that takes no arguments."""
     if text and not isinstance(work, Script | Module | Command):
+        kind = type(work).__name__.lower()
         raise RequestError(
-            f"--resume-args is not supported: {work.name} resumes automatically", hint="remove --resume-args"
+            f"--resume-args is not supported: the {kind} {work.name} resumes automatically",
+            hint="remove --resume-args",
         )
     try:
         shlex.split(text)
@@ -279,7 +281,8 @@ def _resume_args(work: Work, text: str) -> str:
 def _process_group(work: Work, require: bool, independent: bool) -> Literal["expected", "required", "independent"]:
     if independent and isinstance(work, Task):
         raise RequestError(
-            f"--independent is not supported: the ranks of {work.name} train one model", hint="remove --independent"
+            f"--independent is not supported: the task {work.name} trains one model on all ranks",
+            hint="remove --independent",
         )
     if independent and require:
         raise RequestError("--require-group and --independent conflict", hint="keep one of them")
@@ -314,8 +317,9 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
             hint="remove --require-group, or use --launcher torchrun",
         )
     if launcher == "none" and isinstance(work, Task | Function):
+        kind = type(work).__name__.lower()
         raise RequestError(
-            f"--launcher none is not supported: {work.name} does not start its own ranks",
+            f"--launcher none is not supported: the {kind} {work.name} does not start its own ranks",
             hint="remove --launcher none, or use --launcher torchrun",
         )
 

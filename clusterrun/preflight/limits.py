@@ -88,8 +88,9 @@ def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
         return f"--time {format_time_limit(partition.time_limit)}"
     kinds = {kind: number for node in seen.nodes_of(partition.name) for kind, number in node.gpus}
     if need.kind and need.kind not in kinds:
-        there = ", ".join(f"--gres gpu{f':{kind}' if kind else ''}:{number}" for kind, number in kinds.items())
-        return f"{nearest(need.kind, list(kinds))} nodes in this partition offer {there or 'no GPUs'}".strip()
+        there = " or ".join(f"--gres gpu{f':{kind}' if kind else ''}:{number}" for kind, number in kinds.items())
+        known = f"on nodes of this partition, use {there}" if there else "nodes of this partition have no GPUs"
+        return f"{nearest(need.kind, list(kinds))} {known}".strip()
     return "`clusterrun free` shows what each partition has"
 
 

@@ -73,7 +73,8 @@ def check_size(root: Path, names: list[str]) -> None:
         largest = max(sizes, key=lambda name: sizes[name])
         raise RequestError(
             f"{root} has {plural(len(names), 'file')}, {total / 1e6:,.0f} MB in total; --remote sends at most"
-            f" {MOST:,} files and {LIMIT / 1e6:,.0f} MB; the largest is {largest} ({sizes[largest] / 1e6:,.0f} MB)",
+            f" {MOST:,} files and {LIMIT / 1e6:,.0f} MB;"
+            f" the largest file is {largest} ({sizes[largest] / 1e6:,.0f} MB)",
             hint="add data and outputs to .gitignore (outside a git repository, run `git init` first), and copy the"
             " data to the cluster yourself",
         )

@@ -96,5 +96,5 @@ def _memory_note(found: Answer, model: ModelSize) -> list[str]:
     if tight is None:
         return []
     problem = "does not fit" if verdicts[tight] == "no" else "may not fit"
-    advice = f"halve it (--micro-batch {tight // 2}) and double the accumulation" if tight > 1 else "shorten --seq-len"
+    advice = f"halve it (--micro-batch {tight // 2}) and double the accumulation" if tight > 1 else "reduce --seq-len"
     return [f"a micro batch of {tight} {problem} on {device}; {advice}"]

@@ -110,10 +110,11 @@ def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
         return micro * accum * gpus, micro, accum
     if micro and accum and global_batch != micro * accum * gpus:
         product = f"micro batch {micro} x accumulation {accum} x {plural(gpus, 'GPU')}"
+        fitting, rest = divmod(global_batch, micro * accum)
         raise RequestError(
             f"global batch {global_batch:,} does not equal {product}",
-            hint="omit the global batch, the micro batch or the accumulation,"
-            f" or use --gpus {max(1, global_batch // (micro * accum))}",
+            hint="omit the global batch, the micro batch or the accumulation"
+            + ("" if rest else f", or use --gpus {fitting}"),
         )
     part = (micro or accum or 1) * gpus
     global_batch = global_batch or math.ceil(default_global / part) * part

@@ -81,6 +81,6 @@ def parse_facts(document: str) -> JobFacts:
             size = size._replace(layers=model["layers"], width=model["width"])
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
-        shown = (document.splitlines() or ["nothing"])[0][:80]
-        message = f"cannot read the size of the data and the model from the job's Python, which printed {shown!r}"
+        shown = repr(document.splitlines()[0][:80]) if document else "nothing"
+        message = f"cannot read the size of the data and the model from the job's Python, which printed {shown}"
         raise RequestError(message) from error

@@ -89,8 +89,8 @@ def memory_line(found: Answer) -> str:
     """Return the assumptions of the memory table."""
     guessed = "" if found.question.model and found.question.model.vocabulary else "; layers and width are guessed"
     return (
-        f"Estimated memory per GPU in GiB ({found.question.precision}, {found.question.seq_len:,} tokens per row): fp32"
-        f" weights, gradients and Adam states; fused attention; no activation checkpointing{guessed}."
+        f"Estimated memory per GPU in GiB ({found.question.precision}, sequence length {found.question.seq_len:,}):"
+        f" fp32 weights, gradients and Adam states; fused attention; no activation checkpointing{guessed}."
     )
 
 
@@ -107,8 +107,9 @@ def scaling_table(rows: Sequence[ScalingRow]) -> Table:
 def scaling_line(plan: GpuPlan, machine: Machine, steps: int) -> str:
     """Return how the speed-up was measured, and what the prediction beside it assumes."""
     return (
-        f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and accumulation {plan.grad_accum} on"
-        " each GPU, excluding the first quarter of the steps. Communication is the extra time compared with steps that"
+        f"Measured over {steps} steps with a micro batch of {plan.micro_batch} and"
+        f" {plural(plan.grad_accum, 'accumulation step')} on each GPU, excluding the first quarter of the steps."
+        " Communication is the extra time compared with steps that"
         " do not average gradients. The prediction is extrapolated from the first row and assumes"
         f" {machine.link / 1e9:,g} GB/s within a node and {machine.network * 8e-9:,g} Gbit/s between nodes."
     )
@@ -120,8 +121,8 @@ def speed_line(machine: Machine) -> str:
         f"Predicted, not measured. Assumptions: {machine.utilization:.0%} of {machine.peak / 1e12:,.0f} TFLOP/s;"
         f" all-reduce of fp32 gradients at {machine.link / 1e9:,.0f} GB/s within a node of"
         f" {plural(machine.gpus_per_node, 'GPU')} and {machine.network * 8e-9:,g} Gbit/s between nodes, overlapped with"
-        f" the last backward pass ({BACKWARD_SHARE:.0%} of a micro batch). Slow ranks and data loading often cost"
-        " another 2-10%."
+        f" the last backward pass ({BACKWARD_SHARE:.0%} of the time of a micro batch). Slow ranks and data"
+        " loading often cost another 2-10%."
     )
 
 

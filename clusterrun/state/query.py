@@ -143,7 +143,7 @@ class StateQuery(NamedTuple):
             elif everything or reconcile.state_from_records(self.store, run, "").status.outcome in filters.OPEN:
                 away.append(run)
         if away:
-            count, names = plural(len(away), "job"), sorted({run.cluster or "(unknown)" for run in away})
+            count, names = plural(len(away), "job"), sorted({run.cluster or "unknown" for run in away})
             self.notify(f"not shown: {count} on other clusters ({', '.join(names)}); see them with --all-clusters")
         return here
 

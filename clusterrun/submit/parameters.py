@@ -104,10 +104,11 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         if not _NAME.fullmatch(name) or name == INDEX:
             raise RequestError(
-                f"not a valid parameter name: {name[:40]!r}", hint="use letters, digits and _; array_index is reserved"
+                f"not a valid parameter name: {name[:40]!r}",
+                hint="use letters, digits and _, and do not start with a digit; array_index is reserved",
             )
         if [one.upper() for one in names].count(name.upper()) > 1:
-            raise RequestError(f"the parameter {name} is given twice", hint="use names that differ in more than case")
+            raise RequestError(f"the parameter {name} is given twice", hint="use each name only once (case is ignored)")
 
 
 def parse_array(text: str, size: int) -> tuple[list[int], int | None]:

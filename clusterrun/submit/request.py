@@ -328,7 +328,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
     """Check with bash the syntax of each setup line, then of the whole script. Raises RequestError with the line."""
-    refuse_shapes(script, "the rendered script", spec.template or "paths and names")
+    refuse_shapes(script, "the rendered script", spec.template or "in a path or name")
     clean, _ = shell.scrub(environ)
     for number, line in enumerate(spec.setup, 1):
         # alone: a line that opens a quote or a here-document would swallow the rest of the script

@@ -88,7 +88,10 @@ def translate(
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
-        notify(f"{launch.title} does not set the number of GPUs; add --gpus-per-node N for more than one GPU per node")
+        notify(
+            f"the {launch.title} command does not set the number of GPUs; to use more than one per node,"
+            " add --gpus-per-node N"
+        )
     return tuple(launch.program), options
 
 
@@ -145,7 +148,8 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
             message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
-        message = f"{script.name} starts {named[0] if named else 'ranks'} itself; clusterrun would run it once per rank"
+        message = f"{script.name} starts {named[0] if named else 'its own ranks'}"
+        message += f", but clusterrun would run {script.name} once per rank"
     else:
         return
     raise RequestError(message, hint=_line(script, parsed, words, given, below, place))
@@ -202,7 +206,7 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     if script.wrapper or (script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact)):
         kept = {**{name: value for name, value in options.items() if name not in _OF_RANKS}, **given}
         return format_line({**kept, "launcher": Value("none", "")}, words)
-    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}", "read from the script")
+    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}", f"read from {script.name}")
     if launch.refusal and launch.instead.get("launcher") != "none":
         options |= {name: Value(value, "") for name, value in launch.instead.items()}
     return format_line(options, launch.program, _quote)

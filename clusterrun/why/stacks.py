@@ -76,7 +76,8 @@ def _read_node(
         answers, problem = {}, str(error)
     else:
         answers = _by_pid(done.stdout)
-        problem = _MISSING.format(python=python) if done.status == 127 else _last_line(done.stderr) or "no answer"
+        last = _last_line(done.stderr) or "no output from the node"
+        problem = _MISSING.format(python=python) if done.status == 127 else last
     return [
         _parse(RankStack(one.rank, node, one.pid or 0), answers[one.pid])
         if one.pid in answers

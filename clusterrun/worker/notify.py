@@ -124,7 +124,7 @@ def through_apprise(target: str, line: str) -> None:
         raise OSError(f"{target.partition(':')[0]}:// needs apprise: {sys.executable} -m pip install apprise") from None
     services = apprise.Apprise()
     if not services.add(target) or not services.notify(body=line):
-        raise OSError(f"apprise cannot send to {target.partition(':')[0]}://")
+        raise OSError(f"apprise could not send to the {target.partition(':')[0]}:// address")
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ def why_not_again(launches: Sequence[LaunchEnd], most: int) -> str:
     if last.status in NEVER_AGAIN:
         return NEVER_AGAIN[last.status]
     if last.is_terminated:
-        return "SIGTERM usually means a cancel or a preemption"
+        return "SIGTERM usually means that the job was cancelled or preempted"
     if USERS_MISTAKE.match(last.error):
         return "a restart cannot fix this error"
     if len(launches) > 1 and last.error and (last.error, last.step) == (launches[-2].error, launches[-2].step):

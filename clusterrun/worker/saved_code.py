@@ -43,8 +43,8 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
         time.sleep(1)
     if not re.fullmatch("[0-9a-f]+", digest) or not listed(files):
         raise WorkerError(
-            f"the saved code of this run is gone: {files}\nclusterrun: hint: to submit the current code as a new run:"
-            f" clusterrun resubmit {run_dir.name}",
+            f"the saved code of this run is gone: {files}\nclusterrun: hint: run"
+            f" `clusterrun resubmit {run_dir.name}` to submit the current code as a new run",
             status=2,
         )
     return {FILES: os.path.realpath(files), PROJECT: root}

@@ -17,7 +17,9 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     usable = [node for node in allocated if node not in job.lost_nodes]
     if len(usable) < job.options.nodes:
         lost = " ".join(sorted(job.lost_nodes))
-        raise WorkerError(f"no spare node is left to replace {lost}: {len(usable)} of {job.options.nodes} nodes remain")
+        raise WorkerError(
+            f"no spare node is left to replace {lost}: {len(usable)} of the {job.options.nodes} required nodes remain"
+        )
     spare = len(usable) - job.options.nodes
     if job.launch and spare:
         usable = _without_draining(usable, spare)

@@ -37,7 +37,9 @@ def describe(ranks: int, nodes: Sequence[str]) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for where and how the ranks' Python runs."""
-    parser.add_argument("--stage-env", action="store_true", help="copy the environment to the nodes' local disks")
+    parser.add_argument(
+        "--stage-env", action="store_true", help="copy the venv or conda environment to the nodes' local disks"
+    )
     parser.add_argument(
         "--rank-python", default=sys.executable, help="Python that runs the ranks; in a container, the image's Python"
     )

@@ -173,9 +173,10 @@ class Watchdog:
         if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
             self._has_stepped = True
             if not self._job.earlier_starts:
+                is_step = any(mark.step for mark in self._marks.values())
                 self._job.notifier.send(
                     "first-step",
-                    "the first step has finished, or the first collective has started;"
+                    f"the first {'step has finished' if is_step else 'collective has started'};"
                     f" {len(self._marks)} of {self._ranks} ranks are reporting progress",
                 )
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)

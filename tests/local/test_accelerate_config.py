@@ -54,4 +54,4 @@ def test_a_yaml_of_another_shape_is_refused(site: Site) -> None:
     (site.project / "c.yaml").write_text(YAML.format("MULTI_GPU", 8))
     words = ("--gpus-per-node", "0", "--launcher", "accelerate", "--accelerate-config", "c.yaml")
     done = site.cli("submit", *site.scheduler, *words, "--", str(SCRIPTS / "shows_precision.py"), status=2)
-    assert "num_processes: 8, but the job has num_processes: 1" in done.stderr
+    assert "sets num_processes to 8, but the job uses 1" in done.stderr

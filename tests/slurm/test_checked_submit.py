@@ -103,12 +103,15 @@ NEVER = {
     "model": (setting("lm", "model=tinny"), "did you mean 'tiny'?"),
     "checkpoint": (setting("lm", "resume=/no/such"), "no such checkpoint"),
     "token": (setting("lm", "push_to_hub=me/model"), "HF_TOKEN is not set"),
-    "nodes": (script("--nodes", "99"), "only 4 nodes have CPUs for 1 rank"),
+    "nodes": (script("--nodes", "99"), "only 4 nodes have enough CPUs for 1 rank"),
     "gpus": (script("--gpus-per-node", "1000", cpu=False), "no node has 1000 GPUs (at most 4)"),
-    "ranks": (script("--gpus-per-node", "0", "--tasks-per-node", "99", cpu=False), "no node has CPUs for 99 ranks"),
+    "ranks": (
+        script("--gpus-per-node", "0", "--tasks-per-node", "99", cpu=False),
+        "no node has enough CPUs for 99 ranks",
+    ),
     "gpu type": (
         script("--gres", "gpu:a1000:1", cpu=False),
-        "did you mean a100? nodes in this partition offer --gres gpu:a100:4",
+        "did you mean a100? on nodes of this partition, use --gres gpu:a100:4",
     ),
     "gres": (script("--gres", "gpus:1"), "Invalid generic resource"),
     "time": (

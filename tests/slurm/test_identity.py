@@ -143,7 +143,7 @@ def test_a_cluster_out_of_reach_is_listed_and_each_cluster_has_its_profile(
         assert "this shell is configured for" in refused.stderr
     shown = site.cli("list", "--json", "--cluster", names[1])
     assert [row["job_id"] for row in ours(site, shown.stdout)] == [there.id]
-    assert shown.stderr.count("\n") == 1 and f"cluster {names[1]} cannot be reached" in shown.stderr
+    assert shown.stderr.count("\n") == 1 and f"cannot reach cluster {names[1]}" in shown.stderr
     at_hand = site.cli("list", "--json", "--cluster", names[1], env=other)
     (row,) = ours(site, at_hand.stdout)
     assert (row["job_id"], row["state"], at_hand.stderr) == (there.id, "PENDING", "")

@@ -134,7 +134,7 @@ def test_following_is_interrupted_and_the_job_is_left_alone(scene: Scene) -> Non
     mine = follow(scene.site, job.id)
     mine.shows("start")
     mine.process.send_signal(signal.SIGINT)
-    assert f"job {job.id} is still running" in mine.ends(130, 20)
+    assert f"job {job.id} was not cancelled" in mine.ends(130, 20)
     assert scene.site.state(job)["state"] == "RUNNING"
 
 

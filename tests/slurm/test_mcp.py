@@ -102,7 +102,7 @@ def test_submissions_stay_within_the_budget(site: Site) -> None:
     async def conversation(call: Call) -> None:
         first = await call("submit", arguments=[*SHAPE, *HOUR, *work])
         assert (first["gpu_hours"], first["gpu_hours_left"]) == (1, 0.5)
-        with pytest.raises(Failed, match=r"this job may use 1, but the budget has only 0\.5"):
+        with pytest.raises(Failed, match=r"this job can use up to 1, but the budget has only 0\.5"):
             await call("submit", arguments=[*SHAPE, *HOUR, *work])
         second = await call("submit", arguments=[*SHAPE, "--time", "15", *work])
         assert second["gpu_hours_left"] == 0.25

@@ -155,7 +155,7 @@ def test_holds(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
 
 def test_a_begin_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("later")
-    assert found["here"][0].startswith("the job cannot start before ")
+    assert found["here"][0].startswith("the job the job's earliest start time is ")
     assert found["do"] == [f"scontrol update JobId={jobs['later']} StartTime=now"]
 
 
@@ -173,7 +173,7 @@ def test_an_arrays_throttle(why: Callable[[str], Explained], jobs: dict[str, str
 def test_a_reservation_that_has_not_begun(why: Callable[[str], Explained], strict_lab: Lab) -> None:
     found = why("reserved")
     assert found["here"][0].startswith("reservation later (SPEC_NODES) begins at ")
-    assert found["here"][0].endswith(f"1 node: {strict_lab.node_names[1]}, for users root")
+    assert found["here"][0].endswith(f"1 node: {strict_lab.node_names[1]}, for user root")
 
 
 def test_licenses(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:

@@ -110,7 +110,7 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
     saver.wait()
     assert saver.failure == "File exists"
     assert capsys.readouterr().err == (
-        f"clusterrun: CHECKPOINT of step 1 NOT SAVED: File exists ({folder}): training continues;"
+        f"clusterrun: CHECKPOINT of step 1 NOT SAVED: File exists ({folder}); training continues;"
         " no good checkpoint exists yet\n"
     )
     folder.unlink()
@@ -125,7 +125,7 @@ def test_a_failed_write_is_loud_and_the_next_one_is_tried(
     saver.save(numbered(3))
     saver.wait()
     assert capsys.readouterr().err == (
-        f"clusterrun: CHECKPOINT of step 3 NOT SAVED: Input/output error ({folder}): training continues;"
+        f"clusterrun: CHECKPOINT of step 3 NOT SAVED: Input/output error ({folder}); training continues;"
         " the last good checkpoint is step 2\n"
     )
     assert (saver.last_saved, steps(folder)) == (2, [2])

@@ -118,7 +118,7 @@ def test_one_file_is_split_by_the_seed(tmp_path: Path, capsys: pytest.CaptureFix
     assert found.notes == ["40 texts to train on, 10 held out"]
     assert held_out()[0] == one and held_out()[1].fingerprint == found.fingerprint
     assert held_out(seed=2)[0] != one
-    with pytest.raises(WorkerError, match=r"held_out=0.99 of 50 rows leaves no rows to train on"):
+    with pytest.raises(WorkerError, match=r"held_out=0.99 leaves no rows to train on \(the data has 50 rows\)"):
         held_out(held_out=0.99)
 
 

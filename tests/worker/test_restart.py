@@ -44,7 +44,7 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
         ([KILLED] * 6, "--max-restarts 5"),
         (
             [LaunchEnd(143, "the step ended with status 143", is_terminated=True)],
-            "SIGTERM usually means a cancel or a preemption",
+            "SIGTERM usually means that the job was cancelled or preempted",
         ),
         ([failed(f"RuntimeError: {n}", checkpoint=10) for n in range(3)], "no progress"),
     ],

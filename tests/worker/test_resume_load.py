@@ -192,14 +192,14 @@ def test_a_setting_that_changes_the_order_of_samples_is_refused_with_both_values
         resume.check_same_order({"settings": SETTINGS}, SETTINGS | {key: 99})
     assert caught.value.status == 2
     assert (
-        f"saved with {key}={SETTINGS[key]}, but this run has {key}=99: set {key}={SETTINGS[key]}, or start over with"
+        f"saved with {key}={SETTINGS[key]}, but this run has {key}=99; set {key}={SETTINGS[key]}, or start over with"
         in (str(caught.value))
     )
 
 
 def test_other_data_are_refused() -> None:
     with pytest.raises(
-        WorkerError, match=r"the checkpoint is from a run with different data: use the same data, or start"
+        WorkerError, match=r"the checkpoint is from a run with different data; use the same data, or start"
     ):
         resume.check_same_order({"settings": SETTINGS}, SETTINGS | {"data": "def"})
 

@@ -106,7 +106,8 @@ def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
             write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": ended})
     if ended or before.state not in TERMINAL:
         noun = "process" if ended == 1 else "processes"
-        return Cancelled(id, True, f"the job's supervisor was gone; killed {ended} remaining {noun}")
+        killed = f"killed {ended} remaining {noun}" if ended else "no processes remained"
+        return Cancelled(id, True, f"the job's supervisor was gone; {killed}")
     return Cancelled(id, False, f"the job had already ended: {_format_state(after)}")
 
 

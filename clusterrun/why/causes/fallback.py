@@ -124,7 +124,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
     spoken = next(iter(errors.values()), None)
     if spoken is not None and spoken not in lines:
         lines = [spoken, *lines]
-    whose = f"rank {rank}" if rank is not None else "the log"
+    whose = f"rank {rank}" if rank is not None and lines and lines[-1].rank == rank else "the log"
     shown = split_rank(spoken)[1].strip()[:_SHOWN] if spoken is not None else ""
     if spoken is not None and len(errors) == 1 and spoken not in serious and not _NO_ERROR.search(shown) and not signal:
         reporter = split_rank(spoken)[0] if split_rank(spoken)[0] is not None else rank

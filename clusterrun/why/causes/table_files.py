@@ -57,7 +57,7 @@ FILES: tuple[CauseRow, ...] = (
         r"(?i)(?:write\(\): fd \d+ failed with )?Input/output error|/\S{3,200}?['\"]?: Transport endpoint is not connected|Transport endpoint is not connected(?=: ['\"]?/)|Cannot send after transport endpoint shutdown|Remote I/O error|Communication error on send",
         "a file system error occurred: {0}", "usually the file server or the node's mount failed: tell your administrators, and if only one node is affected, exclude that node; if the error names no path, the program may have written to a closed terminal",
         "https://github.com/pytorch/pytorch/issues/10577", "df -h", Strength.HINT),
-    row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on: {0}",
+    row("offline", "offline mode is enabled|offlinemodeisenabled|outgoing traffic has been disabled", r"[Oo]ffline ?[Mm]ode ?[Ii]s ?[Ee]nabled|outgoing traffic has been disabled", "a file is not in the Hugging Face cache, and offline mode is on",
         "download the file on the login node first, into the HF_HOME folder that the job uses; HF_HUB_OFFLINE=1 prevents downloads in the job",
         "https://huggingface.co/docs/transformers/installation#offline-mode", "clusterrun submit … --env HF_HOME=PATH"),
     row("offline", "couldn't connect to '|max retries exceeded with url|read timed out|can't load",

@@ -30,8 +30,8 @@ BUILD = row(
     r"(?P<what>CUDA Setup failed despite GPU being available|Error building extension '[\w.]+'|CUDA_HOME environment variable is not set"
     r"|detected CUDA version \(\S+\) mismatches the version that was used to compile\s+PyTorch|Failed to find C compiler|Error compiling objects for extension"
     r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
-    r"|CalledProcessError: Command '\['(?P<what_too>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
-    "an extension cannot be loaded or built on the node: {what}",
+    r"|CalledProcessError: Command '\['(?P<tool>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
+    "an extension cannot be loaded or built on the node[: {what}][: {tool} failed]",
     "on the node, provide a compiler and a CUDA toolkit that matches torch (module load, CUDA_HOME), or build the extension once before the job;"
     " for the exact reason, look for the compiler's own error in the log",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
@@ -94,7 +94,7 @@ GPU: tuple[CauseRow, ...] = (
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library was not built for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "do not start more ranks on a node than the job has GPUs on that node, and request GPUs per node, not per task; or let each rank use only the GPUs that it can see (torch.cuda.device_count()); do not set CUDA_VISIBLE_DEVICES by hand",
+        "do not set CUDA_VISIBLE_DEVICES by hand; start at most one rank per GPU on each node, and request GPUs per node, not per task; alternatively, let each rank use only the GPUs that it can see (torch.cuda.device_count())",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
         "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
@@ -139,7 +139,7 @@ GPU: tuple[CauseRow, ...] = (
         "the installed Triton or CUDA compiler (ptxas) does not support this GPU's architecture ({arch})", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
         "https://github.com/mlcommons/training/pull/826", _MODEL_COMMAND),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
-        "torch was compiled for cuDNN {built}, but the job loaded {found}",
+        "torch was compiled for cuDNN {built}, but the job loaded version {found}",
         "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add --setup 'unset LD_LIBRARY_PATH');"
         " if pip replaced torch's nvidia-cudnn package, reinstall torch",
         "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
@@ -181,7 +181,7 @@ GPU: tuple[CauseRow, ...] = (
         "code could not be compiled on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
     row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>[0-9a-f]{1,8})",
-        "ranks {first} and {second} use the same GPU ({device})",
+        "ranks {first} and {second} use the same GPU (bus id {device})",
         "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
     # Ascend's codes; the next line of the log names a solution

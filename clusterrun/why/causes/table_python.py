@@ -14,7 +14,7 @@ _HOST = "use less host memory (fewer data-loading workers, smaller batches, memo
 _TORCHRUN_SIGNALS = (
     (r"(?:2|Signals\.SIGINT)", "torchrun was stopped by SIGINT (Ctrl-C)",
      "usually someone pressed Ctrl-C in the terminal or in an interactive step, or sent SIGINT (scancel --signal=INT); if the job hung before that, the KeyboardInterrupt traceback shows where"),
-    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, the signal of a closed terminal", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
+    (r"(?:1|Signals\.SIGHUP)", "torchrun was stopped by SIGHUP, the signal sent when a terminal closes", "usually the ssh session or terminal that ran torchrun ended: submit the training as a job, or start torchrun in tmux"),
     (r"(?:15|Signals\.SIGTERM)", "torchrun was stopped by SIGTERM", "the cause is elsewhere: look for a failed rank on another node, a scancel, a preemption or the time limit"),
     (r"[\w.]+", "torchrun was stopped by a signal ({signal})", "the cause is elsewhere: a user or a program sent this signal to torchrun; `kill -l NUMBER` prints the signal's name"),
 )  # fmt: skip
@@ -58,16 +58,16 @@ PYTHON: tuple[CauseRow, ...] = (
         "if the message names a package, or a name that is missing from a package, the installed version of that package may differ from the version that the code expects (python -m pip list); otherwise the message says what the import needs on the node", "Python 3.11",
         "python -m pip list"),
     row("ddp-parameters", "finished reduction in the prior iteration", r"Expected to have finished reduction in the prior iteration",
-        "DDP expects a gradient for every parameter, but some parameters got none in the last step[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
+        "DDP expects a gradient for every parameter, but some parameters got none in the last step[: {which}]", "pass find_unused_parameters=True to DDP (ddp_find_unused_parameters=True for the Hugging Face Trainer, strategy=\"ddp_find_unused_parameters_true\" for Lightning),"
         " or use all outputs of the model in the loss; TORCH_DISTRIBUTED_DEBUG=DETAIL names the parameters",
         "https://github.com/WongKinYiu/yolov9/issues/559", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
         after=r"Parameters which did not receive grad for rank \d+: (?P<which>.{1,160})|(?P<which_too>[Pp]arameter indices which did not receive grad for rank \d+: .{1,80})"),
     row("ddp-parameters", "mark a variable ready only once", r"Expected to mark a variable ready only once",
-        "DDP marked the same parameter as ready twice in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Trainer); without gradient checkpointing, a parameter is probably shared or used in two forward passes:"
+        "DDP marked the same parameter as ready twice in one backward pass", "with gradient checkpointing, pass use_reentrant=False (gradient_checkpointing_kwargs={\"use_reentrant\": False} for the Hugging Face Trainer); without gradient checkpointing, a parameter is probably shared or used in two forward passes:"
         " static_graph=True may help", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL"),
     row("exception", "keyerror: '|environment variable ", r"KeyError: '(?P<what>RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|NODE_RANK|GROUP_RANK|MASTER_ADDR|MASTER_PORT)'$|environment variable (?P<what_too>RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT) expected, but not set",
         "the environment variable {what}, which launchers set for each rank, is not set",
-        "start the script with a launcher: `clusterrun submit SCRIPT` sets this variable, as do torchrun and accelerate", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
+        "start the script with `clusterrun submit SCRIPT`, torchrun or accelerate (of these, only clusterrun sets NODE_RANK)", "torch/distributed/rendezvous.py", "clusterrun submit SCRIPT"),
     row("exception", "keyerror: 'slurm_", r"KeyError: '(?P<what>SLURM_(?:PROCID|LOCALID|NODEID|NTASKS|NNODES|NODELIST|STEP_NODELIST|TASKS_PER_NODE|NTASKS_PER_NODE))'$",
         "the environment variable {what}, which Slurm sets, is not set", "start the program with srun in a job, as `clusterrun submit` does; outside of Slurm, configure the program to read its rank from another source, such as RANK (set by torchrun)", "Slurm 22.05 man srun", "clusterrun submit SCRIPT"),
     row("exception", "weights only load failed|weightsunpickler error", r"Weights only load failed|WeightsUnpickler error: (?P<what>Unsupported \w+:? (?:GLOBAL )?\S+)",
@@ -127,7 +127,7 @@ PYTHON: tuple[CauseRow, ...] = (
     row("crashed", "encountered in worker", r"Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker", "a data-loading worker crashed: {how}",
         "the crash was in native code that the Dataset calls: set num_workers=0 to see the line of Python that called it", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT, common=True),
-    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was terminated by SIGHUP, the signal of a closed terminal",
+    row("interrupted", "is killed by signal: hangup", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Hangup", "a data-loading worker (process {pid}) was terminated by SIGHUP, the signal sent when a terminal closes",
         "usually the ssh session or terminal that started the run ended: submit the run as a job, or start it with nohup, setsid or tmux", "https://github.com/pytorch/pytorch/blob/main/torch/csrc/DataLoader.cpp",
         "clusterrun submit …"),
     row("interrupted", "is killed by signal: terminated", r"DataLoader worker \(pid\(?s?\)? ?(?P<pid>\d+)\) is killed by signal: Terminated", "a data-loading worker (process {pid}) was terminated by SIGTERM",
@@ -161,7 +161,7 @@ PYTHON: tuple[CauseRow, ...] = (
         " or accept both spellings with add_argument('--local_rank', '--local-rank', type=int)",
         "https://github.com/sshaoshuai/MTR/issues/22", "python SCRIPT --help"),
     row("usage", "torchrun: error: |accelerate launch: error: |accelerate <command> [<args>]: error: ", r"^(?P<program>torchrun|accelerate(?: <command> \[<args>\])?|accelerate launch): error: (?P<what>.*)",
-        "{program} rejected its command line: {what}", "put the launcher's options before the script name and the script's arguments after it; save inline code to a file",
+        "{program} rejected its command line: {what}", "put the launcher's options before the script name and the script's arguments after it; if you passed inline code (-c), save it to a file",
         "https://docs.pytorch.org/docs/stable/elastic/run.html", "torchrun --help"),
     row("usage", ": error: ", r"^(?:\S*\.py: error: (?P<what>.*)|[\w./-]+: error: (?P<what_too>(?:unrecognized arguments|the following arguments are required|argument \S+|invalid choice).*))", "the script rejected its arguments: {what}", "fix the arguments after the script's name",
         "Python 3.11 argparse", "python SCRIPT --help"),

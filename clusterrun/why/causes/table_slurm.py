@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 SLURM_C = "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/req.c"
-_MEMORY = "request more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what the job used), or use less: start fewer data-loading workers and avoid copies of the data"
+_MEMORY = "start fewer data-loading workers and avoid copies of the data, or request more memory (sacct -j JOB -o JobID,MaxRSS,ReqMem shows what the job used)"
 _MEMORY_COMMAND = "clusterrun submit … --mem SIZE"
 _ECHO = "the line shown says how a task ended, not why"
 _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted"
@@ -15,7 +15,7 @@ _SIGNALS = r"Segmentation fault|Bus error|Floating point exception|Illegal instr
 SLURM: tuple[CauseRow, ...] = (
     row("time-limit", "due to time limit", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO TIME LIMIT",
         "the job reached its time limit at {at}",
-        "request more time, or save a checkpoint before the limit and resume in another job (with --requeue, clusterrun's built-in tasks save and resume)",
+        "save a checkpoint before the limit and resume in another job (with --requeue, clusterrun's built-in tasks save and resume), or request more time",
         SLURM_C, "clusterrun submit … --time LONGER"),
     row("preemption", "due to preemption", r"CANCELLED AT (?P<at>[\d:T-]+) DUE TO PREEMPTION",
         "the job was preempted at {at}: a higher-priority job took its nodes",
@@ -52,7 +52,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "memory limit", r"[Ee]xceeded (?:job|step) memory limit", "the job reached its memory limit", _MEMORY,
         "https://github.com/chaos/slurm/issues/54 (harmless by itself: the page cache counts as used memory)", _MEMORY_COMMAND, Strength.HINT, common=True),
     row("killed", ": killed", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Killed", "task{s} {ranks} on {node} {was} killed (SIGKILL)",
-        "the line shown does not say what sent SIGKILL: it may have come from a launcher after another rank failed (look for an earlier error), from the kernel because host memory ran out (check dmesg on the node), or from a user",
+        "the line shown does not say what sent SIGKILL: a launcher after another rank failed (look for an earlier error), a user, or the kernel because host memory ran out (check dmesg on the node); if it was the kernel, request more memory",
         "Slurm 22.05, observed on a cluster", _MEMORY_COMMAND),
     row("crashed", "fault|bus error|exception|illegal instruction|aborted", rf"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): (?P<how>{_SIGNALS})",
         "task{s} {ranks} on {node} crashed: {how}", "the crash was in native code, not in Python: the last log lines before the crash may show where",
@@ -66,7 +66,7 @@ SLURM: tuple[CauseRow, ...] = (
         "Slurm could not start the ranks on {node}: {why}", "an error about a credential usually means that the clocks or authentication keys of the nodes differ: tell your administrators; for any other error, try another node",
         "https://github.com/ai4d-iasc/trixie/issues/58", "clusterrun submit … --exclude[ {node}]"),
     row("launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
-        "usually a plugin or daemon on the node failed: try another node, and send your administrators this error", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE"),
+        "usually a plugin or daemon on the node failed: send your administrators this error, and try another node", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE"),
     row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",
         "Slurm rejected the request: {what}", "choose an account, a partition and a QOS that you may use together: sacctmgr -n show assoc user=$USER format=account,partition,qos lists the valid combinations",
         "https://github.com/ecmwf/WeatherGenerator/issues/2249", "sacctmgr -n show assoc user=$USER format=account,partition,qos"),
@@ -98,11 +98,11 @@ SLURM: tuple[CauseRow, ...] = (
         "the step could not be started on the node: {what}", "a container, a plugin or the node's prolog failed: the log lines around this error may say why; try another node, or tell your administrators",
         "https://github.com/NVIDIA/pyxis/issues/61", "clusterrun submit … --exclude[ {node}]"),
     row("command-missing", "can not execute", r"srun: fatal: Can not execute (?P<what>\S+)", "{what} cannot be run: the file does not exist or is not executable",
-        "check that the program exists on the compute nodes, or inside the container if the job uses one", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH"),
+        "check that the program exists on the compute nodes (or inside the container, if the job uses one); if it is Python, give its path there", "https://github.com/NVIDIA/pyxis/issues/104", "clusterrun submit … --python PATH"),
     row("slurm-error", "slurmstepd|srun: fatal|srun: error: ",
         r"^(?:slurmstepd\S*: error|srun: fatal|srun: error): (?P<what>(?!\*\*\*|couldn't chdir|_slurm_cgroup|\S+: tasks? [\d,-]+:|Timed out waiting for job step|eio_handle_mainloop|write to unblock task|Failed to send MESSAGE_TASK_EXIT).+)",
         "Slurm reports: {what}", "look up the message, or show it to your administrators", "Slurm 22.05 src/slurmd/slurmstepd, src/srun", "clusterrun logs JOB --stream err -n 50", Strength.HINT),
     row("command-missing", "execve()", r"error: execve\(\): (?P<what>[^\s:]+|\w+=.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error|bad interpreter.*)",
-        "{what} cannot be run on the node: {why}", "use a path that exists on the compute nodes (on a shared file system), and check that the job uses the right Python environment; a NAME=value assignment must come before srun or after `env`",
+        "{what} cannot be run on the node: {why}", "put a NAME=value assignment before srun or after `env`; for a program, check that the job uses the right Python environment, and give a path that exists on the compute nodes (on a shared file system)",
         "https://github.com/SchedMD/slurm/blob/slurm-22.05/src/slurmd/slurmstepd/task.c", "clusterrun submit … --python PATH"),
 )  # fmt: skip

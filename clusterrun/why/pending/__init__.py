@@ -162,7 +162,7 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     """Return Slurm's estimated start as text."""
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
     if at is None or not _counts(starts):
-        blocked = "" if starts is Starts.ALONE else " while the job cannot start"
+        blocked = "" if _counts(starts) else " while the job cannot start"
         return f"Slurm has no estimate of the start time{blocked}"
     late = "; that time has passed" if at < facts.now else ""
     where = f" on {nodes}" if nodes else ""

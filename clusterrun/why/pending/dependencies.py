@@ -83,16 +83,17 @@ def _describe_condition(
     ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
     bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
     states = " and ".join(sorted(ended))
+    ends = f"that job is {states}" if len(ended) == 1 else f"that job's tasks are {states}"
     if bad:
         why = (
-            f"; that job is {states}, so this condition can never be met"
+            f"; {ends}, so this condition can never be met"
             if ended
             else "; Slurm reports that this condition has failed"
         )
     elif live:
         why = f"; that job {_live_state(live, one.delay)}"
     else:
-        why = f"; that job is {states}" if ended else "; the state of that job is unknown"
+        why = f"; {ends}" if ended else "; the state of that job is unknown"
     return demand + why, bad
 
 

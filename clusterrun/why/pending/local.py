@@ -59,7 +59,7 @@ def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> F
         if state is None or status is None or status.is_over or not state.devices or folder.name == str(job.id):
             continue
         unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
-        holders.append(f"{folder.name} has {', '.join(state.devices)}{unseen}")
+        holders.append(f"job {folder.name} uses {', '.join(state.devices)}{unseen}")
     here.append(f"GPUs in use by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
     return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
 

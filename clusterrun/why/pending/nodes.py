@@ -22,7 +22,7 @@ def free_room(facts: PendingFacts) -> Finding:
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
-    partition = f"partition {', '.join(facts.partition_names)}"
+    partition = f"partition{'s' * (len(facts.partition_names) > 1)} {', '.join(facts.partition_names)}"
     nodes, which = _named(facts, nodes)
     where = f"on the {which} in {partition}" if which else f"in {partition}"
     none = f"none of the {which} in {partition}" if which else f"no node in {partition}"
@@ -186,7 +186,8 @@ def _reservation(block: dict[str, str], now: float) -> str:
         when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
     nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
-    whose = next((f", for {key.lower()} {block[key]}" for key in ("Users", "Accounts", "Groups") if block.get(key)), "")
+    key = next((key for key in ("Users", "Accounts", "Groups") if block.get(key)), "")
+    whose = f", for {(key if ',' in block[key] else key[:-1]).lower()} {block[key]}" if key else ""
     return f"reservation {block['ReservationName']}{flags} {when}; {nodes}{whose}"
 
 

@@ -49,9 +49,10 @@ def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         asks, allows = _megabytes(facts.job.get(key, "")), _megabytes(partition.get(per, ""))
         if allows and asks > allows:
             here.append(
-                f"partition {name} allows at most {allows:g}M of memory per {noun} ({per}); this job requests {asks:g}M"
+                f"partition {name} allows at most {allows:.0f}M of memory per {noun} ({per});"
+                f" this job requests {asks:.0f}M"
             )
-            do.append(f"scontrol update JobId={facts.id} {key}={allows:g}")
+            do.append(f"scontrol update JobId={facts.id} {key}={allows:.0f}")
     return Finding(tuple(here), tuple(do))
 
 

@@ -39,8 +39,7 @@ class Ahead:
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
-            are = "is" if self.others == 1 else "are"
-            first += f"; {plural(self.others, 'more job')} ahead {are} pending for other reasons"
+            first += f"; not counted: {plural(self.others, 'job')} pending for reasons other than priority or resources"
         for name, count in self.elsewhere:
             first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
@@ -135,11 +134,11 @@ def next_ends(facts: PendingFacts) -> Finding:
     live = [r for r in facts.queue if r.state == "RUNNING"]
     own = [r for r in live if mine & set(r.partitions)]
     others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
-    where = f"partition {', '.join(facts.partition_names)}"
+    where = f"partition{'s' * (len(facts.partition_names) > 1)} {', '.join(facts.partition_names)}"
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))
-        count += f", {len(others)} in {first_few(names)} (same nodes)"
+        count += f"; {plural(len(others), 'job')} running in partition {first_few(names)} (same nodes)"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
         f"{r.id}{'' if r.user == facts.user else f' ({r.user})'} within {format_duration(r.left)}"
@@ -159,7 +158,8 @@ def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
     shown = [
         f"{plural(count, noun)} by {me if user == facts.user else user}" for user, count in used.most_common() if count
     ]
-    return [f"in use: {first_few(shown, _SHOWN)}"] if shown else []
+    more = f", and more by {plural(len(shown) - _SHOWN, 'other user')}" if len(shown) > _SHOWN else ""
+    return [f"in use: {', '.join(shown[:_SHOWN])}{more}"] if shown else []
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
@@ -167,7 +167,7 @@ def earliest_start(facts: PendingFacts) -> Finding:
     at = facts.epoch("EligibleTime") or facts.epoch("StartTime")
     if at is None:
         return Finding(unseen=("the job's earliest start time",))
-    here = [f"the job cannot start before {format_time_and_offset(at, facts.now)}"]
+    here = [f"the job's earliest start time is {format_time_and_offset(at, facts.now)}"]
     restarts = parse_int(facts.job.get("Restarts", "")) or 0
     if restarts:
         again = f"the job was requeued ({plural(restarts, 'restart')})"

@@ -86,8 +86,8 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
     if stuck:
         longest = format_duration(max(stuck.values()))
-        are = "is" if len(stuck) == 1 else "are"
-        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for up to {longest}")
+        are, span = ("is", longest) if len(stuck) == 1 else ("are", f"up to {longest}")
+        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}")
     if not (missing or silent or stuck):
         lines.append(f"{world} of {world} ranks responding")
     return lines

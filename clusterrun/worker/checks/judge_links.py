@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .findings import BROKEN, DIFFERS, SEE_LOG, Finding, Link, Tries, find_slow
+from .findings import BROKEN, DIFFERS, SEE_LOG, Finding, Link, Tries, find_slow, join_names
 
 #: Below these shares of the median a link is slow: with gloo, the ranks of a node share its cores.
 SHARE = {"gloo": 0.4, "nccl": 0.7}
@@ -29,8 +29,9 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     wrong = dict.fromkeys(link.nodes for link in links if not link.correct)
     for nodes in wrong:
         if len(nodes) == min(map(len, wrong)):  # a pair says more than the whole job
-            text = f"wrong all-reduce result on {' and '.join(nodes)}"
-            found.append(Finding(BROKEN, "links", text, "drain the nodes", nodes))
+            text = f"wrong all-reduce result on {join_names(nodes)}"
+            action = f"use --exclude {','.join(nodes)}, and tell your administrators"
+            found.append(Finding(BROKEN, "links", text, action, nodes))
     found += _slow_links({pair: tries for pair, tries in pairs.items() if pair not in cut}, share)
     within = best_tries(links, "node")
     for nodes, middle in find_slow(within, share).items():

@@ -52,11 +52,16 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
 
 
 def _gpu(doc: Doc) -> Iterator[Finding]:
-    gpu, replace = doc.get("gpu", {}), "drain the node and have the GPU replaced"
-    used = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0)
+    gpu, replace = doc.get("gpu", {}), f"use --exclude {doc['node']}, and ask your administrators to replace the GPU"
+    used, errors = gpu.get("total_gib", 0.0) - gpu.get("free_gib", 0.0), gpu.get("ecc_errors")
     for bad, status, problem, action in (
-        ("error" in gpu, BROKEN, f"cannot be opened: {gpu.get('error')}", "run nvidia-smi on the node, then drain it"),
-        (gpu.get("ecc_errors"), BROKEN, f"{gpu.get('ecc_errors')} uncorrected ECC errors", replace),
+        (
+            "error" in gpu,
+            BROKEN,
+            f"cannot be opened: {gpu.get('error')}",
+            f"run nvidia-smi on the node, and use --exclude {doc['node']}",
+        ),
+        (errors, BROKEN, f"{errors} uncorrected ECC error{'s' * (errors != 1)}", replace),
         (gpu.get("remap_failed"), BROKEN, "memory rows could not be remapped", replace),
         (
             gpu.get("slowed_down"),
@@ -80,7 +85,7 @@ def _devices(docs: Sequence[Doc], leaders: Sequence[Doc], gpus: int) -> Iterator
         node, count = leader["node"], count_devices(leader, docs)
         if count is not None and count < gpus:
             granted = f" (CUDA_VISIBLE_DEVICES={','.join(leader['granted'])})" if leader["granted"] else ""
-            action = f"run nvidia-smi on the node; drain the node, or use --exclude {node}"
+            action = f"run nvidia-smi on the node, and use --exclude {node}"
             yield Finding(BROKEN, "devices", f"{node} has {count} of {gpus} GPUs{granted}", action, (node,))
     if gpus and (without := [leader["node"] for leader in leaders if not leader["cuda"]]):
         text = f"torch on {join_names(without)} has no CUDA support, so the GPUs were not measured"
@@ -106,7 +111,9 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
                 DIFFERS, "gemm", text, "check the node for other processes, overheating and power limits", (node,)
             )
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
-        yield Finding(BROKEN, "gemm", f"{node}: a matrix multiplication gave a wrong result", "drain the node", (node,))
+        yield Finding(
+            BROKEN, "gemm", f"{node}: a matrix multiplication gave a wrong result", f"use --exclude {node}", (node,)
+        )
 
 
 def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:

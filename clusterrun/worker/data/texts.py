@@ -73,7 +73,7 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
         if not len(chunks):
             raise WorkerError(
                 f"the data has {sum(map(len, tokens.values()))} tokens, but the"
-                f" {'training' if name == 'train' else 'held-out'} part is shorter than seq_len={config.seq_len}"
+                f" {'training' if name == 'train' else 'held-out'} part is too short for seq_len={config.seq_len}"
             )
     return Corpus(tokenizer, parts["train"], parts["held_out"], folder.name)
 

@@ -39,8 +39,8 @@ def make_bidirectional(model: PreTrainedModel) -> None:
     model.train(was_training)
     if torch.equal(first[0], first[1]):
         raise WorkerError(
-            f"{type(model).__name__} does not support bidirectional attention: use a Llama or GPT-2 model with"
-            " transformers 5.2 or later"
+            f"{type(model).__name__} does not support bidirectional attention: use transformers 5.2 or"
+            " later, with a Llama or GPT-2 model"
         )
 
 

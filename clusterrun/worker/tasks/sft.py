@@ -132,7 +132,9 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     if new_format:
         model.generation_config.eos_token_id = tokenizer.eos_token_id  # else it never learns to end a turn
     if config.packing and not packing.keeps_apart(model):
-        raise WorkerError(f"{config.model} would mix conversations packed into one row: set packing=false", status=2)
+        raise WorkerError(
+            f"the model {config.model} would mix conversations packed into one row: set packing=false", status=2
+        )
 
     def samples(part: str) -> Packed | Padded:
         own_tensors = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
@@ -184,7 +186,7 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
             why = f"; {part.unanswered} have no answer within seq_len={config.seq_len}" if some else ""
             use, hint = ("train", "") if name == "train" else ("evaluate", "; set val_data or a larger held_out")
             read, hint = (some, "") if config.val_data else (chats, hint)
-            raise WorkerError(f"no conversations are left to {use} on, of {len(read)} in the data{why}{hint}")
+            raise WorkerError(f"no conversations are left to {use} on ({len(read)} in the data{why}){hint}")
         found = part.documents._asdict()
         if config.packing:
             placement = best_fit(part.documents.lengths, config.seq_len)

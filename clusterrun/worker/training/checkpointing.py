@@ -195,7 +195,9 @@ class Checkpointer:
         chosen, notes = resume.find(choice, folder)
         if newest and (chosen is None or chosen.resolve() != newest.resolve()):
             raise WorkerError(
-                f"resume={choice}, but {folder} has checkpoints of run {owner}: set another checkpoint_dir, or"
+                f"resume={choice}, but {folder} has checkpoints of"
+                f" {'another run' if owner in (None, 'none') else f'run {owner}'}:"
+                " set another checkpoint_dir, or"
                 " omit resume to continue from them",
                 status=2,
             )

@@ -37,7 +37,7 @@ def solve(global_batch: int, micro: int, accum: int, world_size: int, default_gl
         product = micro * accum * world_size
         if global_batch not in (0, product):
             raise WorkerError(
-                f"global_batch_size={global_batch} is not micro_batch_size={micro} x grad_accum_steps={accum}"
+                f"global_batch_size={global_batch}, but micro_batch_size={micro} x grad_accum_steps={accum}"
                 f" x {plural(world_size, 'rank')} = {product}: omit one of the three settings,"
                 f" or set global_batch_size={product}",
                 status=2,

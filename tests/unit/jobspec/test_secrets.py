@@ -37,8 +37,8 @@ SECRET = {
     "CLEARML_API_SECRET_KEY": "a secret",
     "GITHUB_PAT": "a personal access token", "HF_PAT_WRITE": "a personal access token",
     "GCP_CREDENTIALS": "credentials", "GIT_CREDS": "credentials",
-    "SESSION_COOKIE": "a login", "DOCKER_AUTH_CONFIG": "a login", "SLACK_WEBHOOK_URL": "a login",
-    "AZURE_STORAGE_CONNECTION_STRING": "a login",
+    "SESSION_COOKIE": "a credential", "DOCKER_AUTH_CONFIG": "a credential", "SLACK_WEBHOOK_URL": "a credential",
+    "AZURE_STORAGE_CONNECTION_STRING": "a credential",
 }  # fmt: skip
 INNOCENT = {
     "EOS_TOKEN": "a vocabulary token", "PAD_TOKEN": "a vocabulary token",
@@ -47,9 +47,9 @@ INNOCENT = {
     "TOKEN_TYPE_IDS": "a number of tokens or a token id", "TOKEN_BUDGET": "a number of tokens or a token id",
     "GOOGLE_APPLICATION_CREDENTIALS": "the path of a key file", "SSH_AUTH_SOCK": "the path of a file",
     "HF_TOKEN_PATH": "the path of a file", "PGPASSFILE": "the path of a file", "DB_PASSWORD_FILE": "the path of a file",
-    "SORT_KEY": "the key of a column, a table or a dictionary",
-    "TEXT_KEY": "the key of a column, a table or a dictionary",
-    "PUBLIC_KEY": "the key of a column, a table or a dictionary",
+    "SORT_KEY": "the name of a column or a key of a table",
+    "TEXT_KEY": "the name of a column or a key of a table",
+    "PUBLIC_KEY": "the name of a column or a key of a table",
     "AWS_ACCESS_KEY_ID": "an id, which is not a secret", "PWD": "the current folder",
     "OLDPWD": "the current folder", "FORWARD_PASS": "a pass through a model or over the data",
     "HF_HUB_DISABLE_IMPLICIT_TOKEN": "a switch",

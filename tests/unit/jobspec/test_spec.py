@@ -148,7 +148,7 @@ def test_a_launcher_changes_the_tasks_and_not_the_ranks(launcher: str) -> None:
     [
         (SCRIPT, {"launcher": "mpirun"}, "--launcher must be srun, torchrun, accelerate, deepspeed or none"),
         (SCRIPT, {"launcher": "torchrun", "accelerate_config": "c.yaml"}, "--accelerate-config works only with"),
-        (TASK, {"launcher": "none"}, "--launcher none is not supported: lm does not start its own ranks"),
+        (TASK, {"launcher": "none"}, "--launcher none is not supported: the task lm does not start its own ranks"),
     ],
 )
 def test_a_launcher_refuses_what_it_cannot_run(work: Work, options: dict[str, Any], message: str) -> None:
@@ -184,7 +184,7 @@ def test_the_supervisor_restarts_the_ranks_of_every_launcher_but_torchrun(launch
     ("work", "text", "message"),
     [
         (SCRIPT, "--resume 'auto", '--resume-args "--resume \'auto": No closing quotation'),
-        (Task("lm", ()), "--resume auto", "--resume-args is not supported: lm resumes automatically"),
+        (Task("lm", ()), "--resume auto", "--resume-args is not supported: the task lm resumes automatically"),
     ],
 )
 def test_resume_args_are_words_for_a_script(work: Work, text: str, message: str) -> None:

@@ -72,7 +72,7 @@ def test_too_much_is_refused_with_the_largest(cluster: Cluster, monkeypatch: pyt
     make("a.py", "large")
     monkeypatch.setattr(files, "LIMIT", 10)
     Path("large").write_bytes(b"x" * 11)
-    with pytest.raises(RequestError, match="the largest is large"):
+    with pytest.raises(RequestError, match="the largest file is large"):
         check_size(Path.cwd(), ["a.py", "large"])
 
 

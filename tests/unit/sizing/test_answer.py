@@ -48,7 +48,7 @@ def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Que
         (8, 1000, 135_000_000, None),
         (8, 20, 135_000_000, "may not fit on X9; halve it (--micro-batch 4) and double the accumulation"),
         (512, 20, 135_000_000, "a micro batch of 512 does not fit on X9"),
-        (1, 3.5, 135_000_000, "shorten --seq-len"),
+        (1, 3.5, 135_000_000, "reduce --seq-len"),
         (1, 80, 8_000_000_000, "DDP needs 128 GB on every GPU before activations, which is too much for X9"),
     ],
 )  # fmt: skip

@@ -176,7 +176,7 @@ def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatc
     words = ("plan", "lm", "--measure", "--gpus", "1,2", "--measure-steps", "30", "--python", python)
     said = desk.type(*words)
     assert measured[0]["steps"] == 32, "a multiple of four"
-    assert "Measured over 32 steps with a micro batch of 2 and accumulation 1" in said.out
+    assert "Measured over 32 steps with a micro batch of 2 and 1 accumulation step" in said.out
     last = next(line for line in said.out.splitlines() if line.startswith("2\t1\t120\t"))
     assert last.split("\t")[3:6] == ["1.50x", "75%", "25%"] and last.endswith("\tgradient sync within the node")
     assert "speed-up" in said.out and "measured" in said.out

@@ -46,8 +46,8 @@ def test_what_is_left_out_is_named(project: Path) -> None:
     (notice,) = load(project, "torchrun --nproc_per_node 2 --master_addr a --rdzv_id=7 train.py").notices
     assert notice.endswith("   (left out: --master_addr, --rdzv_id)")
     notices = load(project, "deepspeed train.py").notices
-    advice = "add --gpus-per-node N for more than one GPU per node"
-    assert notices[1] == f"deepspeed does not set the number of GPUs; {advice}"
+    advice = "to use more than one per node, add --gpus-per-node N"
+    assert notices[1] == f"the deepspeed command does not set the number of GPUs; {advice}"
 
 
 def test_the_default_accelerate_configuration_counts_too(tmp_path: Path) -> None:

@@ -42,7 +42,9 @@ def judge(text: str) -> Cause:
          " CollectiveFingerPrint(SequenceNumber=485, OpType=BROADCAST, TensorShape=[1]).", "collective-mismatch", "rank 1 ALLREDUCE of shape [25], rank 0 BROADCAST of shape [1]", "only some ranks"),
         ("slurmstepd: error: pyxis:     enroot-nsenter: failed to create user namespace: No space left on device", "launch-failed", "could not create a user namespace", "max_user_namespaces"),
         ("RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following reasons: 1)", "ddp-parameters", "as ready twice", "use_reentrant=False"),
-        ("KeyError: 'LOCAL_RANK'", "exception", "the environment variable LOCAL_RANK", "launcher"),
+        ("clusterrun: cannot record in /p/claims that this job owns the run: Permission denied", "launch-failed", "cannot record in /p/claims", "writable"),
+        ("clusterrun: rank 1 on n2 exited with 138", "crashed", "exit status 138", "SIGUSR1"),
+        ("KeyError: 'LOCAL_RANK'", "exception", "the environment variable LOCAL_RANK", "torchrun"),
         ("sbatch: error: invalid partition specified:  gpu\nsbatch: error: Batch job submission failed: Invalid partition name specified", "launch-failed", "there is no partition gpu", "sinfo"),
         ("RuntimeError: [enforce fail at inline_container.cc:626] . unexpected pos 12851034048 vs 12851033880", "disk-full", "could not be written", "free some space"),
         ("n1:1:7 [0] int cm_req():46 NCCL WARN NET/OFI Request 0x7f completed with error. RC: 103. Error: 4126 (Unresponsive receiver (handshake failed) My EFA addr: fi_addr_efa://"

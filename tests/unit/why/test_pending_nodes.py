@@ -122,7 +122,7 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
         Queued(id="4", raw=4, state="RUNNING", user="kim", partitions=("cpu",), left=30, tres=(("gres/gpu", 1.0),)),
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
-        "no job visible to you is running in partition gpu, 1 in low (same nodes); "
+        "no job visible to you is running in partition gpu; 1 job running in partition low (same nodes); "
         "first to end, by time limit: 3 (kim) within 1:00",
         "in use: 8 GPUs by kim",
     )

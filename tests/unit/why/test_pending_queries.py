@@ -200,7 +200,7 @@ def test_a_rank_that_was_never_heard_of() -> None:
 
 def test_a_rank_that_writes_but_does_not_move() -> None:
     lines = running_job.describe_training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
-    assert lines[-1] == "rank 1 is alive but stuck: no new step or collective for up to 15:00"
+    assert lines[-1] == "rank 1 is alive but stuck: no new step or collective for 15:00"
 
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:

@@ -124,7 +124,7 @@ def test_what_a_priority_is_made_of() -> None:
 
 def test_a_begin_time() -> None:
     found = judged("9")
-    assert found.here[0].startswith("the job cannot start before ") and found.here[0].endswith(
+    assert found.here[0].startswith("the job's earliest start time is ") and found.here[0].endswith(
         f"in {format_duration(1795260498 - NOW)}"
     )
     assert found.do == ("scontrol update JobId=9 StartTime=now",)

@@ -37,7 +37,7 @@ ROWS: tuple[Reason, ...] = (
          f"wait; if this takes several minutes, {_SHOW} and tell your administrators"),
     _row("Cleaning", ALONE, "The job was requeued, and its previous launch is still being cleaned up on the nodes.",
          "wait; if this takes several minutes, tell your administrators: a node may be hanging"),
-    _row("FedJobLock", ALONE, "Another cluster of the federation is about to start the job.", "wait"),
+    _row("FedJobLock", ALONE, "The clusters of the federation have not yet agreed which one starts the job.", "wait"),
     _row("JobArrayTaskLimit", ALONE, "The array already has as many running tasks as its limit (%N) allows.",
          "wait, or raise the limit: `scontrol update JobId={job} ArrayTaskThrottle=N`"),
     _row("MpiPortsBusy", ALONE, "All ports that Slurm reserves for MPI are in use on the nodes that the job would get.",
