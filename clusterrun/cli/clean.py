@@ -78,7 +78,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     shown = [_row(target, now) for target in targets]
     if not targets:
         ui.data({"deleted": [], "bytes": 0})
-        ui.note(f"nothing to delete: no checkpoints, caches or code of runs that ended more than {older_than} ago")
+        ui.note(f"nothing to delete in runs that ended more than {older_than} ago")
         return
     if dry_run:
         ui.data({"deleted": [], "would_delete": [_json(target) for target in targets]})

@@ -71,7 +71,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     nothing = f"{' and '.join(map(_name, environments.missing))} recorded none" if environments.missing else ""
     _section(ui, "environment", environments.changes, nothing)
     for run in environments.mixed:
-        ui.say(f"             the nodes of {_name(run)} have different packages")
+        ui.say(f"             the nodes of {_name(run)} do not all have the same packages")
     _section(ui, "metrics", metrics, "none recorded" if len(unmeasured) == 2 else "")
     ui.say(*codes.diff)
 
@@ -80,7 +80,7 @@ def _find_run(cluster: Cluster, word: str) -> RunRecord:
     run = cluster.run(word)
     if run is None:
         cluster.status([word])  # raises NoSuchJob for a job that nobody knows
-        raise NoSuchJob(f"job {word} was not submitted by clusterrun", hint="only clusterrun's own jobs are recorded")
+        raise NoSuchJob(f"job {word} was not submitted by clusterrun", hint="only clusterrun's jobs can be compared")
     return run
 
 

@@ -67,7 +67,7 @@ def find_running(cluster: Cluster, job_id: str) -> RunState:
         raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
     if len(states) > 1 or job.tasks:
         ids = first_few([str(one.status.id) for one in states])
-        raise RequestError(f"job {job.id.base} has several tasks or components", hint=f"give one of them: {ids}")
+        raise RequestError(f"job {job.id.base} has several array tasks or components", hint=f"give one of them: {ids}")
     if job.outcome is Outcome.UNKNOWN and state.note:
         raise SchedulerError(f"the state of job {job.id} is unknown", detail=state.note, hint="try again in a moment")
     if job.state != "RUNNING":
@@ -95,7 +95,7 @@ def _node_of_rank(state: RunState, rank: int) -> str:
     start = rank_records.load_start(folders[-1]) if folders else None
     ranks = {one["rank"]: str(one["node"]) for one in start["ranks"]} if start else {}
     if not ranks:
-        raise RequestError(f"job {job} has not yet recorded which nodes its ranks run on", hint="use --node")
+        raise RequestError(f"there is no record of where the ranks of job {job} run", hint="use --node")
     if rank not in ranks:
         raise RequestError(f"job {job} has no rank {rank}", hint=f"its ranks: 0-{max(ranks)}")
     return ranks[rank]

@@ -183,7 +183,7 @@ def _answer(verb: str, *options: str, job: str = "") -> str:
     text = json.dumps(run_verb(verb, *options, *([job] if job else [])))
     if len(text) <= LONGEST:
         return text
-    return f"{text[:LONGEST]} … (truncated, {len(text):,} characters in total; ask for fewer lines)"
+    return f"{text[:LONGEST]} … (truncated, {len(text):,} characters in total; request fewer lines or jobs)"
 
 
 def _refuse(arguments: list[str], names: Sequence[str]) -> None:

@@ -30,7 +30,7 @@ from clusterrun.terminal.ui import Ui
 @click.option(
     "--array", "array", metavar="INDEXES", help="Submit an array of runs, with indexes as for sbatch --array (0-99%8)."
 )
-@click.option("--recover", metavar="RUN_ID", help="Finish or undo a submission that exited with code 75.")
+@click.option("--recover", metavar="RUN_ID", help="Finish a submission that was interrupted or exited with code 75.")
 @json_option
 @click.pass_context
 def submit(

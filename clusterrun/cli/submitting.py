@@ -30,7 +30,7 @@ _HOW = (
     ("--follow", "follow", "Follow the logs until the job ends; exit 0 if the job succeeded."),
     ("--wait", "wait", "Wait until the job ends; exit 0 if the job succeeded."),
     ("--dry-run", "dry_run", "Check the job and print a summary, without writing or submitting anything."),
-    ("--script", "as_script", "With --dry-run, print the script instead of the summary."),
+    ("--script", "as_script", "With --dry-run, print the sbatch script instead of the summary."),
     ("--no-check", "no_check", "Skip the checks before submission: settings, limits and Slurm's start estimate."),
 )
 

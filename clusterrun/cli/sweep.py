@@ -86,7 +86,8 @@ def sweep(
     if dry_run:
         check_sweep(ui, cluster, arrays, skip=no_check)
         ui.say(*(f"{index:>5}  {show(one)}" for index, one in enumerate(sets)))
-        ui.note(f"would submit {plural(len(sets), 'task')} in {plural(len(arrays), 'array')}; nothing was written")
+        where = "" if base.record.scheduler == LOCAL else f" in {plural(len(arrays), 'array')}"
+        ui.note(f"would submit {plural(len(sets), 'task')}{where}; nothing was written")
         ui.data([dict(one) for one in sets])
         return
     ctx.exit(submit_and_announce(ui, cluster, made, arrays, check=not no_check, wait=wait))

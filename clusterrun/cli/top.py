@@ -39,7 +39,7 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     """
     ui = Ui("top", as_json=as_json)
     if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
-        raise RequestError("top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
+        raise RequestError("clusterrun top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
     notes: list[str] = []
     session: Session = ctx.obj
     cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
@@ -69,7 +69,7 @@ def _find_job(cluster: Cluster, job_id: str) -> RunState:
     owner = state.record.user if state.record is not None else state.status.user
     if owner and owner != cluster.user:
         raise NoSuchJob(
-            f"job {job_id} belongs to {owner}; top shows only your jobs", hint=f"clusterrun status {job_id}"
+            f"job {job_id} belongs to {owner}; clusterrun top shows only your jobs", hint=f"clusterrun status {job_id}"
         )
     return state
 

@@ -110,7 +110,7 @@ class ArrayMethods:
         for line in check_arrays(self, arrays):
             self.notify(line)
         runs = submit_arrays(self, made, arrays, prepare=save_call)
-        self.notify(f"submitted {plural(len(runs), 'call')}; to cancel them: clusterrun cancel {made.name}")
+        self.notify(f"submitted {plural(len(runs), 'call')}; to cancel: clusterrun cancel {made.name}")
         ended = self.wait(runs)
         results = [_result(state) for state in ended]
         failed = next((error for _, error in results if error is not None), None)

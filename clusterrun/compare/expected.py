@@ -108,7 +108,7 @@ def _placement(
     """Compare nodes, devices and backend."""
     each = Counter(rank["node"] for rank in ranks)
     text = f"{run.nodes} expected, {len(each)} used; {plural(run.tasks_per_node, 'rank')} expected on each node"
-    uneven = [f", {count} on {node}" for node, count in each.items() if count != run.tasks_per_node]
+    uneven = [f", {count} found on {node}" for node, count in each.items() if count != run.tasks_per_node]
     yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
     gpus = run_record.as_int(spec.get("gpus_per_node"))

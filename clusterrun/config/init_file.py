@@ -68,7 +68,7 @@ def _slurm(facts: Survey) -> list[str]:
     typical = chosen.typical
     if not chosen.default:
         most = "GPUs" if chosen.gpu_total else "nodes"
-        lines += _comment(f"Not Slurm's default partition, but the available one with the most {most}:")
+        lines += _comment(f"The available partition with the most {most} (not Slurm's default):")
     lines.append(f"partition = {toml_text(chosen.name)}")
     gpus = typical.gpu_count if typical else 0
     if typical:

@@ -217,7 +217,7 @@ def _for_cluster(
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
         hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
-        raise RequestError(f"profiles {', '.join(fitting)} all match cluster {here}", hint=hint)
+        raise RequestError(f"several profiles match cluster {here}: {', '.join(fitting)}", hint=hint)
     if fitting:
         notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")
         return Value(fitting[0], _CLUSTER)
@@ -253,12 +253,13 @@ def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
             if name in _JOB_KEYS:
-                message = f"{name} belongs in a job file"
+                message = f"the {name} key belongs in a job file"
                 hint = 'move it to jobs/NAME.toml, and write job = "NAME" here instead'
             elif name == _CLUSTER:
                 message, hint = "the cluster key belongs in a profile's table", "move it below [profile.NAME]"
             else:
-                message, hint = f"{name} belongs at the top of the file", "move it out of the profile's table"
+                message = f"the {name} key belongs at the top of the file"
+                hint = "move it out of the profile's table"
             raise document.error([*path, spelled[name]], message, hint=hint)
     values = read_values(document, path, table, source, own=own)
     return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
@@ -270,7 +271,7 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
         if key := next((k for k in data if k.replace("_", "-") == name), None):
             raise document.error(
                 [key],
-                f"{key} belongs in {PROJECT_FILE}",
+                f"the {key} key belongs in {PROJECT_FILE}",
                 hint=f"move it to {PROJECT_FILE}; a job file describes only one job",
             )
     given = [k for k in WORK_KEYS if k in data]

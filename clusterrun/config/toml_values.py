@@ -92,7 +92,7 @@ def _read_table(
     document: Document, path: Sequence[str], options: Mapping[str, str], table: Any, source: str
 ) -> dict[str, Value]:
     if not isinstance(table, dict):
-        hint = f"write [{path[-1]}] with {next(iter(options))} = … below it"
+        hint = f"write [{'.'.join(path)}] with {next(iter(options))} = … below it"
         raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
     found: dict[str, Value] = {}
     for key, value in table.items():
@@ -149,7 +149,7 @@ def _check_type(document: Document, path: Sequence[str], field: Field, value: An
 def _check_map(document: Document, path: Sequence[str], field: Field, value: Any) -> None:
     key = path[-1]
     if not isinstance(value, dict):
-        hint = f"write [{key}] with NAME = VALUE lines below it"
+        hint = f"write [{'.'.join(path)}] with NAME = VALUE lines below it"
         raise document.error(path, f"{key} must be a table, not {_typed(value)}", hint=hint)
     for name, item in value.items():
         where = [*path, name]
@@ -158,7 +158,8 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
             if name.replace("_", "-") in FIELD and name == name.lower():
                 raise document.error(
                     where, f"{name} is an option, but in [{'.'.join(path)}] it would set an environment variable",
-                    hint="move it above the first [table] in the file",
+                    hint=f"move it to [{'.'.join(path[:-1])}]" if path[:-1]
+                    else "move it above the first [table] in the file",
                 )  # fmt: skip
             if not isinstance(item, str):
                 message = f"env: {name} must be a string, not {_typed(item)}"

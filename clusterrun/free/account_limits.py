@@ -72,7 +72,7 @@ def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
         return f"{more}; {NEVER}"
     if count > left:
         most = plural(int(limit.limit), noun)
-        return f"the limit of {most} leaves room for {left:.0f} more; the job would have to wait"
+        return f"the limit of {most} leaves room for {f'{left:.0f}' if left else 'no'} more; the job would have to wait"
     return ""
 
 

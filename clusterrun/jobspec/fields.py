@@ -47,9 +47,9 @@ FIELDS: tuple[Field, ...] = (
     Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
     Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
-    Field("max-restarts", "int", "N", "How many times one job may restart all its ranks; default 0."),
+    Field("max-restarts", "int", "N", "How many times to restart a job's ranks after a failure; default 0."),
     Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
-    Field("resume-args", "text", "WORDS", "Extra arguments to pass to a restarted script, such as --resume auto."),
+    Field("resume-args", "text", "WORDS", "Arguments to append when the script is restarted, such as --resume auto."),
     Field(
         "on-failure", "text", "hold[=TIME]", "Keep the nodes for debugging after the last failure; default TIME: 30m."
     ),
@@ -94,7 +94,9 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
     Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
-    Field("secret", "list", "NAME", "Pass a shell variable (HF_TOKEN) to the ranks without storing it; repeatable."),
+    Field(
+        "secret", "list", "NAME", "Pass an environment variable (HF_TOKEN) to the ranks without storing it; repeatable."
+    ),
     Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
     Field("template", "text", "FILE", "Custom sbatch template."),
     Field("sbatch-arg", "list", "ARG", "Extra argument for sbatch, passed unchanged; repeatable."),
@@ -201,7 +203,7 @@ def check_text(text: str, what: str, source: str) -> None:
     bad = next((name for char, name in (("\n", "newline"), ("\0", "NUL")) if char in text), None)
     if bad:
         message = f"{what}: a {bad} is not allowed in {text[:40]!r}{_from(what, source)}"
-        raise RequestError(message, hint="use a single line")
+        raise RequestError(message, hint=f"remove the {bad}")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

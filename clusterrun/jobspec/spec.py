@@ -305,8 +305,9 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
         )
     if "accelerate-config" in values and launcher != "accelerate":
         source = values["accelerate-config"].source
+        where = f" (--accelerate-config comes from {source})" if source != "--accelerate-config" else ""
         raise RequestError(
-            f"--accelerate-config works only with --launcher accelerate, not {launcher} ({source})",
+            f"--accelerate-config works only with --launcher accelerate, not {launcher}{where}",
             hint="add --launcher accelerate, or remove --accelerate-config",
         )
     if spare and "hang-timeout" in values and values["hang-timeout"].value == 0:

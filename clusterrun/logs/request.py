@@ -52,7 +52,7 @@ FLAGS = (
     Flag(("-n", "--lines"), "Only the last N lines.", "N", least=0),
     Flag(("--rank",), "Only these ranks (for example 3, 0-7 or 0-3,8); may be repeated.", "R", repeated=True),
     Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
-    Flag(("--attempt",), "Only this attempt (0 is the first), or one launch of an attempt (for example 0.2).", "N"),
+    Flag(("--attempt",), "Only this attempt (0 is the first), or one launch of its ranks (for example 0.2).", "N"),
     Flag(("--stream",), "Only this stream; default: both.", choices=("out", "err", "both")),
     Flag(("--grep",), "Only lines that match this regular expression.", "RE"),
     Flag(("--exclude",), "Leave out lines that match this regular expression.", "RE"),

@@ -91,7 +91,7 @@ def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
         there = " or ".join(f"--gres gpu{f':{kind}' if kind else ''}:{number}" for kind, number in kinds.items())
         known = f"on nodes of this partition, use {there}" if there else "nodes of this partition have no GPUs"
         return f"{nearest(need.kind, list(kinds))} {known}".strip()
-    return "`clusterrun free` shows what each partition has"
+    return "`clusterrun free` shows the resources of each partition"
 
 
 def _judge_accounts(seen: ClusterSnapshot, spec: JobSpec) -> list[Finding]:

@@ -58,7 +58,7 @@ def list_files(root: Path) -> list[str]:
     except CommandError as error:
         if is_inside(root):
             raise RequestError(
-                f"cannot list the files in {root} that git does not ignore ({error.message}); nothing was sent",
+                f"git could not list the project's files in {root} ({error.message}); nothing was sent",
                 detail=error.detail, hint=f"try: {shlex.join(['git', '-C', str(root), 'status'])}",
             ) from error  # fmt: skip
         names = list(_walk(root))

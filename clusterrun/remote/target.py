@@ -46,7 +46,8 @@ def find_target(host: str | None, cwd: Path, environ: Mapping[str, str], profile
     if not re.fullmatch(r"[A-Za-z0-9_./+-]+", where, re.ASCII) or where.startswith("-"):
         raise RequestError(
             f"remote-dir: {where[:80]!r} has unsupported characters",
-            hint='use only letters, digits and _ . / + -, for example remote-dir = "~/projects/vision"',
+            hint="use only letters, digits and _ . / + - (after an optional ~/), for example"
+            ' remote-dir = "~/projects/vision"',
         )
     return Target(name, root, where, PurePosixPath(cwd.relative_to(root)), profiles)
 

@@ -134,7 +134,8 @@ def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:
     notes = []
     small = [plan for plan in plans if plan.global_batch < SMALL_BATCH]
     if small and training.lr is not None:
-        where = "" if len(small) == len(plans) else f" on up to {plural(small[-1].gpus, 'GPU')}"
+        most = small[-1].gpus
+        where = "" if len(small) == len(plans) else f" on {'up to ' if most > 1 else ''}{plural(most, 'GPU')}"
         notes.append(
             f"the global batch is below {SMALL_BATCH}{where}, too small for the learning rate scaling rules to be"
             " reliable; try the original learning rate first, and scale it only if training is stable"

@@ -82,5 +82,5 @@ def parse_facts(document: str) -> JobFacts:
         return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
     except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"
-        message = f"cannot read the size of the data and the model from the job's Python, which printed {shown}"
+        message = f"the job's Python printed {shown} instead of the sizes of the data and the model"
         raise RequestError(message) from error

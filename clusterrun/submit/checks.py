@@ -53,7 +53,7 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
         if len(value) >= SHORTEST_SECRET and value in stored:
             raise RequestError(
                 f"--secret: the value of {name} would be written to the job script and the run's records",
-                hint=f"let the program read the variable {name} itself, instead of passing ${name} as an argument",
+                hint=f"let the program read {name} from its environment, instead of passing ${name} as an argument",
             )
 
 

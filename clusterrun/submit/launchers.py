@@ -161,7 +161,8 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     elif title == "fabric run":
         launch.env["LT_CLI_USED"] = "1"
     elif title in ("mpirun", "horovodrun") and (name := mpi_name(source_of(launch.program, place.cwd))):
-        launch.refuse(f"{launch.program[0]} uses {name}, so {title} must start the ranks", launcher="none")
+        script = launch.program[1 if launch.program[0] == "-m" else 0]
+        launch.refuse(f"{script} uses {name}, so {title} must start the ranks", launcher="none")
     return launch
 
 
@@ -186,7 +187,7 @@ def combine(outer: Launch, inner: Launch) -> Launch:
         if outer.total and not outer.ranks:
             tasks = outer.total.value / (nodes.value if nodes else 1)
         if tasks != 1:
-            inner.refuse(f"{outer.title} starts more than one {inner.title} per node")
+            inner.refuse(f"this {outer.title} command starts more than one {inner.title} per node")
         inner.title = f"{outer.title} {inner.title}"
     inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]

@@ -119,7 +119,7 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
     body, percent, limit = text.partition("%")
     indexes = sorted(set(parse_tasks(body) or ()))
     if not indexes or (percent and not (limit.isascii() and limit.isdigit() and int(limit[:9]) > 0)):
-        raise RequestError(f"--array: not a list of indexes: {text[:60]!r}", hint="for example 0-99, 1,3,7 or 0-99%8")
+        raise RequestError(f"--array: {text[:60]!r} is not a list of indexes", hint="for example 0-99, 1,3,7 or 0-99%8")
     if indexes[-1] >= size:
         raise RequestError(
             f"--array: index {indexes[-1]} is too large; this cluster allows at most {size - 1} (MaxArraySize={size})",

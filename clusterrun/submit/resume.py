@@ -48,7 +48,7 @@ def resume(
         text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)
         check(saved, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
-            notify(f"no --resume-args for {run.what}: the script starts over unless it finds its own checkpoint")
+            notify("--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning")
         if isinstance(spec.work, Task) and not _has_checkpoint(run, spec.work):
             notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         store.stage_again(run, text)

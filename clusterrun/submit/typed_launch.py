@@ -148,8 +148,9 @@ def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: P
             message += f"; the command below leaves out line{'s'[: len(lost) > 1]} {', '.join(map(str, lost))}"
     elif parsed.command:
         named = launcher_of(parsed.command[prefix_length(parsed.command) :])
-        message = f"{script.name} starts {named[0] if named else 'its own ranks'}"
-        message += f", but clusterrun would run {script.name} once per rank"
+        starter = f"the {script.name} command" if script.wrapper or " -" in script.name else script.name
+        message = f"{starter} starts {named[0] if named else 'its own ranks'}"
+        message += f", but clusterrun would run {starter} once per rank"
     else:
         return
     raise RequestError(message, hint=_line(script, parsed, words, given, below, place))
@@ -206,7 +207,7 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     if script.wrapper or (script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact)):
         kept = {**{name: value for name, value in options.items() if name not in _OF_RANKS}, **given}
         return format_line({**kept, "launcher": Value("none", "")}, words)
-    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}", f"read from {script.name}")
+    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}", "the launch command")
     if launch.refusal and launch.instead.get("launcher") != "none":
         options |= {name: Value(value, "") for name, value in launch.instead.items()}
     return format_line(options, launch.program, _quote)

@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if argv is None else argv)
     split = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(
-        description="Run a command once per task, for all nodes of a job, on this machine."
+        description="Run a command once per task; all nodes of the job are simulated on this machine."
     )
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--tasks-per-node", type=int, required=True)
@@ -255,7 +255,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--devices-per-task", type=int, default=1, help="devices per task; more than 1 if a task starts several ranks"
     )
-    parser.add_argument("--no-label", action="store_true", help="do not label output lines; the tasks label them")
+    parser.add_argument(
+        "--no-label", action="store_true", help="do not label output lines, because the tasks label their own"
+    )
     options = parser.parse_args(argv[:split])
     command = argv[split + 1 :]
     if not command:

@@ -201,7 +201,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", required=True, help="the node's own name or address")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="serve until the process with this PID exits, and ignore SIGTERM")
-    parser.add_argument("--clients", type=int, default=0, help="number of ranks (a single rank may not need the store)")
+    parser.add_argument(
+        "--clients", type=int, default=0, help="number of ranks; if 1, the store starts when the rank connects"
+    )
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
 

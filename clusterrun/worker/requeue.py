@@ -143,7 +143,7 @@ class Requeue:
                 refused = CANCELLED
             if refused:
                 resume = f"clusterrun resume {self.job.name}"
-                self._say(f"the job ended ({why}) and cannot run again: {refused}; run `{resume}` to continue")
+                self._say(f"the job ended ({why}) and was not requeued: {refused}; run `{resume}` to continue")
                 return False
             self.job.runs_again = True
             self.job.due = "" if next_job else REQUEUED
@@ -260,7 +260,7 @@ class Requeue:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the supervisor's options for this module."""
     parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument("--total-time", type=int, default=0, help="total seconds allowed for all starts of the job")
+    parser.add_argument("--total-time", type=int, default=0, help="total run time in seconds, across requeues")
     parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: signal that Slurm sends before the time limit")
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 

@@ -16,9 +16,9 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     """Return the nodes of the next launch, in the order of the allocation; raises WorkerError if too few are left."""
     usable = [node for node in allocated if node not in job.lost_nodes]
     if len(usable) < job.options.nodes:
-        lost = " ".join(sorted(job.lost_nodes))
+        lost = ", ".join(sorted(job.lost_nodes))
         raise WorkerError(
-            f"no spare node is left to replace {lost}: {len(usable)} of the {job.options.nodes} required nodes remain"
+            f"no spare node is left to replace {lost} (nodes required: {job.options.nodes}, left: {len(usable)})"
         )
     spare = len(usable) - job.options.nodes
     if job.launch and spare:

@@ -157,14 +157,14 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--master-port", type=int)
     parser.add_argument(
         "--check-gpus",
-        help="check nodes and links before the launch, and that each node has at least this many GPUs",
+        help="check nodes and links before the launch; fail if a node has fewer GPUs than this",
     )
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--spare-nodes", type=int, default=0, help="number of allocated nodes to keep as spares")
     parser.add_argument(
         "--hang-timeout", type=float, help="seconds without progress before the launch is ended; 0: no watchdog"
     )
-    parser.add_argument("--resume-args", default="", help="arguments to append to the command from the second start on")
+    parser.add_argument("--resume-args", default="", help="arguments to append to the command when the ranks restart")
     step.add_options(parser)
     requeue.add_options(parser)
     parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")

@@ -314,7 +314,8 @@ def describe(suspicion: Suspicion, states: dict[int, str], place: str = "") -> s
     busy = " with the GPUs 100% busy" if suspicion.gpus_busy else ""
     begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
     if not suspicion.ranks:
-        return f"{begin}no rank is behind the others{'; ' * bool(place)}{place}"
+        relation = "" if place.startswith("the rank is ") else "no rank is behind the others"
+        return begin + "; ".join(filter(None, (relation, place)))
     named = suspicion.ranks[:NAMED]
     lost = lost_nodes(suspicion, states)
     parts = []

@@ -120,7 +120,7 @@ def test_texts_are_whole_files_or_a_column() -> None:
 
 def test_a_column_that_is_not_text_is_a_bad_row(folder: Path) -> None:
     (folder / "n.jsonl").write_text('{"text": "one"}\n{"text": null}\n')
-    assert refusal(read_texts, "n.jsonl")[0].startswith("n.jsonl:2: 'text' is null, not text")
+    assert refusal(read_texts, "n.jsonl")[0].startswith("n.jsonl:2: the value of 'text' is null, not a string")
     assert read_texts("mixed.jsonl", on_bad_row="skip") == Texts(["one"], 2)
 
 

@@ -65,7 +65,7 @@ def test_a_step_that_became_nan_is_not_saved_and_its_own_samples_are_named(
     data = Poisoned(step, poison)
     with pytest.raises(WorkerError) as caught:
         go(tmp_path, data, late=late, **QUIET, save_every=2)
-    named = f"the loss of rank 0 is not finite at step {step} (this rank's samples: {data.samples()})"
+    named = f"the loss of rank 0 is not finite at step {step} (samples of rank 0: {data.samples()})"
     if poison == GRADIENT:
         named = f"the gradient is not finite at step {step}"
     assert str(caught.value).startswith(f"{named}: try an lr lower than ")

@@ -84,7 +84,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": []}, "'messages' is empty"),
         ({"messages": "Hi"}, "'messages' is text, but not JSON: 'Hi'"),
         ({"messages": None}, "'messages' is null, not a list"),
-        ({"messages": {"role": "user"}}, "'messages' is dict, not a list"),
+        ({"messages": {"role": "user"}}, "'messages' is of type dict, not a list"),
         ({"messages": ["Hi"]}, "message 1 is not an object with role and content: \"'Hi'\""),
         (
             {"messages": [HELLO[0], {"role": "bot", "content": "x"}]},
@@ -96,7 +96,7 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 contains an unpaired Unicode surrogate"),
         ({"prompt": "Hi", "completion": None}, "'completion' is null, not text"),
         ({"prompt": "Hi", "completion": ""}, "message 2 (assistant) is empty"),
-        ({"instruction": "Hi", "input": 3, "output": "x"}, "'input' is int, not text"),
+        ({"instruction": "Hi", "input": 3, "output": "x"}, "'input' is of type int, not text"),
         ({"prompt": "Hi"}, "this row has no messages (a list of role/content objects), prompt + completion"),
     ],
 )
@@ -173,7 +173,7 @@ def test_validation_data_of_its_own_leaves_all_else_to_train_on(tmp_path: Path) 
 def test_conversations_without_an_answer_are_not_trained_on(tmp_path: Path) -> None:
     data = jsonl(tmp_path / "a.jsonl", *[{"messages": HELLO[:1]}] * 30)
     with pytest.raises(
-        WorkerError, match=r"no conversations are left to train on \(30 in the data; 27 have no answer within"
+        WorkerError, match=r"no conversations are left to train on \(30 in the data; 27 without an answer within"
     ):
         sft.tokenize(Config(data=data, vocab=300), None, tmp_path)
 

@@ -48,7 +48,7 @@ def test_draining_nodes_are_left_out_where_others_are_left(
 
 
 def test_a_job_with_too_few_nodes_fails_with_their_names() -> None:
-    with pytest.raises(WorkerError, match="no spare node is left to replace n2 n3: 2 of the 3 required nodes remain"):
+    with pytest.raises(WorkerError, match=r"no spare node is left to replace n2, n3 \(nodes required: 3, left: 2\)"):
         spares.choose_nodes(job(lost=("n3", "n2")), NODES)
 
 

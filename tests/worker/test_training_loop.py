@@ -138,7 +138,7 @@ def test_little_time_left_stops_the_run_and_a_short_limit_does_not_eat_it_up(tmp
 
 
 def test_nan_stops_at_its_step_and_names_the_samples(tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match=r"loss of rank 0 is not finite at step \d+ \(this rank's samples: .*\b5\b"):
+    with pytest.raises(WorkerError, match=r"loss of rank 0 is not finite at step \d+ \(samples of rank 0: .*\b5\b"):
         go(tmp_path, Counting(64, poison=frozenset([5])), steps=4, save_every=1)
 
 

@@ -121,7 +121,7 @@ def test_training_goes_on_without_wandb_where_it_cannot_be_reached(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", Tracker(fails=True))
     report(tmp_path, wandb="p").row(1, 2, {"loss": 1.0})
-    assert "cannot reach W&B (api.wandb.ai); continuing without W&B" in capsys.readouterr().err
+    assert "wandb.init failed (api.wandb.ai); continuing without W&B" in capsys.readouterr().err
     assert len(rows(tmp_path)) == 1
 
 

@@ -131,7 +131,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError("Memory specification can not be satisfied", Refused,
          "lower --mem; see the limits with `sinfo -o '%P %m'`"),
     SbatchError("Requested node configuration is not available", Refused,
-         "no node has as many GPUs or cores, or as much memory, as the job requests; "
+         "too few nodes have the GPUs, cores or memory that the job requests; "
          "compare the request with `sinfo -o '%P %D %c %m %G'`"),
     SbatchError("Requested time limit is invalid", Refused,
          "request less time; see the limits with `sinfo -o '%P %l'`"),

@@ -26,7 +26,7 @@ class AbsentRanks:
 
 def hang_cause(hang: Hang) -> Cause:
     """Return the cause of a launch that the watchdog ended."""
-    waited = f"to see where the running ranks were waiting, read their stacks: {hang.stacks}" if hang.stacks else ""
+    waited = f"to see where the ranks were waiting, read their stacks: {hang.stacks}" if hang.stacks else ""
     return Cause(
         kind="hang",
         rank=hang.rank,

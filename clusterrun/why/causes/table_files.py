@@ -24,7 +24,7 @@ FILES: tuple[CauseRow, ...] = (
         "a checkpoint could not be written ({what}); usually the disk is full, or a quota was exceeded", _FULL, "https://github.com/hiyouga/LlamaFactory/issues/1223",
         "df -h .; quota -s"),
     row("file-system", "iostream error", r"RuntimeError: (?P<what>basic_ios::clear: iostream error)", "a file could not be read or written ({what})",
-        "if torch.save failed, usually the disk is full or a quota was exceeded; if torch.load failed, the path is probably a damaged file or a folder", "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc",
+        "if torch.save failed, usually the disk is full or a quota was exceeded; if torch.load failed, the path is probably a folder or a damaged file", "https://github.com/pytorch/pytorch/blob/main/caffe2/serialize/inline_container.cc",
         "df -h .; quota -s"),
     row("too-many-files", "too many open files|items of ancdata", r"Too many open files(?! in system)|received \d+ items of ancdata",
         "a rank has too many files open", "raise the limit on open files in the job, or call torch.multiprocessing.set_sharing_strategy('file_system')",

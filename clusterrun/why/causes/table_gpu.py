@@ -15,7 +15,7 @@ _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_se
 _ELSEWHERE = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
 _ELSEWHERE_AMD = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run rocm-smi and dmesg | grep amdgpu on the node to see the fault)"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
-_DRIVER = "usually the job's torch does not match the node: install a torch build for the node's driver, or load the module that torch needs"
+_DRIVER = "usually the job's torch needs a newer GPU driver than the node has: install a torch build for the node's driver, or load your site's environment module for CUDA forward compatibility, if there is one"
 _MODEL = (
     "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model; torch.cuda.get_arch_list()"
     " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
@@ -83,7 +83,7 @@ GPU: tuple[CauseRow, ...] = (
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
-        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; a failed condition on probabilities or inputs usually means that they contain NaN",
+        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; if the assertion is about probabilities or inputs, they usually contain NaN",
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
@@ -164,7 +164,7 @@ GPU: tuple[CauseRow, ...] = (
         "the node's C library cannot be replaced: install a build of the package for this system (an older wheel, or a build from source), or use a container",
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
-        "a library does not match the other libraries that were loaded: {what}",
+        "a library is incompatible with another loaded library: {what}",
         "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add --setup 'unset LD_LIBRARY_PATH'; if that does not help, reinstall the package that the error names, and its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
@@ -194,7 +194,7 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/triton-lang/triton/blob/main/python/triton/compiler/errors.py", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
         after=r"^(?:[EW]\d{4} [^]]*\] (?:\[\d+/\d+\])?)?\s*(?P<error>\w+(?:Error|Exception))\((?:\d+, )?['\"](?P<why>.*)['\"],?\)$"),
     row("cuda-error", "in file ", r"^Error (?P<what>.{1,80}) at line (?P<line>\d+) in file \S*/(?P<file>[\w.-]+\.(?:cu|cuh|c|cc|cpp|h))$", "a CUDA call in a library failed: {what} ({file}:{line})",
-        "the library itself ended the process, so no traceback shows the call; with bitsandbytes, check that its version supports the installed CUDA version and the GPU, and that optimizer states were not loaded onto another device",
+        "the library itself ended the process, so no traceback shows the call; with bitsandbytes, check that its version supports the installed CUDA version and the GPU, and that the optimizer states are on the same device as the parameters",
         "https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/csrc/ops.cuh", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",

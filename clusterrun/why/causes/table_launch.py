@@ -14,7 +14,7 @@ SENT_KILL = "the line shown does not say what sent SIGKILL; if no other rank fai
 NOT_PYTHON = "the crash was in native code, not in Python; read the log lines before this error"
 #: C++'s message of an uncaught exception; ``what():`` after it names the reason
 TERMINATE = row(
-    "crashed", "terminate called", r"terminate called (?:after throwing an instance of '(?P<what>[^']+)'|(?P<what_too>without an active exception))", "a process aborted in compiled code[: {what}]",
+    "crashed", "terminate called", r"terminate called after throwing an instance of '(?P<what>[^']+)'|(?P<what_too>terminate called without an active exception)", "a process aborted in compiled code[: {what}]",
     "the log lines after this error (what() and the stack trace, if the log has them) name the call that failed; also look for an earlier error on the GPU or on another rank; 'without an active exception' usually means that a thread was still running when the program ended", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
@@ -22,7 +22,7 @@ TERMINATE = row(
 MPI_CALL = row(
     "exception", "fatal error in ", r"^(?:MPICH ERROR \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - )?(?:Abort\(\d+\)(?: on node \d+)?(?: \(rank (?P<rank_too>\d+) in comm \d+\))?: )?"
     r"Fatal error in (?P<what>(?:internal_|P?MPI_)\w+: .*?)(?:, error stack)?:?$", "an MPI call failed: {what}",
-    "the error stack in the log names the reason; if MPI_Init failed, usually the MPI library does not match the launcher, or a network provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
+    "the error stack in the log names the reason; if MPI_Init failed, usually the MPI library and the launcher are incompatible, or a libfabric provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
 #: of Rust; in newer releases the next line is the message
@@ -61,14 +61,14 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
         "the line shown does not say what sent SIGKILL; usually the kernel's OOM killer (check dmesg) or a user sent it", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
     row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
-        "rank {rank} on {node} was killed by a signal (exit status {status})", "usually the crash was in native code, not in Python (138 is SIGUSR1, often the warning before the time limit): look at the last log lines of that rank",
+        "rank {rank} on {node} was killed by a signal (exit status {status})", "usually the crash was in native code, not in Python: look at the last log lines of that rank; exit status 138 means SIGUSR1, often the warning before the time limit",
         "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with status {status}",
         "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
     row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
         "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
     row("exception", "mpich error", r"^MPICH ERROR(?: \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - Abort\(-?\d+\)(?: \(rank \d+ in comm \d+\))?)?: (?P<what>(?!Fatal error in|application called)\S.*)",
-        "MPI ended the job: {what}", "the message names the problem: usually an environment variable is set incorrectly, or a module or library does not match the program", "OLCF user documentation, PyTorch on Frontier",
+        "MPI ended the job: {what}", "the message names the problem: usually an environment variable is set incorrectly, or a loaded module or a library is incompatible with the program", "OLCF user documentation, PyTorch on Frontier",
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} called MPI_Abort with status {status}, which ended the job",
         "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3 and the MPIs derived from it", "clusterrun logs JOB -n 50"),
@@ -86,7 +86,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("setup", "no matching distribution found for", r"^ERROR: No matching distribution found for (?P<what>\S+)", "pip could not install {what}",
         "compute nodes often have no internet access: install the package on the login node first; if that also fails, the requested version is not available for this Python version", "https://github.com/pypa/pip/issues/6221", "python -m pip install[ {what}]", Strength.HINT, common=True),
     row("setup", "unbound variable|syntax error near|looking for matching", r"^\S+: (?:line )?\d+: (?P<what>\w+: unbound variable|syntax error near .*|unexpected EOF while looking for matching .*)",
-        "the shell rejected a line: {what}", "a variable is unset (set -u makes this an error), or the syntax is wrong, such as an unclosed quote; run bash -n SCRIPT to check the syntax", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
+        "the shell rejected a line: {what}", "a variable is unset (set -u makes this an error), or there is a syntax error, such as an unclosed quote; run bash -n SCRIPT to check the syntax", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
     row("crashed", "assertion `|assertion '", r"^(?:[^:\s]+: [^:\s]+:\d+: .*|\[[\w.-]+(?::\d+){3}\] +\S+:\d+ +)Assertion [`'](?P<what>.+)' failed\b.{,200}$", "a process aborted in compiled code: an assertion failed ({what})",
         "the assertion is in native code, not in Python: the error line names the source file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
     row("killed", "exit code: ", r"^\s*Exit code: +137$", "a rank was killed (SIGKILL), according to its launcher",
@@ -164,7 +164,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the log lines after this error say what is missing; request enough tasks (--ntasks-per-node), or install the program and Open MPI on every node",
         "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
     row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
-        "use an Open MPI that was built with Slurm's PMIx, and start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix), or start the ranks with mpirun; torch's nccl and gloo backends do not need MPI: if the program imports mpi4py but does not use it, remove the import",
+        "either use an Open MPI that was built with PMIx support and start the ranks with srun --mpi=pmix (srun --mpi=list shows whether Slurm supports pmix), or start the ranks with mpirun; torch's nccl and gloo backends do not need MPI: if the program imports mpi4py but does not use it, remove the import",
         "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
     row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
         r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
@@ -174,7 +174,7 @@ LAUNCH: tuple[CauseRow, ...] = (
     MPI_CALL,
     PANIC,
     row("crashed", "assertion failed in file", r"Assertion failed in file (?P<file>\S+) at line (?P<line>\d+): (?P<what>.*)", "an assertion failed in the MPI library, at {file}:{line}: {what}",
-        "the backtrace after this error names the MPI call; often the MPI library does not match the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
+        "the backtrace after this error names the MPI call; often the MPI library is incompatible with the program, the launcher or another library that wraps MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
     # Rust's form of an error that main returns
     row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program, probably written in Rust, ended with this error; line numbers in the error refer to the file that the program read", "https://doc.rust-lang.org/std/process/trait.Termination.html",
         "clusterrun logs JOB -n 50", Strength.HINT),

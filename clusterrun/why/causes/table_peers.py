@@ -7,7 +7,7 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _HANG = (
-    "check what the missing rank was doing (read its log lines, or run py-spy dump --pid PID on its node); a longer timeout"
+    "check what the missing rank was doing (read its log lines; if it hangs again, run py-spy dump --pid PID on its node before the timeout); a longer timeout"
     " helps only if the rank was slow, not stuck"
 )
 #: of a collective that all ranks called
@@ -43,7 +43,7 @@ LINK = row(
 PEER_LOST = row(
     "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
     "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|horovod has been shut down|application crash on rank",
-    r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|run's store is gone"
+    r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|(?:the )?run's store is gone"
     r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
     r"|(?<!\. )(?<!connect to server: )Connection refused|RendezvousConnectionError|Horovod has been shut down|possible application crash on rank \d+",
     "a connection to another process failed: {0}", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
@@ -65,7 +65,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "NCCL's heartbeat monitor timed out: NCCL's watchdog thread was stuck", _HANG,
+        "PyTorch's NCCL heartbeat monitor timed out: the NCCL watchdog thread was stuck", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
         "a rank timed out[ after {limit}] waiting for rank {awaited}, which creates the NCCL unique ID", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
@@ -93,7 +93,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)(?:, num_workers_joined=\d+)?(?:, timeout=(?P<waited>[\d:]+))?",
-        "the wrong number of ranks joined the process group[ within {waited}]: {came} instead of {all}",
+        "the wrong number of ranks joined the process group[ within {waited}] ({came} instead of {all})",
         "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls may share a port,"
         " or an earlier run left a file behind (init_method=file://…): delete that file, or use a new file name for each run",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
@@ -107,11 +107,11 @@ PEERS: tuple[CauseRow, ...] = (
         "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
-        "several nodes may use the same rank numbers, or an old process may still be using the same address: start all processes with one launcher (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
+        "several nodes may use the same rank numbers, or an old process may still be using the same address: let one launcher start the ranks (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
-        "a node's name does not resolve[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
+        "a node's name does not resolve to a usable address[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
     row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
         r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+): |Error: host not found: (?P<what_too>.*)",
         "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
@@ -158,10 +158,10 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
-        "the first node's port cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address at which the other nodes can reach the first node, and check that no firewall blocks the port between nodes",
+        "the rendezvous port on the first node cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address at which the other nodes can reach the first node, and check that no firewall blocks the port between nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "a firewall may block the first node's port, or the batch script may already have ended",
+        "{what}", "check that no firewall blocks this port on the first node, and that the batch script had not already ended",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",

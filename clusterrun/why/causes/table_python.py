@@ -107,7 +107,7 @@ PYTHON: tuple[CauseRow, ...] = (
         "\"No such file\" means that the process that created the segment had ended, or that the ranks of a node run in separate containers, which do not share /dev/shm; \"Cannot allocate memory\" means that host memory ran out, or that the process reached the limit on mappings (vm.max_map_count)",
         "https://github.com/vllm-project/vllm/issues/18831", "srun ls -l /dev/shm"),
     row("shared-memory", "in read-write mode", r"unable to open shared memory object </?torch_\S+> in read-write mode$", "a data-loading worker could not open shared memory: {0}",
-        "usually the process reached the limit on open files or on mappings (vm.max_map_count): use fewer workers (num_workers), raise the limit (ulimit -n), or try torch.multiprocessing.set_sharing_strategy('file_system'), or 'file_descriptor' if 'file_system' is already set",
+        "usually the process reached the limit on open files or on mappings (vm.max_map_count): use fewer workers (num_workers), raise the limit on open files (ulimit -n), or switch to the other sharing strategy, 'file_system' or 'file_descriptor' (torch.multiprocessing.set_sharing_strategy)",
         "torch/lib/libshm/libshm.h, at::MapAllocator", "srun bash -c 'ulimit -n'"),
     SHM_FULL,
     row("exception", '"message": "', r'^\s*"message": "(?P<what>(?!Rendezvous)\w+(?:Error|Exception): .{1,300}?)",?$', "{what}", "torch wrote this error as JSON: the text after py_callstack shows the calls that led to it",

@@ -164,9 +164,9 @@ def _start(facts: PendingFacts, starts: Starts | None) -> str:
     if at is None or not _counts(starts):
         blocked = "" if _counts(starts) else " while the job cannot start"
         return f"Slurm has no estimate of the start time{blocked}"
-    late = "; that time has passed" if at < facts.now else ""
+    expects = "expected" if at < facts.now else "expects"
     where = f" on {nodes}" if nodes else ""
-    return f"Slurm expects the job to start{where} at {format_time_and_offset(at, facts.now)}{late}"
+    return f"Slurm {expects} the job to start{where} at {format_time_and_offset(at, facts.now)}"
 
 
 def _dependency(facts: PendingFacts) -> Finding:

@@ -83,7 +83,7 @@ def _describe_condition(
     ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
     bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
     states = " and ".join(sorted(ended))
-    ends = f"that job is {states}" if len(ended) == 1 else f"that job's tasks are {states}"
+    ends = f"that job is {states}" if len(ended) == 1 else f"the states of that job's tasks are {states}"
     if bad:
         why = (
             f"; {ends}, so this condition can never be met"

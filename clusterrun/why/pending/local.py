@@ -58,8 +58,8 @@ def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> F
             continue
         if state is None or status is None or status.is_over or not state.devices or folder.name == str(job.id):
             continue
-        unseen = f" ({status.reason})" if status.outcome is Outcome.UNKNOWN else ""
-        holders.append(f"job {folder.name} uses {', '.join(state.devices)}{unseen}")
+        unseen = f": {status.reason}" if status.outcome is Outcome.UNKNOWN else ""
+        holders.append(f"{', '.join(state.devices)} (job {folder.name}{unseen})")
     here.append(f"GPUs in use by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
     return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
 

@@ -35,7 +35,8 @@ def free_room(facts: PendingFacts) -> Finding:
     nodes = [n for n in nodes if n.name in kept] or nodes
     fitting = [n.name for n in nodes if _fits(n, facts)]
     need = facts.requested_nodes[0] or 1
-    enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {_has(fitting)} room for the job now"
+    has = "has" if len(nodes) == 1 else _has(fitting)
+    enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {has} room for the job now"
     names = f" ({fold(fitting)})" if fitting else ""
     room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     # with Constraints, these nodes lack what --extra requests

@@ -40,7 +40,7 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     elif job.state != "RUNNING":
         lines.append(f"clusterrun does not recognize the state {job.state}")
     if run is None:
-        return [*lines, "this job has no clusterrun record, so its steps are unknown"]
+        return [*lines, "this job has no clusterrun record, so its training progress is unknown"]
     ranks = progress.ranks(run, job.id.task)
     lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now)
     warning = loss_warning(run, job)

@@ -112,4 +112,4 @@ def _encodes(text: str) -> bool:
 
 
 def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
+    return "null" if value is None else f"of type {type(value).__name__}"

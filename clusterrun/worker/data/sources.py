@@ -94,9 +94,10 @@ def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_r
                 elif on_bad_row == "skip":
                     skipped += 1
                 else:
-                    kind = "null" if text is None else type(text).__name__
+                    kind = "null" if text is None else f"of type {type(text).__name__}"
                     raise WorkerError(
-                        f"{row.where}: {text_column!r} is {kind}, not text (set on_bad_row=skip to skip such rows)"
+                        f"{row.where}: the value of {text_column!r} is {kind}, not a string"
+                        " (set on_bad_row=skip to skip such rows)"
                     )
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:

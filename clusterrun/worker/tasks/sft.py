@@ -183,7 +183,7 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     for name, some in (("train", train), ("held_out", held_out)):
         part = parts[name] = encode(some, tokenizer, config.seq_len, on_bad_row=config.on_bad_row)
         if not len(part.documents.lengths):
-            why = f"; {part.unanswered} have no answer within seq_len={config.seq_len}" if some else ""
+            why = f"; {part.unanswered} without an answer within seq_len={config.seq_len}" if some else ""
             use, hint = ("train", "") if name == "train" else ("evaluate", "; set val_data or a larger held_out")
             read, hint = (some, "") if config.val_data else (chats, hint)
             raise WorkerError(f"no conversations are left to {use} on ({len(read)} in the data{why}){hint}")

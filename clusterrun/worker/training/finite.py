@@ -83,7 +83,7 @@ class FiniteCheck:
         shown = ""
         if self._dist.rank in culprits:
             more = " …" if len(result.samples) > 16 else ""
-            shown = f" (this rank's samples: {', '.join(map(str, result.samples[:16]))}{more})"
+            shown = f" (samples of rank {self._dist.rank}: {', '.join(map(str, result.samples[:16]))}{more})"
         return WorkerError(
             f"{what} is not finite {where}{shown}: try an lr lower than {result.lr:g} or a longer"
             f" warmup{', or set on_nan=skip' if self._stops else ''}"

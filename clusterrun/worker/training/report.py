@@ -212,5 +212,5 @@ def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
         return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"clusterrun: cannot reach W&B ({line[:200]}); continuing without W&B", file=sys.stderr)
+        print(f"clusterrun: wandb.init failed ({line[:200]}); continuing without W&B", file=sys.stderr)
         return None

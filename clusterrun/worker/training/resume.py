@@ -165,7 +165,8 @@ def _load_file(path: Path) -> Loaded:
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
             f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
-            " loading it could run arbitrary code; save it with torch.save({'model_state_dict': model.state_dict()}, …)"
+            " loading it could run arbitrary code; save only the weights:"
+            " torch.save({'model_state_dict': model.state_dict()}, …)"
         ) from None
     whole = content if isinstance(content, dict) else {}
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))

@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "clusterrun"]
         ("[profile.x]\nnodes = 1\n\n[profile.x]\n", "clusterrun.toml:4: ", ""),
         ('\nnodes = "two"\n', "clusterrun.toml:2: nodes must be a whole number, not the string 'two'", ""),
         ("nodes = 0\n", "--nodes must be at least 1, not 0 (clusterrun.toml)", ""),
-        ('task = "lm"\n', "clusterrun.toml:1: task belongs in a job file", "jobs/NAME.toml"),
+        ('task = "lm"\n', "clusterrun.toml:1: the task key belongs in a job file", "jobs/NAME.toml"),
         ('job = "none"\n', "no job file 'none'", ""),
         ("nodes = " + "9" * 5000 + "\n", "clusterrun.toml", ""),
     ],

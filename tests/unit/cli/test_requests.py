@@ -79,7 +79,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         (["--env", "CR_TOKEN=1"], "--env: CR_TOKEN is set by clusterrun", ""),
         (
             ["--env", "HF_TOKEN=hf_x"],
-            "--env: HF_TOKEN looks like a token; the script",
+            "--env: HF_TOKEN looks like a token; the batch script",
             "export HF_TOKEN in your",
         ),
         (["--env", "WANDB_API_KEY=x"], "--env: WANDB_API_KEY looks like an API key", "export WANDB_API_KEY"),

@@ -74,8 +74,8 @@ def test_where_jobs_are_found(root: Path) -> None:
         ("script = 'x.py'\nargs = 'x'", 2, "args must be a list"),
         ("script = 3", 1, "script must be a string"),
         ("script = 'x.py'\n[set]\na = 1", 2, "[set] is only for tasks"),
-        ("task = 'lm'\njob = 'x'", 2, "job belongs in clusterrun.toml"),
-        ("task = 'lm'\n[profile.x]", 2, "profile belongs in clusterrun.toml"),
+        ("task = 'lm'\njob = 'x'", 2, "the job key belongs in clusterrun.toml"),
+        ("task = 'lm'\n[profile.x]", 2, "the profile key belongs in clusterrun.toml"),
         ("task = 'lm'\nnodez = 1", 2, "unknown key 'nodez'"),
     ],
 )

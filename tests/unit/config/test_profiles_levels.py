@@ -214,7 +214,7 @@ def test_a_default_profile_for_another_cluster_is_not_used(root: Path) -> None:
 def test_two_profiles_for_the_cluster_at_hand_need_a_choice(root: Path) -> None:
     project(root, TWO)
     user(root, '[profile.mine]\ncluster = "alpha"\n[profile.b]\ncluster = "alpha"\n')  # the project's b comes first
-    with pytest.raises(RequestError, match=r"^profiles a, mine all match cluster alpha$") as error:
+    with pytest.raises(RequestError, match=r"^several profiles match cluster alpha: a, mine$") as error:
         load_on(root, "alpha")
     assert "--profile a" in error.value.hint
     assert merge(load_on(root, "alpha", "mine").levels)["nodes"].value == 1

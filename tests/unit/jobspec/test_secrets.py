@@ -88,7 +88,8 @@ def test_a_variable_of_this_name_is_refused(name: str, reason: str) -> None:
     with pytest.raises(RequestError) as caught:
         check_value(FIELD["env"], Value({name: "correct-horse"}, "clusterrun.toml"))
     assert caught.value.message == (
-        f"--env: {name} looks like {reason}; the script and the run's records would contain it (clusterrun.toml)"
+        f"--env: {name} looks like {reason} (clusterrun.toml); the batch script and the run's records would"
+        " contain its value"
     )
     assert caught.value.hint.startswith(f"export {name} in your shell and add --secret {name}; clusterrun passes it on")
 

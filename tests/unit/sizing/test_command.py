@@ -90,9 +90,9 @@ def test_samples_for_a_job_skip_its_data(desk: Desk) -> None:
         ("sleep 20", "counting the samples of lm took longer than 0.5 s", "--samples N"),
         ("echo 'clusterrun: no such file: x.txt' >&2; exit 1", "of lm: no such file: x.txt", "--samples N"),
         ("echo \"clusterrun: unknown model 'x'\" >&2; exit 2", "lm: unknown model 'x'", "docs/settings.md"),
-        ("echo hello", "which printed 'hello'", ""),
+        ("echo hello", "printed 'hello'", ""),
         ("exit 7", "of lm: exit 7", "--python"),
-        ('echo \'{"settings": {}, "model": {}}\'', "cannot read the size of the data and the model", ""),
+        ('echo \'{"settings": {}, "model": {}}\'', "instead of the sizes of the data and the model", ""),
     ],
 )
 def test_counting_that_fails(desk: Desk, monkeypatch: pytest.MonkeyPatch, body: str, message: str, hint: str) -> None:

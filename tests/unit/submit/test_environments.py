@@ -95,7 +95,7 @@ def test_an_environment_without_conda_is_put_on_the_path(place: Path) -> None:
     ({"venv": "v", "conda": "v"}, "--conda and --venv both choose the job's Python (SubmitArgs)", "keep one of them"),
     ({"modules": ["cuda; rm -rf x"]}, "--modules: not a module's name: 'cuda; rm -rf x' (SubmitArgs)", "module avail"),
     ({"modules": ["-f"]}, "--modules: not a module's name: '-f' (SubmitArgs)", "module avail"),
-    ({"venv": "a\nb"}, "--venv: a newline is not allowed", "single line"),
+    ({"venv": "a\nb"}, "--venv: a newline is not allowed", "remove the newline"),
 ])  # fmt: skip
 def test_a_mistake_is_one_line_with_what_to_do(
     place: Path, options: dict[str, object], message: str, hint: str

@@ -35,7 +35,7 @@ def judge(text: str) -> Cause:
         ("srun: error: n1: task 3: Aborted", "crashed", "task 3 on n1", "SIGABRT"),
         ("store based barrier on rank: 0, for key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)"
          "\nRuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: k (world_size=2, worker_count=4, timeout=0:02:00)",
-         "ranks-missing", "joined the process group within 0:02:00: 4 instead of 2", "delete that file"),
+         "ranks-missing", "joined the process group within 0:02:00 (4 instead of 2)", "delete that file"),
         ("n5:240:240 [6] misc/socket.cc:533 NCCL WARN socketPollConnect: Connect to 10.0.0.4<56849> returned 113(No route to host) errno 115(Operation now in progress)", "network", "10.0.0.4<56849>", "NCCL_SOCKET_IFNAME"),
         ("[trainer0|0]:ncclInternalError: Internal check failed.\n[trainer0|0]:Last error:\n[trainer0|0]:ncclSocketInit: no address of eth2", "nccl-error", "Internal check failed: ncclSocketInit: no address of eth2", "NCCL_DEBUG"),
         ("RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: CollectiveFingerPrint(SequenceNumber=485, OpType=ALLREDUCE, TensorShape=[25]), but Rank 0 is running collective:"
@@ -214,7 +214,7 @@ def test_task_whose_container_failed_has_srun_s_node() -> None:
         ("ssh: connect to host n2 port 22: No route to host", "ssh could not log in to n2: port 22: No route", "srun"),
         ("a.py: error: unrecognized arguments: --local_rank=3", "its launcher adds", "LOCAL_RANK"),
         ("/lib/libm.so.6: version `GLIBC_2.32' not found (required by /a.so)", "the node's C library", "container"),
-        ("ImportError: /a/libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1", "does not match the other libraries", "LD_LIBRARY_PATH"),
+        ("ImportError: /a/libcusparse.so.12: undefined symbol: __nvJitLinkAddData_12_1", "incompatible with another loaded library", "LD_LIBRARY_PATH"),
         ("ImportError: libGL.so.1: cannot open shared object file: No such file or directory", "libGL.so.1", "module"),
         ("RuntimeError: unable to open shared memory object </torch_7_1> in read-write mode: No such file or directory (2)", "could not be opened", "had ended"),
         ("Error while creating shared memory segment /dev/shm/nccl-a (size 9)", "/dev/shm is full", "num_workers"),

@@ -213,8 +213,6 @@ def test_an_estimate_and_the_nodes_it_names() -> None:
     start = pending.explain_facts(asking("7", StartTime=str(int(NOW) + 90), SchedNodeList="node1"), status("7"))
     line = dict(start.facts())["start"][0]
     assert line.startswith("Slurm expects the job to start on node1 at ") and line.endswith(", in 1:30")
-    assert (
-        "that time has passed"
-        in pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
-    )
+    passed = pending.explain_facts(asking("7", StartTime=str(int(NOW) - 90)), status("7")).start_line
+    assert passed.startswith("Slurm expected the job to start at ") and passed.endswith(", 1:30 ago")
     assert dict(judged("22").facts())["start"] == ("Slurm has no estimate of the start time",)

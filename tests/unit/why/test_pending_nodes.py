@@ -52,7 +52,7 @@ def test_a_node_without_the_memory_has_no_room_and_what_each_lacks_is_said() -> 
 def test_only_nodes_that_it_names_count() -> None:
     found = nodes.free_room(facts(node(1), node(2), node(3, state="IDLE+DRAIN"), NumNodes="1", ReqNodeList="n3"))
     assert found.here[0].endswith("free now on the requested nodes in partition gpu: 0 of 16 CPUs, 0 of 4 GPUs")
-    assert found.here[1] == "0 of 1 node have room for the job now; the job needs 1"
+    assert found.here[1] == "0 of 1 node has room for the job now; the job needs 1"
     assert found.here[2].startswith("n3 is drained") and len(found.here) == 3
     more = nodes.free_room(facts(node(1), node(2), node(3), ReqNodeList="n3"))
     assert "3 of 3 nodes" in more.here[1], "fewer names than nodes: any may come to them"

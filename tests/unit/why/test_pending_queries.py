@@ -217,7 +217,9 @@ def test_other_states_have_their_sentence() -> None:
     job = JobStatus(id=JobId("3"), state="COMPLETING", outcome=Outcome.RUNNING, started=int(NOW) - 60, nodes="node1")
     lines = running_job.describe_running(job, None, NOW)
     assert lines[0].startswith("COMPLETING since ") and "the job is ending" in lines[1]
-    assert lines[-1] == "this job has no clusterrun record, so its steps are unknown", "a record may have been removed"
+    assert lines[-1] == "this job has no clusterrun record, so its training progress is unknown", (
+        "a record may have been removed"
+    )
     assert (
         "does not recognize the state MELTING"
         in running_job.describe_running(replace(job, state="MELTING"), None, NOW)[1]

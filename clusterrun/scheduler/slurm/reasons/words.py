@@ -85,7 +85,7 @@ ROWS: tuple[Reason, ...] = (
     _row("BadConstraints", YOU,
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
          "compare the request with the output of `sinfo -o '%P %D %c %m %G %f'`; change the request with "
-         f"`scontrol update JobId={{job}} …`, or {_AGAIN}"),
+         f"`scontrol update JobId={{job}} …`; alternatively, {_AGAIN}"),
     _row("Constraints", ALONE, "Too few nodes currently satisfy the job's constraints (--extra).",
          "compare Extra in `scontrol show job {job}` with Extra in `scontrol show node`; "
          "the job starts once enough nodes match"),
