@@ -118,8 +118,8 @@ REFUSED: list[tuple[list[str], str]] = [
     ([*SHAPE, *HOUR, "--sbatch-arg=--array=0-9", "--", "true"], "--sbatch-arg cannot be used"),
     ([*SHAPE, *HOUR, "--no-check", "--", "true"], "--no-check cannot be used"),
     ([*SHAPE, *HOUR, "--nodse", "3", "--", "true"], "--nodse"),
-    ([*SHAPE, *HOUR, "--nodes", "4", "--gpus-per-node", "4", "--", "true"], "could use 16, and"),
-    ([*SHAPE, *HOUR, "--total-time", "2d", "--", "true"], "could use 48, and"),
+    ([*SHAPE, *HOUR, "--nodes", "4", "--gpus-per-node", "4", "--", "true"], "can use up to 16, but"),
+    ([*SHAPE, *HOUR, "--total-time", "2d", "--", "true"], "can use up to 48, but"),
 ]
 
 

@@ -155,7 +155,7 @@ def test_holds(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
 
 def test_a_begin_time(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("later")
-    assert found["here"][0].startswith("the job the job's earliest start time is ")
+    assert found["here"][0].startswith("the job's earliest start time is ")
     assert found["do"] == [f"scontrol update JobId={jobs['later']} StartTime=now"]
 
 
