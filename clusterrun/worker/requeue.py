@@ -149,7 +149,7 @@ class Requeue:
             self.job.due = "" if next_job else REQUEUED
             how = f"job {next_job} continues the run" if next_job else "the job was requeued"
             if next_job == successor.NOT_CONFIRMED:
-                how = "submitted a job that continues the run, but Slurm has not confirmed it"
+                how = "a job to continue the run was submitted, but not confirmed by Slurm"
             if exclude and not next_job:
                 known = facts.get("ExcNodeList", "(null)")
                 nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"

@@ -118,17 +118,17 @@ def test_a_users_limit_in_a_qos(why: Callable[[str], Explained], jobs: dict[str,
     found = why("qos")
     assert found["here"][0] == "QOS tight allows 2 gres/gpu per user (MaxTRESPerUser); 2 gres/gpu in use"
     assert found["here"][1] == "this job requests 2 gres/gpu"
-    assert found["here"][2].startswith(f"used by job {jobs['holder']} (2 gres/gpu, at most ")
+    assert found["here"][2].startswith(f"counted toward this limit: job {jobs['holder']} (2 gres/gpu, ends within ")
     update = f"scontrol update JobId={jobs['qos']}"
     wait = "wait for the jobs that count toward this limit to end, or use another QOS:"
     assert found["do"] == [wait, f"{update} QOS=normal"]
-    assert found["here"][3] == "ruled out: QOS short allows 10:00 (MaxWall)"
+    assert found["here"][3] == "ruled out: QOS short, which allows only 10:00 (MaxWall)"
 
 
 def test_an_accounts_limit(why: Callable[[str], Explained], jobs: dict[str, str]) -> None:
     found = why("account")
     assert found["here"][0] == "account chem allows 2 cpu (GrpTRES); 2 cpu in use"
-    assert found["here"][2].startswith(f"used by job {jobs['chemist']} (2 cpu, at most ")
+    assert found["here"][2].startswith(f"counted toward this limit: job {jobs['chemist']} (2 cpu, ends within ")
     assert f"scontrol update JobId={jobs['account']} Account=physics" in found["do"]
 
 

@@ -44,7 +44,7 @@ def test_nodes_in_order_give_no_finding() -> None:
         ({"gemm": {"best": 0.1, "worst": 0.1, "correct": True}}, "gemm",
          "rank 1 on n2: 0.1 TFLOP/s; median of the other ranks: 1"),
         ({"gemm": {"best": 1.0, "worst": 0.8, "correct": False}}, "gemm",
-         "n2: a matrix multiplication gave a wrong result"),
+         "a matrix multiplication on n2 gave a wrong result"),
         ({"memory_gib": 10.0}, "memory", "n2 has 10.0 GiB of free memory; the median of all nodes is 100.0 GiB"),
         ({"nofile": 256}, "open files", "n2 limits a process to fewer than 1024 open files"),
         ({"clock": 969.8}, "clock", "the clock of n2 is 30.2 s behind the clock of n1"),
@@ -61,10 +61,10 @@ def test_nodes_in_order_give_no_finding() -> None:
         ({"gpu": GPU | {"free_gib": 40.0}, "device": 0}, "devices",
          "n2, GPU 0: another process is using 40.0 GiB of GPU memory"),
         ({"gpu": {"error": "CUDA error: out of memory"}, "device": 0}, "devices",
-         "n2, GPU 0: cannot be opened: CUDA error: out of memory"),
-        ({"stage": "links"}, "ranks", "n2: stopped during the links check"),
+         "n2, GPU 0: cannot be opened (CUDA error: out of memory)"),
+        ({"stage": "links"}, "ranks", "n2 stopped during the links check"),
         ({"errors": {"join": "cannot reach the store"}, "stage": "done"}, "join",
-         "n2: the join check failed: cannot reach the store"),
+         "the join check failed on n2: cannot reach the store"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_node_is_named(changes: dict[str, Any], check: str, text: str) -> None:

@@ -50,7 +50,7 @@ def test_measurement_that_hangs_is_named_with_its_node(
 ) -> None:
     monkeypatch.setattr(checks, "STAGE_S", 1.0)
     monkeypatch.setattr(checks.node, "gemm", lambda device, duration: time.sleep(60))
-    with pytest.raises(WorkerError, match="n0: the gemm check failed: the measurement did not finish in time"):
+    with pytest.raises(WorkerError, match="the gemm check failed on n0: the measurement did not finish in time"):
         check()
     assert not json.loads((tmp_path / "check.json").read_text())["ok"]
 

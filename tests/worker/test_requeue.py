@@ -233,7 +233,7 @@ def test_a_successor_that_slurm_does_not_confirm_is_named_so(
     slurm.refuse(*["Requested operation is presently disabled"] * 2)
     (slurm.folder / "sbatch.no").write_text("sbatch: error: Batch job submission failed: Socket timed out\n")
     job.requeue.after(85, came=False)
-    assert "submitted a job that continues the run, but Slurm has not confirmed it" in capfd.readouterr().err
+    assert "a job to continue the run was submitted, but not confirmed by Slurm" in capfd.readouterr().err
     states = {json.loads(file.read_text())["state"] for file in (job.run_dir / "submissions").iterdir()}
     assert "submitting" in states  # clusterrun status looks the job up
 

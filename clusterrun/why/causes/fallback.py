@@ -52,8 +52,8 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
             kind="rank-lost",
             rank=first,
             node=facts.nodes.get(first, ""),
-            sentence=f"{format_ranks(silent, facts)} ended without an error message: the likely causes are SIGKILL,"
-            " too little host memory or a failed node",
+            sentence=f"{format_ranks(silent, facts)} ended without an error message: probably the kernel killed"
+            " the process because host memory ran out, or the node failed",
             evidence=evidence_lines(best) or recorded,
             advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
             " more memory",
@@ -134,7 +134,7 @@ def _unknown(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cau
             node=facts.nodes.get(reporter, "") if reporter is not None else "",
             sentence=f"the only error message in the logs is: {shown}",
             evidence=tuple(lines),
-            advice="read the lines before the message: they show what the program was doing",
+            advice="read the log lines before this message to find the step that failed",
             command="clusterrun logs JOB -n 100",
         )
     first = f"; the first line that mentions an error is: {shown}" if shown else ""

@@ -13,7 +13,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 NAN = row(
     "nan-loss", "nan", "nan", "{error}",
     "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the data of the"
-    " first bad step",
+    " first step with a NaN loss",
     "https://github.com/vpetren/gradnorm_tf/issues/17", "clusterrun logs JOB --grep loss", Strength.HINT,
 )  # fmt: skip
 _ENOUGH = 3  # values in a row up to the end of the log: a single one is often a skipped step

@@ -159,7 +159,7 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
             cause = full_cause(first, findings, logs, facts)
             evidence = (*cause.evidence, *evidence_lines(here))[:4]
             if kind == "node-failure" and cause.kind in _OF_NODE:
-                advice = f"the failing node probably caused this error: {mark.advice}"
+                advice = f"the failing node probably caused this error; {mark.advice}"
                 cause = replace(cause, advice=advice, command=mark.command)
             return replace(cause, sentence=f"{cause.sentence}; then {mark.sentence}", evidence=evidence)
     cause = full_cause(mark, findings, logs, facts) if mark else to_cause(_unmarked(kind), facts)
@@ -221,6 +221,11 @@ _UNMARKED = {
     "host-memory": "host memory ran out",
     "deadline": "the job's deadline passed",
     "launch-failed": "Slurm could not start the job",
+}
+#: The advice and the command of kinds that have no row of their own for this case.
+_ADVICE = {
+    "deadline": ("submit the job with a later --deadline, or request less time", "scontrol show job JOB"),
+    "launch-failed": ("look for Slurm's reason, and try other nodes", "scontrol show job JOB"),
 }
 
 
@@ -328,5 +333,8 @@ def _later(found: LogFinding) -> int:
 def _unmarked(kind: str) -> LogFinding:
     """Return the finding for what the scheduler did if no line of the logs shows it."""
     row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
+    if kind in _ADVICE:
+        advice, command = _ADVICE[kind]
+        row = replace(row, advice=advice, command=command, source="the job's state in Slurm")
     line = Line("", None, None, "")
     return replace(make_finding(replace(row, kind=kind), 0, line, {}), sentence=_UNMARKED[kind], command=row.command)

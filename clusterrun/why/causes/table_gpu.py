@@ -7,18 +7,18 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _SMALLER = (
-    "use a smaller micro batch with more accumulation steps (same global batch), shorter sequences, or bf16;"
-    " if the rank itself holds little of the GPU's memory, other processes hold the rest (nvidia-smi on the node lists them);"
-    " PYTORCH_ALLOC_CONF=expandable_segments:True helps when a lot of memory is reserved but unused"
+    "use bf16, shorter sequences, or a smaller micro batch (with more gradient accumulation steps, the global batch stays the same);"
+    " if the rank itself holds little of the GPU's memory, run nvidia-smi on the node to see which processes hold the rest;"
+    " if a lot of memory is reserved but unused, set PYTORCH_ALLOC_CONF=expandable_segments:True (in older versions of torch, PYTORCH_CUDA_ALLOC_CONF)"
 )
 _SMALLER_COMMAND = "clusterrun submit … --env PYTORCH_ALLOC_CONF=expandable_segments:True"
-_ELSEWHERE = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run nvidia-smi -q and dmesg | grep Xid on the node to see the fault)"
-_ELSEWHERE_AMD = "usually the GPU or its link is faulty: exclude this node and tell your administrators (run rocm-smi and dmesg | grep amdgpu on the node to see the fault)"
+_ELSEWHERE = "tell your administrators that the GPU, or its PCIe or NVLink connection, is probably faulty (see nvidia-smi -q and the Xid messages in dmesg on the node), and exclude the node"
+_ELSEWHERE_AMD = "read the node's amdgpu kernel messages (dmesg | grep amdgpu) for the reason; if the error happens on one node only, tell your administrators and exclude the node"
 _EXCLUDE = "clusterrun submit … --exclude[ {node}]"
-_DRIVER = "usually the job's torch needs a newer GPU driver than the node has: install a torch build for the node's driver, or load your site's environment module for CUDA forward compatibility, if there is one"
+_DRIVER = "install a torch build for a CUDA version that the node's GPU driver supports (nvidia-smi shows the newest one), or use nodes with a newer driver"
 _MODEL = (
-    "install a torch build that supports this GPU (or build the extension for this GPU), or request another GPU model; torch.cuda.get_arch_list()"
-    " lists the architectures that torch supports, and torch.cuda.get_device_capability() returns the GPU's compute capability"
+    "install or build a version of torch (or of the extension that failed) that supports this GPU, or request another GPU model;"
+    " to see which architectures torch supports and which one the GPU has, print torch.cuda.get_arch_list() and torch.cuda.get_device_capability()"
 )
 _MODEL_COMMAND = (
     "srun --gpus 1 python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'"
@@ -32,8 +32,8 @@ BUILD = row(
     r"|nvcc fatal +: .*|Cannot find a working triton installation|Ninja is required to load C\+\+ extensions)"
     r"|CalledProcessError: Command '\['(?P<tool>[^']*(?:gcc|g\+\+|clang|cc|c\+\+|nvcc|ninja|ptxas))'.*returned non-zero",
     "an extension cannot be loaded or built on the node[: {what}][: {tool} failed]",
-    "on the node, provide a compiler and a CUDA toolkit that matches torch (module load, CUDA_HOME), or build the extension once before the job;"
-    " for the exact reason, look for the compiler's own error in the log",
+    "look for the compiler's own error in the log; if the compiler or the CUDA toolkit is missing or has the wrong version,"
+    " build the extension on another node before the job, or load the right modules (torch.version.cuda shows the CUDA version to use)",
     "https://github.com/deepspeedai/DeepSpeed/issues/694", "clusterrun submit … --setup 'module load cuda'",
 )  # fmt: skip
 GPU: tuple[CauseRow, ...] = (
@@ -46,24 +46,24 @@ GPU: tuple[CauseRow, ...] = (
         "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; the rank itself holds {held}][; another process uses {other} of the GPU's memory]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
     row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "GPU memory ran out on {where}, with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py",
+        "GPU memory ran out with a micro batch of {micro} on {where}", "{todo}", "clusterrun/worker/training/memory.py",
         "clusterrun submit … --set auto_micro_batch=true"),
     row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating|cuda runtime error (2)",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",
         "GPU memory ran out", _SMALLER, "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "_status_alloc_failed", r"CU(?:BLAS|DNN|SPARSE|SOLVER)_STATUS_ALLOC_FAILED", "a GPU library could not allocate memory: {0}",
-        "usually the GPU's memory is full: " + _SMALLER + "; an earlier error on the GPU (such as an index out of range) can also cause this error: CUDA_LAUNCH_BLOCKING=1 shows the line of code that failed",
+        "if the GPU has enough free memory, run with CUDA_LAUNCH_BLOCKING=1 to find an earlier error on the GPU (such as an index out of range); otherwise, " + _SMALLER,
         "https://github.com/pytorch/pytorch/issues/67978", _SMALLER_COMMAND),
     row("cuda-memory", "'out of memory'|failed to cuda", r"Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:calloc|malloc)\w* (?P<bytes>\d+) bytes",
         "GPU memory ran out when NCCL tried to allocate memory[ ({bytes} bytes)]",
-        _SMALLER + "; NCCL allocates its buffers outside torch's caching allocator", "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
+        "leave GPU memory free for NCCL, which allocates its buffers outside torch's caching allocator: " + _SMALLER, "https://github.com/NVIDIA/nccl/issues/1235", _SMALLER_COMMAND),
     row("cuda-memory", "fail to allocate memory", r"PxgCudaDeviceMemoryAllocator fail to allocate memory (?P<bytes>\d+) bytes", "GPU memory ran out when PhysX tried to allocate {bytes} bytes",
         "use fewer environments per GPU, or smaller GPU buffers in the simulator", "https://github.com/isaac-sim/IsaacGymEnvs/issues/256", "clusterrun logs JOB -n 50"),
     row("gpu-fault", "xid", r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<xid>\d+), (?P<what>.*)",
         "the GPU at {bus} reported Xid {xid}: {what}",
-        "look up the number in NVIDIA's Xid table; 48, 63, 64, 74, 79, 92, 94, 95 and 119 are usually hardware faults: exclude this"
-        " node and tell your administrators; 13, 31 and 43 are usually bugs in the program",
+        "look up Xid {xid} in NVIDIA's Xid table; for 13, 31 or 43, look for a bug in the program; for 48, 63, 64, 74, 79, 92, 94, 95"
+        " or 119 (usually hardware faults), tell your administrators and exclude the node",
         "https://docs.nvidia.com/deploy/xid-errors/", _EXCLUDE),
     row("gpu-fault", "hw exception by gpu", r"HW Exception by (?P<what>GPU node-\d+).*?reason ?: ?(?P<why>[\w ]+)", "an AMD GPU failed ({what}): {why}",
         _ELSEWHERE_AMD, "https://github.com/ROCm/ROCm/issues/4021", "clusterrun submit … --exclude NODE"),
@@ -77,100 +77,100 @@ GPU: tuple[CauseRow, ...] = (
         "a GPU failed: {0}", _ELSEWHERE, "https://github.com/rwth-i6/returnn/issues/1486", _EXCLUDE),
     row("cuda-assert", "device-side assert", r"device-side assert triggered",
         "an assertion failed on the GPU (device-side assert)",
-        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; run with"
-        " CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see the line of code that failed",
+        "usually a class label or token id is out of range: compare labels with the number of classes, and token ids with the vocabulary size;"
+        " to see the line of code that failed, run on the CPU or with CUDA_LAUNCH_BLOCKING=1",
         "https://github.com/layumi/Person_reID_baseline_pytorch/issues/372",
         "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-assert", "assertion `", r"\.cu:\d+: .*block: \[.*Assertion `(?P<what>[^`']*)['`] failed",
         "an assertion failed on the GPU: {what}",
-        "usually a label or token id is outside the model's range: check the number of classes and the vocabulary; if the assertion is about probabilities or inputs, they usually contain NaN",
+        "usually an index (such as a class label or token id) is out of range, or a probability is NaN, below 0 or above 1; to see the line of code that failed, run with CUDA_LAUNCH_BLOCKING=1",
         "https://github.com/milesial/Pytorch-UNet/issues/375", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "illegal memory access|unspecified launch failure|misaligned address|error: an illegal|invalid program counter|memory access fault by gpu",
         r"(?:CUDA|HIP) error: (?P<what>an illegal memory access[\w ]*|unspecified launch failure|misaligned address|an illegal instruction[\w ]*"
         r"|invalid program counter)|cudaErrorIllegalAddress|(?P<what_too>Memory access fault by GPU node-\d+)",
         "a kernel failed on the GPU[: {what}]",
-        "run with CUDA_LAUNCH_BLOCKING=1 to see the line of code that failed; if the error happens on one node only, that node's GPU may be faulty",
+        "if the error happens on one node only, that node's GPU may be faulty; to see the line of code that failed, run with CUDA_LAUNCH_BLOCKING=1 (on AMD GPUs, with AMD_SERIALIZE_KERNEL=3)",
         "https://github.com/pytorch/pytorch/issues/21819", "clusterrun submit … --env CUDA_LAUNCH_BLOCKING=1"),
     row("cuda-error", "error: invalid device function", r"(?:CUDA|HIP) error: invalid device function", "the GPU could not run a kernel: {0}; usually torch or a library was not built for this GPU model",
         _MODEL, "https://github.com/ROCm/legacy-rocm-build/issues/4208", _MODEL_COMMAND),
     row("no-gpu", "invalid device ordinal", r"invalid device ordinal", "the rank selected a GPU that it cannot see: {0}",
-        "do not set CUDA_VISIBLE_DEVICES by hand; start at most one rank per GPU on each node, and request GPUs per node, not per task; alternatively, let each rank use only the GPUs that it can see (torch.cuda.device_count())",
+        "if each rank sees only one GPU (because of --gpus-per-task, --gpu-bind or CUDA_VISIBLE_DEVICES), use cuda:0 in every rank; otherwise, request one GPU per rank on each node",
         "https://github.com/ACEsuit/mace/issues/435", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "busy or unavailable", r"(?:all )?CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable", "the rank's GPU is in use by another process or not available: {0}",
-        "a GPU in exclusive-process mode accepts only one process: call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA, and do not start more ranks than there are GPUs;"
-        " nvidia-smi on the node shows the compute mode and the processes of other jobs; if another job holds the GPU, exclude the node",
+        "in exclusive-process mode, a GPU accepts only one process: start at most one rank per GPU, and call torch.cuda.set_device(LOCAL_RANK) before anything else uses CUDA;"
+        " if nvidia-smi on the node shows a process of another job on the GPU, exclude the node",
         "https://github.com/huggingface/pytorch-image-models/issues/1033", "srun --gpus 1 nvidia-smi -q -d COMPUTE,PIDS"),
     row("no-gpu", "no cuda gpus are available|no cuda-capable device|found no nvidia driver|nvml: driver not loaded|no gpus found|cuda unknown error|cuda driver initialization failed",
         r"No CUDA GPUs are available|(?<!CUDA_ERROR_NO_DEVICE: )no CUDA-capable device is detected|Found no NVIDIA driver"
         r"|NVML: Driver Not Loaded|only supported with GPUs, no GPUs found|(?:RuntimeError|CUDA initialization): (?:CUDA unknown error|CUDA driver initialization failed)",
         "the rank found no usable GPU: {0}",
-        "check that the job requested GPUs (--gpus-per-node) and that CUDA_VISIBLE_DEVICES is not set by hand, and run nvidia-smi on the node",
+        "if the job already requests GPUs, check that nvidia-smi works on the node and that your script does not set CUDA_VISIBLE_DEVICES; otherwise, request GPUs",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
     # its message has two or three lines
     row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank cannot see: {what}",
-        "set the script's number of devices to the number of GPUs that each task can see, and request GPUs per node (--gpus-per-node):"
-        " --gpus-per-task and --gpu-bind hide the node's other GPUs from a task",
+        "set the script's number of devices to the number of GPUs that each task can see; if --gpus-per-task or --gpu-bind hides"
+        " the node's other GPUs from a task, request GPUs per node instead",
         "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since",
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
-        "the rank found no usable GPUs, or fewer than it needs: {what}", "check that the job requested GPUs (--gpus-per-node), that CUDA_VISIBLE_DEVICES is not set by hand, and that torch is built with CUDA",
+        "the rank found no usable GPUs, or fewer than it needs: {what}", "if the job already requests enough GPUs, check that torch was built with CUDA and that your script does not set CUDA_VISIBLE_DEVICES; otherwise, request more GPUs",
         "https://github.com/pytorch/pytorch/blob/main/torch/serialization.py", "clusterrun submit … --gpus-per-node N"),
     row("no-gpu", "system not yet initialized", r"(?:802|[Cc]uda|CUDA|Error).{0,160}system not yet initialized", "the node's GPUs are not ready: system not yet initialized (error 802)",
-        "usually the node's fabric manager, which sets up the links between GPUs (NVSwitch), is not running, or its version does not match the driver: exclude the node and tell your administrators",
+        "tell your administrators that NVIDIA Fabric Manager on the node is probably stopped or differs in version from the driver, and exclude the node",
         "https://github.com/pytorch/pytorch/issues/35710", "clusterrun submit … --exclude[ {node}]"),
     row("no-gpu", "unexpected error from cudagetdevicecount", r"Unexpected error from cudaGetDeviceCount\(\)(?!.*forward compat).*?(?P<what>Error \d+: .*)?$",
-        "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if it fails on this node only, exclude the node and tell your administrators",
+        "the rank found no usable GPU[: {what}]", "run nvidia-smi on the node; if nvidia-smi fails, tell your administrators and exclude the node",
         "https://github.com/huggingface/huggingface_hub/issues/4134", "srun --gpus 1 nvidia-smi"),
     # TensorFlow prints this and continues without a GPU
     row("no-gpu", "failed call to cuinit", r"failed call to cuInit: (?P<what>CUDA_ERROR_\w+)", "the rank found no usable GPU: {what}",
-        "check that the job requested GPUs (--gpus-per-node), and run nvidia-smi on the node",
+        "if the job already requests GPUs, check that nvidia-smi works on the node; otherwise, request GPUs",
         "https://github.com/google/deepvariant/issues/761", "clusterrun submit … --gpus-per-node N", Strength.HINT, common=True),
     row("no-gpu", "nvidia-smi has failed|failed to initialize nvml", r"NVIDIA-SMI has failed because [\w' ]+|Failed to initialize NVML: .{1,60}",
-        "the node's GPU driver cannot be used: {0}", "request GPUs (--gpus-per-node) if the job has none; otherwise exclude this node and tell your administrators",
+        "the node's GPU driver cannot be used: {0}", "if the job requested no GPUs, request them with --gpus-per-node; otherwise, tell your administrators and exclude the node",
         "https://github.com/3dem/model-angelo/issues/60", "srun --gpus 1 nvidia-smi", Strength.HINT, common=True),
     row("library-mismatch", "has no attribute '_cuda_|have nccl built in|not compiled with cuda enabled",
         r"module 'torch\._C' has no attribute '_cuda_\w+'|package doesn't have NCCL built in|Torch not compiled with CUDA enabled",
         "the installed torch was built without CUDA or NCCL support: {0}",
-        "on NVIDIA GPUs, install a CUDA build of torch into the job's Python environment (see pytorch.org/get-started); on other devices (Intel XPU, NPU, CPU), the code must use the device's own module and backend, not torch.cuda and nccl",
+        "for NVIDIA or AMD GPUs, install the CUDA or ROCm build of torch (see pytorch.org/get-started); for any other device, change the code to use that device's module and backend instead of torch.cuda and nccl",
         "https://github.com/hpzhao/SummaRuNNer/issues/32", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "no kernel image is available|hiperrornobinaryforgpu", r"no kernel image is available for execution on the device|hipErrorNoBinaryForGpu: Unable to find code object for all current devices", "torch or one of its extensions was not built for this GPU model: {0}", _MODEL,
         "https://github.com/pytorch/pytorch/issues/44828", _MODEL_COMMAND),
     row("library-mismatch", "is not defined for option 'gpu-name'", r"ptxas fatal +: Value '(?P<arch>sm_\w+)' is not defined for option 'gpu-name'",
         "the installed Triton or CUDA compiler (ptxas) does not support this GPU's architecture ({arch})", "install a newer triton, or set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
-        "https://github.com/mlcommons/training/pull/826", _MODEL_COMMAND),
+        "https://github.com/mlcommons/training/pull/826", "clusterrun submit … --env TRITON_PTXAS_PATH=PATH"),
     row("library-mismatch", "cudnn version incompatibility", r"cuDNN version incompatibility: PyTorch was compiled\s+against (?P<built>\([\d, ]+\))\s+but found runtime version (?P<found>\([\d, ]+\))",
         "torch was compiled for cuDNN {built}, but the job loaded version {found}",
-        "torch comes with its own cuDNN: do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH (to test this, add --setup 'unset LD_LIBRARY_PATH');"
-        " if pip replaced torch's nvidia-cudnn package, reinstall torch",
+        "torch comes with its own cuDNN: if pip replaced torch's nvidia-cudnn package, reinstall torch;"
+        " otherwise, do not load a cudnn module, and remove folders that contain another cuDNN from LD_LIBRARY_PATH",
         "https://github.com/pytorch/pytorch/blob/main/torch/backends/cudnn/__init__.py", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol: |does not exist|incompatible|compiled with different cuda",
         r"(?:^|[ '])(?P<what>/\S+\.so[\w.]*: undefined symbol: (?:_Z\w*?(?:3c10|2at|5torch|6caffe2)|THP)\w*)|Error: (?P<what_too>operator torch(?:vision|audio|text)::\w+ does not exist"
         r"|Couldn't load custom C\+\+ ops\. This can happen if your PyTorch and torchvision versions are incompatible|Detected that PyTorch and torch(?:vision|audio) were compiled with different CUDA.{0,40})",
         "an extension does not match the installed torch: {what}",
-        "rebuild or reinstall the extension for the installed torch, in the same Python environment: pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE,"
-        " or install a wheel that was built for this torch and CUDA",
+        "build the extension in the job's Python environment (pip install --force-reinstall --no-deps --no-build-isolation --no-cache-dir PACKAGE),"
+        " or install a version of the extension that was built for the job's versions of torch and CUDA",
         "https://github.com/mst272/LLM-Dojo/issues/35", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
     row("library-mismatch", "driver on your system is too old|driver version is insufficient|forward compatibility was attempted|unsupported cuda version: ",
         r"NVIDIA driver on your system is too old(?: \(found version (?P<version>\d+)\))?|CUDA driver version is insufficient for CUDA runtime version"
         r"|forward compatibility was attempted on non supported HW|unsupported CUDA version: driver \S+ < image \S+",
-        "torch and the node's GPU driver are incompatible: {0}", _DRIVER + "; a node or container without the driver can also cause this error", "https://github.com/ai4d-iasc/trixie/issues/9",
+        "torch and the node's GPU driver are incompatible: {0}", "if the error mentions forward compatibility, remove the cuda-compat libraries from LD_LIBRARY_PATH; otherwise, " + _DRIVER, "https://github.com/ai4d-iasc/trixie/issues/9",
         "srun --gpus 1 nvidia-smi"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `(?:GLIBCXX|CXXABI)_\S+' not found(?: \(required by \S+\))?)", "the loaded C++ standard library is too old for an extension: {what}",
-        "load a newer libstdc++ from a newer gcc module or from conda (conda install -c conda-forge libstdcxx-ng, then set LD_LIBRARY_PATH=$CONDA_PREFIX/lib); or build the extension on this system",
+        "install libstdcxx-ng from conda-forge and add $CONDA_PREFIX/lib to LD_LIBRARY_PATH; or, if the node has a module with a newer gcc, load that module",
         "https://github.com/alinlab/CSI/issues/44", "clusterrun submit … --setup 'module load gcc'"),
     row("library-mismatch", "not found (required by",
         r"(?P<what>\S+: version `GLIBC_\S+' not found \(required by \S+\))", "the node's C library is too old for a package: {what}",
-        "the node's C library cannot be replaced: install a build of the package for this system (an older wheel, or a build from source), or use a container",
+        "install an older version of the package, or build it on this system; or, if neither works, run the job in a container with a newer C library (glibc)",
         "https://github.com/pyg-team/pyg-lib/issues/266", "srun ldd --version"),
     row("library-mismatch", "undefined symbol: ", r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*undefined symbol: \S+)|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: undefined symbol: \S+)",
         "a library is incompatible with another loaded library: {what}",
-        "LD_LIBRARY_PATH or a module often adds another version of a library that pip or conda installed: to test this, add --setup 'unset LD_LIBRARY_PATH'; if that does not help, reinstall the package that the error names, and its dependencies",
+        "usually a folder in LD_LIBRARY_PATH contains another version of a library that pip or conda installed: submit again with --setup 'unset LD_LIBRARY_PATH'; if the error remains, reinstall the package that contains the library, with its dependencies",
         "https://github.com/pytorch/pytorch/issues/111469", "srun bash -c 'echo $LD_LIBRARY_PATH'"),
     row("library-mismatch", "undefined symbol|cannot open shared object file|not found (required by|could not load library|libcuda.so",
         r"(?:ImportError|OSError|error while loading shared libraries): (?P<what>.*(?:undefined symbol: \S+|cannot open shared object file"
         r"|version `\S+' not found \(required by \S+\)))|^(?:\S+: |\[rank\d+\] )?(?P<what_too>/\S+: (?:version `\S+' not found \(required by \S+\)|undefined symbol: \S+)|Could not load library \S+\. Error: .{1,200}|lib[\w.+-]+: cannot open shared object file: No such file or directory$)|(?P<what_old>libcuda\.so (?:cannot|not) found!?)",
-        "a library is missing or incompatible on the node: {what}", "load the module that provides the library, or install it into the job's Python environment or container; libcuda.so comes with the GPU driver and is missing on nodes without GPUs", "https://github.com/pytorch/pytorch/issues/119932",
+        "a library is missing or incompatible on the node: {what}", "for libcuda.so, which comes with the GPU driver, use a node with GPUs; for any other library, install the library into the job's environment, or load the module that provides it", "https://github.com/pytorch/pytorch/issues/119932",
         "clusterrun submit … --setup 'module load NAME'"),
     BUILD,
     row("library-mismatch", "can't find nvml", r"Can't find (?P<what>nvml\w+: \S*libnvidia-ml\.so\S* undefined symbol)", "the node's GPU driver is too old for torch: {what}",
@@ -178,15 +178,15 @@ GPU: tuple[CauseRow, ...] = (
     # the program often continues without the extension
     row("library-mismatch", "fatal error: |cannot find -l|ninja: build stopped|unsupported gnu version|nvrtc: error",
         r"(?P<what>fatal error: \S+\.(?:h|hpp|cuh): No such file or directory|unsupported GNU version!.*|ld: cannot find -l\S+|ninja: build stopped: .*|nvrtc: error: .*)",
-        "code could not be compiled on the node: {what}", "load a compiler, a CUDA toolkit that matches torch, and Python's headers on the node (module load), or build the extension once before the job",
+        "code could not be compiled on the node: {what}", "if a header or library is missing, install the package that contains it (for Python.h, Python's development package); otherwise, load a CUDA toolkit for torch's CUDA version and a compiler that the toolkit supports",
         "https://github.com/NVlabs/denoising-diffusion-gan/issues/25", "clusterrun submit … --setup 'module load cuda gcc'", Strength.HINT),
     row("duplicate-gpu", "duplicate gpu detected", r"Duplicate GPU detected : rank (?P<first>\d+) and rank (?P<second>\d+) both on CUDA device (?P<device>[0-9a-f]{1,8})",
         "ranks {first} and {second} use the same GPU (bus id {device})",
-        "each rank needs its own GPU: call torch.cuda.set_device(LOCAL_RANK) before init_process_group, and start as many ranks as there are GPUs",
+        "call torch.cuda.set_device(LOCAL_RANK) in each rank before init_process_group; if a node has more ranks than GPUs, request more GPUs",
         "https://github.com/NVIDIA/Megatron-LM/issues/661", "clusterrun submit … --gpus-per-node N"),
     # Ascend's codes; the next line of the log names a solution
     row("cuda-error", "reason: |reason=[|possible cause: |the error from device", r"(?:^|\w\()(?P<code>E[A-Z]\d{4})\)?: (?:\[PID: \d+\] )?(?:\d{4}-[\d:.-]+ +)?(?P<what>(?!Inner Error).{1,240})", "the NPU or its libraries report {code}: {what}",
-        "below this error in the log, the text after 'Solution' says what to check; a timeout (EI0002, EI0006) usually follows from another rank's failure: look for a rank that failed first", "https://github.com/vllm-project/vllm-ascend/issues/486",
+        "read the 'Solution' text below this error in the log; if the error is a timeout (EI0002 or EI0006), look for another rank that failed earlier", "https://github.com/vllm-project/vllm-ascend/issues/486",
         "clusterrun logs JOB --errors", Strength.HINT),
     # without the module's name before it, the tuner only skipped that choice
     row("exception", "triton.compiler.errors.compilationerror: ", r"triton\.compiler\.errors\.CompilationError: ", "a Triton kernel could not be compiled[: {error}: {why}]",
@@ -194,19 +194,19 @@ GPU: tuple[CauseRow, ...] = (
         "https://github.com/triton-lang/triton/blob/main/python/triton/compiler/errors.py", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
         after=r"^(?:[EW]\d{4} [^]]*\] (?:\[\d+/\d+\])?)?\s*(?P<error>\w+(?:Error|Exception))\((?:\d+, )?['\"](?P<why>.*)['\"],?\)$"),
     row("cuda-error", "in file ", r"^Error (?P<what>.{1,80}) at line (?P<line>\d+) in file \S*/(?P<file>[\w.-]+\.(?:cu|cuh|c|cc|cpp|h))$", "a CUDA call in a library failed: {what} ({file}:{line})",
-        "the library itself ended the process, so no traceback shows the call; with bitsandbytes, check that its version supports the installed CUDA version and the GPU, and that the optimizer states are on the same device as the parameters",
+        "if the library is bitsandbytes, check that it supports the job's CUDA version and GPU, and that the optimizer states are on the same device as the parameters; otherwise, look for the failed step in the log lines before this error",
         "https://github.com/bitsandbytes-foundation/bitsandbytes/blob/main/csrc/ops.cuh", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("exception", "outofresources: ", r"^triton[\w.]*\.OutOfResources: (?P<what>.{1,160})", "a Triton kernel needs more resources than the GPU has: {what}",
         "use smaller blocks or fewer stages for the kernel, or a GPU with more shared memory",
         "https://github.com/triton-lang/triton/issues/2596", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "cuda error: initialization error", r"CUDA error: (?P<what>initialization error)", "CUDA does not work in this process: {what}",
-        "usually this process was forked after its parent had used CUDA: do not use CUDA in the dataset or the DataLoader workers, or pass multiprocessing_context='spawn' to the DataLoader; if even the program's first CUDA call fails, check the node (nvidia-smi)",
+        "usually this process was forked after its parent had used CUDA: move the CUDA calls out of the DataLoader's workers, or pass multiprocessing_context='spawn' to the DataLoader; if no process was forked, check the node with nvidia-smi",
         "https://pytorch.org/docs/stable/notes/multiprocessing.html", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50"),
     row("cuda-error", "the launch timed out", r"CUDA error: (?P<what>the launch timed out and was terminated)", "a kernel reached the GPU's run time limit: {what}",
-        "a GPU that drives a display stops long-running kernels: use another GPU, or run the X server on another GPU; an NCCL kernel that waits for another rank can also reach the limit",
+        "the driver limits the run time of kernels on a GPU that drives a display: use a GPU without a display (Disp.A is Off in nvidia-smi); if the kernel was an NCCL collective, also look for a rank that was late",
         "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html", "srun nvidia-smi"),
     row("cuda-error", "cuda error: unknown error", r"CUDA error: (?P<what>unknown error)", "the GPU or its driver failed: {what}",
-        "usually the GPU or the driver of the node is in a bad state: if nvidia-smi fails on the node, exclude the node and tell your administrators; also look for an earlier error on the GPU",
+        "look in the log for an earlier error on the GPU; if nvidia-smi fails on the node, tell your administrators and exclude the node",
         "https://github.com/pytorch/pytorch/issues/49081", "clusterrun submit … --exclude NODE"),
     row("cuda-error", "cudnn_status|cublas_status|cusparse_status|cusolver_status|curand_status|cuda error: |hip error: |cuda driver error: |cudnn error: |cudnn frontend error: ",
         r"(?P<lib>CU(?:DNN|BLAS|SPARSE|SOLVER|RAND)_STATUS_(?!SUCCESS)\w+)|(?:CUDA(?: driver)?|HIP|cuDNN(?: Frontend)?) error: (?!no error|driver shutting down)(?P<what>[A-Za-z\[][^(;\n]{2,120})",

@@ -7,31 +7,31 @@ from __future__ import annotations
 from clusterrun.why.causes.model import CauseRow, Strength, row
 
 _HANG = (
-    "check what the missing rank was doing (read its log lines; if it hangs again, run py-spy dump --pid PID on its node before the timeout); a longer timeout"
-    " helps only if the rank was slow, not stuck"
+    "set a longer timeout only if the missing rank was slow, not stuck; to find out, run py-spy dump --pid PID on that rank's node the next time the job hangs,"
+    " or read the rank's last log lines"
 )
 #: of a collective that all ranks called
 NO_TRAFFIC = (
-    "the ranks cannot exchange data: run once with NCCL_DEBUG=INFO; if the ranks share one node, try NCCL_P2P_DISABLE=1; if they run on several nodes,"
+    "the ranks probably cannot exchange data; if they share one node, test with NCCL_P2P_DISABLE=1; if they run on several nodes,"
     " set NCCL_SOCKET_IFNAME to an interface that links the nodes (clusterrun check --nodes N tests the nodes and the links between them)"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
-_PEER = "usually this error follows from another failure: look for a rank that ended first"
-_PORT = "another job or an earlier run may still be using the port: omit --master-port to let clusterrun find a free port and reserve it for the job"
-_NAME = "use node names that resolve on every node (check with getent hosts NODE), or ask your administrators to fix name resolution"
+_PEER = "this error usually follows from another failure; look for the rank that failed first"
+_PORT = "omit --master-port to let clusterrun find a free port and reserve it for the job"
+_NAME = "if the name is wrong, correct it; otherwise, ask your administrators to make it resolve on every node; to test a name, look it up on two nodes"
 _SOCKETS = (
-    "if the error names another node's address, a firewall may block the port, or NCCL or gloo may use the wrong network interface:"
-    " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes (ip -br addr on a node lists the interfaces)"
+    "if the connection was to another node, check that no firewall blocks the port; if none does,"
+    " set NCCL_SOCKET_IFNAME (for gloo, GLOO_SOCKET_IFNAME) to an interface that links the nodes"
 )
-_IB = "a network link or switch failed, or the rank at the other end of the connection had ended: if no rank ended first, exclude this node and tell your administrators (ibstat shows the state of the links; NCCL_IB_TIMEOUT=22 tolerates longer outages)"
+_IB = "if no rank had ended before this error, a network link or switch probably failed, so tell your administrators and exclude this node"
 
 #: What NCCL warns; the exception after it names rank and line, and only says "invalid usage".
 SIZES = row(
     "nccl-error", "message truncated :|collective mismatch error",
     r"NCCL WARN .*?(?P<what>message truncated : receiving \d+ bytes instead of \d+|collective mismatch error,? local size \d+ remote size \d+)",
     "ranks do not agree on the size of a message: {what}",
-    "two ranks called different collectives, or a send and its receive differ in shape, type or order: compare the calls of both ranks at the line shown"
-    " (TORCH_DISTRIBUTED_DEBUG=DETAIL checks collectives), and set NCCL_PROTO and NCCL_ALGO to the same values on all nodes",
+    "if a send and its receive differ in shape or dtype, make them the same;"
+    " otherwise, let torch check whether all ranks call the same collectives in the same order",
     "https://github.com/sail-sg/zero-bubble-pipeline-parallelism/issues/60", "clusterrun submit … --env TORCH_DISTRIBUTED_DEBUG=DETAIL",
 )  # fmt: skip
 #: UCX aborts the process then, unless its program handles the error
@@ -65,7 +65,7 @@ PEERS: tuple[CauseRow, ...] = (
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "heartbeat monitor timed out|watchdog got stuck for",
         r"Rank (?P<reporter>\d+)\] (?:Heartbeat monitor timed out!|.*watchdog got stuck for (?P<seconds>\d+) seconds)",
-        "PyTorch's NCCL heartbeat monitor timed out: the NCCL watchdog thread was stuck", _HANG,
+        "the NCCL watchdog thread was stuck, so PyTorch's heartbeat monitor timed out", _HANG,
         "https://github.com/hiyouga/LlamaFactory/issues/6953", _HANG_COMMAND, Strength.HANG),
     row("collective-timeout", "retrieving nccluniqueid from", r"retrieving ncclUniqueId from \[(?P<awaited>\d+)\] .*got error: (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)",
         "a rank timed out[ after {limit}] waiting for rank {awaited}, which creates the NCCL unique ID", _HANG, "https://github.com/bytedance/HLLM/issues/20", "clusterrun logs JOB --rank {awaited} -n 50", Strength.HANG),
@@ -73,55 +73,55 @@ PEERS: tuple[CauseRow, ...] = (
         r"(?:DistStoreError|got error): (?:wait timeout after (?P<ms>\d+)ms|Socket Timeout)|RuntimeError: Socket Timeout|Timeout waiting for key: ",
         "a rank timed out waiting for another rank at the rendezvous (TCPStore)", _HANG, "https://github.com/pytorch/pytorch/pull/131808", _HANG_COMMAND, Strength.HANG),
     row("nccl-error", "ccl_error", r"\|CCL_ERROR\| (?P<what>.{1,200})", "oneCCL failed: {what}",
-        "oneCCL is torch's backend for Intel GPUs and CPUs (ccl); set CCL_LOG_LEVEL=info to log more before the error; if a worker thread could not be started, CCL_WORKER_AFFINITY probably names CPUs that the job does not have",
+        "if oneCCL could not start a worker thread, set CCL_WORKER_AFFINITY to CPUs that the job may use; otherwise, run the job again with more detailed log messages",
         "https://github.com/uxlfoundation/oneCCL", "clusterrun submit … --env CCL_LOG_LEVEL=info"),
     row("collective-timeout", "stack trace of the failed collective", r"\] Stack trace of the failed collective: ", "a collective timed out", _HANG,
         "https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp", _HANG_COMMAND, Strength.HANG),
     row("nccl-error", "no socket interface found", r"NCCL WARN (?P<what>(?:Bootstrap ?: )?no socket interface found)", "NCCL found no network interface to use: {what}",
-        "NCCL_SOCKET_IFNAME probably names an interface that this node does not have: unset it, or set it to an interface that `ip -br addr` lists on the node",
-        "https://github.com/NVIDIA/nccl/issues/286", "srun --jobid JOB ip -br addr"),
-    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "torchrun gave up after waiting {seconds} s for torchrun on another node to end; the ranks on its own node had already ended",
-        "check what the ranks on the other nodes were doing: they may have hung or still been working, or their node may have failed",
+        "NCCL_SOCKET_IFNAME probably names an interface that this node does not have; set it to one of the node's interfaces, which this command lists",
+        "https://github.com/NVIDIA/nccl/issues/286", "srun -w NODE ip -br addr"),
+    row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "torchrun gave up after waiting {seconds} s for the torchrun processes on other nodes to end; its own ranks had already ended",
+        "check whether the ranks on the other nodes had hung, were still working, or had ended because their node failed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/agent/server/api.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
         "{number} of {all} ranks did not join the run: {who}",
-        "check what these ranks printed: an import may take minutes, a setup line may hang, or a node may be unable to reach the first node",
+        "read the last log lines of these ranks; they may have spent minutes importing modules, hung in a --setup line, or been unable to reach the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
     row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
         "only {came} of {all} ranks joined within {seconds} s",
-        "check what the missing ranks printed, and that WORLD_SIZE and MASTER_ADDR are the same on all nodes",
+        "check that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same on all nodes, and read the last log lines of the missing ranks",
         "https://github.com/Liuziyu77/Visual-RFT/issues/123", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "store based barrier",
         r"Timed out initializing process group in store based barrier on rank: ?\d+.*?\(world_size=(?P<all>\d+), worker_count=(?P<came>\d+)(?:, num_workers_joined=\d+)?(?:, timeout=(?P<waited>[\d:]+))?",
         "the wrong number of ranks joined the process group[ within {waited}] ({came} instead of {all})",
-        "check what the other ranks printed; if more ranks joined than expected, two runs or two init_process_group calls may share a port,"
-        " or an earlier run left a file behind (init_method=file://…): delete that file, or use a new file name for each run",
+        "if more ranks joined than expected, give each run its own port or, with init_method=file://…, delete that file before each run;"
+        " if fewer joined, read the last log lines of the missing ranks",
         "https://github.com/tczhangzhi/pytorch-distributed/issues/18", "clusterrun logs JOB -n 50", Strength.HANG),
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
-        "check what the other nodes printed, and that --nodes matches the number of torchrun processes that are started",
+        "check that torchrun's --nnodes is the number of torchrun processes that the job starts, and read the log lines of the other nodes",
         "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG),
     row("address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
         "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
     row("address-in-use", "address already in use|eaddrinuse|no free port on",
         r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
-        "the port to listen on is already in use[ (port {port})]", _PORT + "; if the script or its configuration sets the port, change the port there",
+        "the port to listen on is already in use[ (port {port})]", "if the script or its configuration sets the port, change the port there; otherwise, " + _PORT,
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
-        "several nodes may use the same rank numbers, or an old process may still be using the same address: let one launcher start the ranks (srun or torchrun, not both), and give each process its own rank (RANK, or SLURM_PROCID)",
+        "give each process its own rank; if torchrun starts the ranks, start it once per node, with a different --node-rank on each node; if srun starts them, set RANK to SLURM_PROCID in each process",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
     row("name-resolution", "cannot resolve|has no address that",
         r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
-        "a node's name does not resolve to a usable address[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NODE"),
+        "a node's name does not resolve to a usable address[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NAME"),
     row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
         r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+): |Error: host not found: (?P<what_too>.*)",
-        "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NODE"),
+        "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NAME"),
     row("name-resolution", "cannot be retrieved (gai error", r"network addresses of \((?P<name>[^,]+), (?P<port>\d+)\) cannot be retrieved \(gai error",
-        "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NODE", Strength.HINT),
+        "the host name {name} does not resolve", _NAME, "https://github.com/hpcaitech/ColossalAI/issues/2841", "srun -N 2 getent hosts NAME", Strength.HINT),
     # IBV_WC_WR_FLUSH_ERR: was queued when the connection had already failed
     row("network", "got completion ", r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?:IBV_WC_\w+\()?5\b",
         "a connection over InfiniBand or RoCE had already failed: {0}", _IB, "https://github.com/NVIDIA/nccl/issues/1814", "clusterrun submit … --exclude NODE", Strength.CONSEQUENCE),
-    row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to a different process than it expected: {what}",
-        "usually several nodes have the same address on some network, such as a container bridge: choose the network that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
+    row("network", "received unexpected process identifier", r"(?P<what>received unexpected process identifier: got \S+ expected \S+)", "Open MPI connected to a different process than it expected ({what})",
+        "several nodes probably have the same address on a network that does not link them, such as a container bridge; let Open MPI use only the interface that links the nodes", "https://docs.open-mpi.org/en/v5.0.x/tuning-apps/networking/tcp.html",
         "clusterrun submit … --env OMPI_MCA_btl_tcp_if_include=NAME"),
     row("network", "connect to 169.254.", r"NCCL WARN .*?(?P<what>Connect to 169\.254\.\S+ failed.*)", "NCCL uses a link-local address, which other nodes cannot reach: {what}",
         "choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
@@ -129,59 +129,60 @@ PEERS: tuple[CauseRow, ...] = (
     LINK,
     # ibv_open_device and queries also fail where NCCL does without that device
     row("network", "call to ibv_", r"(?P<what>Call to ibv_(?:create|alloc|reg)_\w+ failed(?: with error .{1,60})?)", "NCCL could not set up InfiniBand (RDMA) on the node: {what}",
-        "usually the cause is on this node, not in the network: the limit on locked memory may be too low (`ulimit -l` should be unlimited; in a container, --ulimit memlock=-1), the container may lack the RDMA devices, or the driver may be incompatible;"
-        " set NCCL_IB_DISABLE=1 to test whether the run works without InfiniBand",
-        "https://github.com/NVIDIA/nccl/issues/1129", "srun bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
+        "to run without InfiniBand, set NCCL_IB_DISABLE=1; to run with it, make sure that ulimit -l prints unlimited and /dev/infiniband exists,"
+        " both on this node and inside the container if the ranks run in one",
+        "https://github.com/NVIDIA/nccl/issues/1129", "srun -w NODE bash -c 'ulimit -l; ls /dev/infiniband'", Strength.HINT),
     row("network", "got completion |got async event|got fatal event|call to ibv_",
         r"NET/IB ?P?[ :]+Got completion (?:from peer (?P<peer>\S+) )?with (?:status=|error )(?:IBV_WC_\w+\()?(?!5\b)(?P<status>\d+)\)?"
         r"|NET/IB.* Got (?:async|fatal) event ?: .*error|Call to ibv_(?!open_device|get_|query_)\w+ failed(?: with error .{1,60})?",
-        "InfiniBand or RoCE failed: {0}", _IB + "; with RoCE, also check NCCL_IB_GID_INDEX; errors 4 and 10 usually concern registered memory: set NCCL_NET_GDR_LEVEL=LOC to test without GPUDirect", "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
+        "InfiniBand or RoCE failed: {0}", "with RoCE, check NCCL_IB_GID_INDEX; for error 4 or 10, test without GPUDirect RDMA (NCCL_NET_GDR_LEVEL=LOC); otherwise, " + _IB, "https://github.com/NVIDIA/nccl/issues/1664", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "connect to |no route to host|network is unreachable",
         r"^.*?NCCL WARN (?P<what>.*[Cc]onnect to \S+ (?:failed ?: (?!Connection re(?:fused|set))|returned (?:\d+ ?\()?(?:No route|Network)).*)|^(?!(?:ssh|curl|wget|fatal): ).*?(?:connect to (?P<peer>(?!any )[\w.-]+:\d+|\[[^\]\s]+\]:\d+) .{0,80}?)?(?P<what_too>No route to host|Network is unreachable)",
         "a network connection failed[ (to {peer})]: {what}", _SOCKETS, "https://github.com/hiyouga/LlamaFactory/issues/8045", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("network", "ib_mlx5_log.c", r"ib_mlx5_log\.c:\d+ +(?P<what>(?!Transport retry)\w[\w ]*? on \S+)", "the InfiniBand adapter reported an error: {what}",
-        _IB, "https://github.com/openucx/ucx/blob/master/src/uct/ib/mlx5/ib_mlx5_log.c", "clusterrun submit … --exclude NODE"),
+        "if no rank had ended before this error, tell your administrators and test whether the run works without InfiniBand",
+        "https://github.com/openucx/ucx/blob/master/src/uct/ib/mlx5/ib_mlx5_log.c", "clusterrun submit … --env UCX_TLS=^ib"),
     row("network", "net/ofi request", r"NCCL WARN NET/OFI Request \S+ completed with error\. RC: \d+\. Error: (?P<what>\d+ \(.{1,120}?)(?: My EFA addr.*)?$",
-        "NCCL could not reach another rank through libfabric (EFA): {what}", "if no other rank ended first, the network between the nodes is the cause: on AWS, check that the security group allows all traffic between its own members; if it does, exclude the node and tell your administrators",
+        "NCCL could not reach another rank through libfabric (EFA): {what}", "on AWS, first check that the security group allows all traffic between its own members; " + _IB,
         "https://github.com/aws/aws-ofi-nccl", "clusterrun submit … --exclude NODE", Strength.HINT),
     row("network", "ofi ", r"\(\d+\)[.: ]+(?P<what>OFI \S.{0,60}(?:failed|failure).*)", "MPI could not use the network (libfabric): {what}",
-        "if the error is in MPI_Init, usually the network card or its provider cannot be used on the node (fi_info lists the providers); if it is in a later call, another rank may have ended, or the network may have run out of a resource",
+        "if MPI_Init failed, check with fi_info that libfabric can use the node's network card; if a later call failed, look for a rank that had ended before that call",
         "https://github.com/llnl/sundials/issues/316", "clusterrun logs JOB --errors"),
     row("network", "connectfullmesh failed", r"Gloo connectFullMesh failed with (?P<what>.*)", "gloo could not connect ranks across nodes: {what}",
-        "usually gloo chose a network interface that the other nodes cannot reach: set the right interface (ip -br addr on a node lists the interfaces)",
+        "gloo probably chose an interface that the other nodes cannot reach; choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/sgl-project/sglang/issues/3226", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME"),
     row("network", "destination is unreachable|failed to resolve ucx", r"Failed to resolve UCX endpoint.*|ucp_ep_create.* failed: Destination is unreachable",
-        "UCX cannot reach another process: {0}", "UCX_TLS or UCX_NET_DEVICES may exclude the transports that work (ucx_info -d lists the transports), or a node may lack the device; set UCX_TLS=tcp to test whether the run works without RDMA", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
+        "UCX cannot reach another process: {0}", "check on every node that UCX_TLS and UCX_NET_DEVICES name only transports and devices that ucx_info -d lists; to test whether the run works without RDMA, set UCX_TLS=tcp", "https://github.com/NVIDIA/NeMo-Aligner/issues/541", "clusterrun submit … --env UCX_TLS=tcp"),
     row("network", "client socket has timed out|client socket has failed to connect",
         r"client socket has (?:timed out after (?P<waited>\d+ ?m?s) while trying to connect to|failed to connect to(?: any network address of)?) \((?P<what>127\.0\.0\.\d+|localhost|::1), (?P<port>\d+)\)",
-        "no process on the rank's own node accepted connections at {what}, port {port}[ within {waited}]", "the process that should listen there (usually rank 0, in init_process_group) had not started, had not reached that call yet, or had already ended: read its log lines",
+        "no process on the rank's own node accepted connections at {what}, port {port}[ within {waited}]", "if the job has several nodes, set MASTER_ADDR to the name of the first node; otherwise, read the log lines of rank 0, which had probably ended or not yet called init_process_group",
         "https://github.com/pytorch/pytorch/issues/107021", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "client socket has timed out|client socket has failed to connect|connect() timed out",
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
-        "the rendezvous port on the first node cannot be reached[: {what}]", "set MASTER_ADDR or --rdzv-endpoint to an address at which the other nodes can reach the first node, and check that no firewall blocks the port between nodes",
-        "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NODE", Strength.HINT),
+        "the rendezvous port on the first node cannot be reached[: {what}]", "check that no firewall blocks the port between the nodes, and set MASTER_ADDR (for torchrun, --rdzv-endpoint) to a name of the first node that resolves on the other nodes",
+        "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NAME", Strength.HINT),
     row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "check that no firewall blocks this port on the first node, and that the batch script had not already ended",
+        "{what}", "check that the batch script was still running, and that no firewall blocks this port on the first node",
         "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
-        "gloo could not connect to {host}:{port}: {why}", "the rank at that address had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, set GLOO_SOCKET_IFNAME to an interface that all nodes can reach",
+        "gloo could not connect to {host}:{port}: {why}", "if the rank at that address had already ended, find out why; if it had not, choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
     row("network", "exceeded error retry count", r"connect returned (?P<why>Connection (?:refused|timed out)), exceeded error retry count",
-        "NCCL could not connect to another rank, even after retries: {why}", "the other rank had ended, or the port is blocked between nodes: look for a rank that ended first; if none did, choose the interface that links the nodes (ip -br addr lists the interfaces)",
+        "NCCL could not connect to another rank, even after retries: {why}", "if the other rank had ended first, find out why; if it had not, choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/NVIDIA/nccl/issues/1515", "clusterrun submit … --env NCCL_SOCKET_IFNAME=NAME", Strength.HINT),
     row("collective-mismatch", "mismatch between collectives", r"Detected mismatch between collectives on ranks\. Rank (?P<one>\d+) is running (?:inconsistent )?collective: .*?OpType=(?P<what>\w+)(?:, TensorShape=(?P<shape>\[[^\]]{0,80}\]))?.*?, but Rank (?P<other>\d+) is running (?:inconsistent )?collective: .*?OpType=(?P<what_b>\w+)(?:, TensorShape=(?P<shape_b>\[[^\]]{0,80}\]))?",
         "the ranks called different collectives: rank {one} {what}[ of shape {shape}], rank {other} {what_b}[ of shape {shape_b}]",
-        "all ranks must call the same collectives in the same order: look for a branch that only some ranks enter (saving, logging or evaluation on rank 0, an uneven number of batches)",
+        "make all ranks call the same collectives in the same order; look for code that only some ranks run, such as an evaluation on rank 0 or an extra training step",
         "https://github.com/speechbrain/speechbrain/issues/2401", "clusterrun logs JOB --errors"),
     SIZES,
     row("nccl-error", "nccl error in|ncclsystemerror|ncclunhandledcudaerror|ncclinternalerror|ncclinvalid|unhandled system error|unhandled cuda error|nccl error |rank failed: ",
         r"nccl(?:(?:System|UnhandledCuda|Internal)Error|Invalid(?:Argument|Usage)): (?P<text>[^\n]{0,120})|NCCL Error [1-5]: (?P<text_too>.{0,80})|nccl[A-Z]\w* failed: (?P<text_old>.{0,80})|NCCL error in: [^,]*, (?!remote process exited)(?P<what>[^,\n]{1,80})(?:, NCCL version|$)"
         r"|(?P<other>unhandled (?:system|cuda) error)",
-        "NCCL failed[: {what}][: {text}][: {other}]", "run once with NCCL_DEBUG=INFO: the log lines before the error then name the call that failed (network, shared memory, driver)",
+        "NCCL failed[: {what}][: {text}][: {other}]", "to see in the log which call failed inside NCCL, run the job again with NCCL_DEBUG=INFO",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
         "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
-    row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError): usually torchrun had ended on another node",
+    row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError), usually because torchrun had ended on another node",
         _PEER, "https://github.com/pytorch/pytorch/issues/91943", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     PEER_LOST,
 )  # fmt: skip

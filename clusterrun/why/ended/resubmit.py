@@ -22,7 +22,9 @@ from clusterrun.why.causes import Cause
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
 _WITHOUT = re.compile(r"\(without --([\w-]+)\)")
 _SBATCH = ("--mem", "--time", "--exclude", "--requeue", "--gpus-per-node")
-_PLACEHOLDER = re.compile(r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|N)(?![\w./])|(?<!\S)\?(?!\S)")
+_PLACEHOLDER = re.compile(
+    r"(?<![\w$./-])(?:SIZE|LONGER|LOWER|NODE|NAME|PATH|SCRIPT|FOLDER|N)(?![\w./])|(?<!\S)\?(?!\S)"
+)
 """A placeholder for a value, or a question mark for an unknown value."""
 _RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
 """Causes after which the same options are right."""

@@ -16,8 +16,7 @@ from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import submitted_option
 
 _SAVE = (
-    "save a checkpoint before the limit and resume in another job (with --requeue, clusterrun's built-in tasks save"
-    " and resume)"
+    "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
 )
 
 

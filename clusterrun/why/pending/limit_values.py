@@ -28,8 +28,18 @@ def format_amount(limit: Limit, bound: LimitValue, value: float) -> str:
     if limit.field in ("MaxWallPJ", "GrpWall"):
         return format_duration(value * 60)
     if limit.field in _MINUTES:
-        return f"{value:g} minutes of {bound.tres}"
+        return f"{value:.10g} minutes of {bound.tres}"
     return format_tres(bound.tres, value)
+
+
+def format_use(limit: Limit, bound: LimitValue, value: float) -> str:
+    """Return how much of the limit is used."""
+    if limit.field in _JOBS:
+        return f"{int(value)} running now"
+    if limit.field in QUEUED_JOBS:
+        return f"{int(value)} pending or running now"
+    used = "used so far" if limit.field in ("GrpTRESMins", "GrpWall") else "in use"
+    return f"{format_amount(limit, bound, value)} {used}"
 
 
 def requested_amount(facts: PendingFacts, limit: Limit, bound: LimitValue) -> float | None:

@@ -7,7 +7,13 @@ from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
 from clusterrun.scheduler.slurm.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.limit_values import QUEUED_JOBS, format_amount, is_per_job, requested_amount
+from clusterrun.why.pending.limit_values import (
+    QUEUED_JOBS,
+    format_amount,
+    format_use,
+    is_per_job,
+    requested_amount,
+)
 from clusterrun.why.pending.partition_rules import change_nodes_command
 from clusterrun.why.pending.targets import other_targets
 
@@ -38,7 +44,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     """Return the user's other QOS or accounts to which the job can be moved."""
     blocking = other_targets(facts, limit.owner)
     key, noun = ("QOS", "QOS") if limit.owner == "qos" else ("Account", "account")
-    closed = [f"{noun} {name} allows {why}" for name, why in blocking.items() if why]
+    closed = [f"{noun} {name}, which allows only {why}" for name, why in blocking.items() if why]
     here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
     names = [name for name, why in blocking.items() if not why][:_SHOWN]
     commands = tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in names)
@@ -47,7 +53,7 @@ def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
     change = f"request {'more' if limit.least else 'less'} (run `clusterrun cancel {facts.id}`, then submit again)"
     wait = "wait for the jobs that count toward this limit to end"
-    first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator"}.get(starts, change)
+    first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator to raise the limit"}.get(starts, change)
     return Finding(here, (f"{first}, or use another {noun}:", *commands) if commands else (first,))
 
 
@@ -57,7 +63,7 @@ def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValu
     most = f"{format_amount(limit, bound, bound.limit)}{_per(holder, limit)}"
     line = f"{_scope_name(holder)} {verb} {most} ({limit.setting})"
     if bound.used is not None and not is_per_job(limit):
-        line += f"; {format_amount(limit, bound, bound.used)} in use"
+        line += f"; {format_use(limit, bound, bound.used)}"
     here = [line]
     wants = requested_amount(facts, limit, bound)
     if wants is not None:
@@ -126,7 +132,7 @@ def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound
     rows.sort(key=lambda row: (-row.holds(bound.tres), row.raw))
     shown = [_describe_user(row, facts, bound.tres) for row in rows[:_SHOWN]]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
-    return [f"used by {'; '.join(shown)}{more}"]
+    return [f"counted toward this limit: {'; '.join(shown)}{more}"]
 
 
 def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
@@ -142,7 +148,7 @@ def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
 def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
     amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
     whose = "" if row.user == facts.user else f" of {row.user}"
-    left = f"at most {format_duration(row.left)} more" if row.state == "RUNNING" and row.left is not None else row.state
+    left = f"ends within {format_duration(row.left)}" if row.state == "RUNNING" and row.left is not None else row.state
     return f"job {row.id}{whose} ({amount}{left})"
 
 

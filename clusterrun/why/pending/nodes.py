@@ -43,7 +43,7 @@ def free_room(facts: PendingFacts) -> Finding:
     open_now = facts.reason is None or (facts.reason.starts is Starts.ALONE and facts.reason.word != "Constraints")
     if len(fitting) >= need and open_now:
         room_now.append(
-            "these nodes may be reserved for jobs ahead of this one, or Slurm may not have considered this job yet"
+            "the nodes with room may be reserved for jobs ahead, or Slurm may not have considered this job yet"
         )
     if featured.starts:
         return Finding(tuple(here)) + featured
@@ -81,7 +81,7 @@ def _featured(facts: PendingFacts, nodes: Sequence[Node], none: str) -> Finding:
     if found:
         return Finding((f"{len(found)} of {plural(len(names), 'node')} {_has(found)} {wanted} ({fold(found)})",))
     known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; available: {first_few(known)}" if known else "; the nodes have no features"
+    there = f"; available features: {first_few(known)}" if known else "; the nodes have no features"
     return Finding(
         (f"{none} has {wanted}{there}",),
         (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
@@ -164,7 +164,7 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
     """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
     command = shorter_limit_command(facts, min(starts)) if starts else ""
-    return (f"{command}; the job would then end before the reservation begins",) if command else ()
+    return (f"{command}, so that the job ends before the reservation begins",) if command else ()
 
 
 def shorter_limit_command(facts: PendingFacts, end: float) -> str:

@@ -60,7 +60,7 @@ def change_nodes_command(facts: PendingFacts, count: int) -> str:
     """Return how to change the number of nodes. Slurm keeps the tasks, and holds a job whose tasks no longer fit."""
     tasks = parse_int(facts.job.get("NumTasks", "")) or 0
     if tasks > (facts.requested_nodes[0] or 1):
-        return f"`clusterrun cancel {facts.id}`, then submit the job again with --nodes {count}"
+        return f"run `clusterrun cancel {facts.id}`, then submit the job again with --nodes {count}"
     # a single number sets only the minimum, so that the reason stays (seen on 22.05)
     return f"scontrol update JobId={facts.id} NumNodes={count}-{count}"
 

@@ -35,13 +35,14 @@ class Ahead:
     elsewhere: tuple[tuple[str, int], ...] = ()
 
     def sentence(self, partitions: tuple[str, ...]) -> str:
-        first = f"{plural(len(self.jobs), 'visible job')} in partition {', '.join(partitions)}"
+        where = f"partition{'s' * (len(partitions) > 1)} {', '.join(partitions)}"
+        first = f"{plural(len(self.jobs), 'visible job')} in {where}"
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
         if self.others:
             first += f"; not counted: {plural(self.others, 'job')} pending for reasons other than priority or resources"
         for name, count in self.elsewhere:
-            first += f"; {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
+            first += f"; also {plural(count, 'job')} in partition {name}, which has priority on the same nodes"
         return first
 
 
@@ -104,8 +105,8 @@ def priority_parts(facts: PendingFacts) -> Finding:
 
 
 def _made_of(one: Priority) -> str:
-    named = ", ".join(f"{name} {value:g}" for name, value in one.parts)
-    return f"{one.total:g}{f': {named}' if named else ''}"
+    named = ", ".join(f"{name} {value:.10g}" for name, value in one.parts)
+    return f"{one.total:.10g}{f': {named}' if named else ''}"
 
 
 def backfill_gap(facts: PendingFacts) -> Finding:
@@ -121,9 +122,9 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
     if not command:
         return Finding()
-    why = f"the job would then end before job {min(starts)[1]} is expected to start; you cannot raise the limit later"
-    first = "wait or, if the job needs less time, shorten its time limit to let it start before the jobs ahead:"
-    return Finding(do=(first, f"{command}; {why}"))
+    why = f"so that the job ends before job {min(starts)[1]} is expected to start; you cannot raise the limit later"
+    first = "wait; or, if the job needs less time, shorten its time limit so that it can start before the jobs ahead:"
+    return Finding(do=(first, f"{command}, {why}"))
 
 
 def next_ends(facts: PendingFacts) -> Finding:
@@ -141,7 +142,7 @@ def next_ends(facts: PendingFacts) -> Finding:
         count += f"; {plural(len(others), 'job')} running in partition {first_few(names)} (same nodes)"
     timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
     shown = [
-        f"{r.id}{'' if r.user == facts.user else f' ({r.user})'} within {format_duration(r.left)}"
+        f"job {r.id}{'' if r.user == facts.user else f' ({r.user})'} within {format_duration(r.left)}"
         for r in timed[:_SHOWN]
     ]
     ends = f"; first to end, by time limit: {', '.join(shown)}" if shown else ""
@@ -181,10 +182,10 @@ def describe_hold(facts: PendingFacts) -> Finding:
     comments = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
     notes = tuple(f"administrators' comment: {text}" for text in comments if text)
     if word == "JobHeldUser":
-        owner = f", {facts.user}" if facts.user else ""
-        here = f"the job is held by its user{owner}, who can release it"
+        owner = f" {facts.user}" if facts.user else ""
+        here = f"the job is held, and its user{owner} can release it"
         return Finding((here, *notes), (f"scontrol release {facts.id}",))
-    here = "the job is held by an administrator (priority 0): users cannot release it"
+    here = "the job is held (priority 0), and users cannot release it"
     return Finding((here, *notes), ("ask the administrators to release the job",))
 
 

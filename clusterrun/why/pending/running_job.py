@@ -65,7 +65,7 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     elif not ranks:
         return ["the ranks have not recorded any step or progress yet"]
     elif all(one.phase == "script" for one in ranks):
-        lines.append("custom script; no step information")
+        lines.append("the script does not record its steps")
     else:
         lines.append("no step recorded yet")
     if not ranks:

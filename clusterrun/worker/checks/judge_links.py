@@ -9,7 +9,7 @@ from .findings import BROKEN, DIFFERS, SEE_LOG, Finding, Link, Tries, find_slow,
 #: Below these shares of the median a link is slow: with gloo, the ranks of a node share its cores.
 SHARE = {"gloo": 0.4, "nccl": 0.7}
 LEAST_BANDWIDTH = 12.5e6  # bytes/s, 100 Mbit/s: for two nodes, which have no other link to compare with
-CABLE = "check the node's cable, port and interface (ethtool, ibstat), or use --exclude {}"
+CABLE = "check the node's cable, port and interface with ethtool or ibstat, or use --exclude {}"
 
 
 def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
@@ -36,7 +36,9 @@ def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     within = best_tries(links, "node")
     for nodes, middle in find_slow(within, share).items():
         text = f"bandwidth within {nodes[0]}: {rate(within[nodes].best)}; median of the other nodes: {rate(middle)}"
-        found.append(Finding(DIFFERS, "links", text, "compare the output of `nvidia-smi topo -m` on the nodes", nodes))
+        gpus = "compare the output of `nvidia-smi topo -m` on the nodes"
+        action = gpus if backend == "nccl" else "look for other processes on the node"
+        found.append(Finding(DIFFERS, "links", text, action, nodes))
     for kind, what in _FAILED.items():
         for nodes, error in errors[kind].items():
             if what and (kind == "node" or not found):  # a broken link breaks the all-reduce over all ranks too
@@ -71,7 +73,8 @@ def _slow_links(pairs: Mapping[tuple[str, ...], Tries], share: float) -> Iterato
         ((pair, tries),) = pairs.items()
         if tries.best < LEAST_BANDWIDTH:
             text = f"bandwidth between {' and '.join(pair)}: {rate(tries.best)}, slower than 100 Mbit/s Ethernet"
-            yield Finding(DIFFERS, "links", text, "check which network interface is used (NCCL_SOCKET_IFNAME)", pair)
+            action = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the fastest network interface"
+            yield Finding(DIFFERS, "links", text, action, pair)
         return
     scores = node_scores(pairs)
     slow = find_slow(scores, share)

@@ -44,11 +44,11 @@ def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     for stage in STAGES:
         failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
         for error, where in group_by_value(failed).items():
-            text = f"{join_names(where)}: the {stage} check failed: {error}"
+            text = f"the {stage} check failed on {join_names(where)}: {error}"
             yield Finding(BROKEN, stage, text, SEE_LOG, tuple(where))
     stuck = {doc["node"]: doc["stage"] for doc in docs if doc["stage"] != "done" and not doc["errors"]}
     for stage, where in group_by_value(stuck).items():
-        yield Finding(BROKEN, "ranks", f"{join_names(where)}: stopped during the {stage} check", SEE_LOG, tuple(where))
+        yield Finding(BROKEN, "ranks", f"{join_names(where)} stopped during the {stage} check", SEE_LOG, tuple(where))
 
 
 def _gpu(doc: Doc) -> Iterator[Finding]:
@@ -58,7 +58,7 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
         (
             "error" in gpu,
             BROKEN,
-            f"cannot be opened: {gpu.get('error')}",
+            f"cannot be opened ({gpu.get('error')})",
             f"run nvidia-smi on the node, and use --exclude {doc['node']}",
         ),
         (errors, BROKEN, f"{errors} uncorrected ECC error{'s' * (errors != 1)}", replace),
@@ -67,7 +67,7 @@ def _gpu(doc: Doc) -> Iterator[Finding]:
             gpu.get("slowed_down"),
             DIFFERS,
             "the hardware is throttling this GPU (heat or power)",
-            "check cooling and power",
+            "check the node's cooling and power",
         ),
         (
             used > USED_GPU_GIB,
@@ -112,7 +112,7 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
             )
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
         yield Finding(
-            BROKEN, "gemm", f"{node}: a matrix multiplication gave a wrong result", f"use --exclude {node}", (node,)
+            BROKEN, "gemm", f"a matrix multiplication on {node} gave a wrong result", f"use --exclude {node}", (node,)
         )
 
 
@@ -158,9 +158,9 @@ def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
             if not addresses or itself or set(addresses) & set(got):
                 right += bool(addresses)
             else:
-                wrong.setdefault((name, " ".join(got)), []).append(leader["node"])
+                wrong.setdefault((name, ", ".join(got)), []).append(leader["node"])
     if wrong and not right and not any(answer for _, answer in wrong):
-        yield Finding(UNKNOWN, "names", "node names do not resolve; using Slurm's addresses")
+        yield Finding(UNKNOWN, "names", "node names do not resolve, so Slurm's addresses are used")
         return
     for (name, answer), nodes in wrong.items():
         node, addresses = own[name]

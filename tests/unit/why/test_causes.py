@@ -216,10 +216,13 @@ def test_hang_that_ended_in_the_time_limit_is_told_with_it() -> None:
 
 
 @pytest.mark.parametrize(("state", "kind"), [("TIMEOUT", "time-limit"), ("CANCELLED", "cancelled"), ("NODE_FAIL", "node-failure"),
-                                             ("PREEMPTED", "preemption"), ("OUT_OF_MEMORY", "host-memory"), ("DEADLINE", "deadline")])  # fmt: skip
+                                             ("PREEMPTED", "preemption"), ("OUT_OF_MEMORY", "host-memory"), ("DEADLINE", "deadline"),
+                                             ("LAUNCH_FAILED", "launch-failed")])  # fmt: skip
 def test_state_alone_is_enough_where_there_is_no_log(state: str, kind: str) -> None:
     cause = first_cause([], EndFacts(state=state))
     assert cause.kind == kind and cause.sentence and cause.evidence == ()
+    about = {"host-memory": "request more memory", "deadline": "--deadline", "launch-failed": "Slurm's reason"}
+    assert about.get(kind, "") in cause.advice and "[" not in cause.command
 
 
 def test_who_cancelled_is_named() -> None:

@@ -213,7 +213,7 @@ def test_a_killed_rank_that_its_launcher_does_not_name_is_the_one_without_an_end
         (
             "ProxyError: HTTPSConnectionPool(host='hf.co', port=443): Max retries exceeded with url: /a (Caused by "
             "ProxyError('Cannot connect to proxy.', OSError()))",
-            "the node cannot reach the internet or the server hf.co (through http_proxy or https_proxy: Cannot connect to proxy)",
+            "the node cannot reach the server hf.co through the proxy in http_proxy or https_proxy (Cannot connect to proxy)",
         ),
         (
             "RuntimeError: HIP error: invalid device function",

@@ -23,7 +23,7 @@ def test_a_users_limit_in_a_qos_its_use_and_its_holders() -> None:
     here = judged("21").here
     assert here[0] == "QOS tight allows 2 gres/gpu per user (MaxTRESPerUser); 2 gres/gpu in use"
     assert here[1] == "this job requests 4 gres/gpu"
-    assert here[3].startswith("used by job 3 (2 gres/gpu, at most ")
+    assert here[3].startswith("counted toward this limit: job 3 (2 gres/gpu, ends within ")
 
 
 def test_a_job_that_asks_for_more_than_the_whole_limit_does_not_wait_for_others() -> None:
@@ -72,7 +72,7 @@ def qos(field: str, value: str) -> list[LimitScope]:
         ("QOSMaxCpuPerNode", "MaxTRESPN", "cpu=2", "QOS tight allows 2 cpu per node (MaxTRESPerNode)", None),
         ("QOSMinCpuNotSatisfied", "MinTRESPJ", "cpu=4",
          "QOS tight requires at least 4 cpu per job (MinTRESPerJob)", None),
-        ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running job in use", None),
+        ("QOSGrpJobsLimit", "GrpJobs", "1(1)", "QOS tight allows 1 running job (GrpJobs); 1 running now", None),
         ("QOSGrpGRESRunMinutes", "GrpTRESRunMins", "gres/gpu=100(90)",
          "QOS tight allows 100 minutes of gres/gpu (GrpTRESRunMins); 90 minutes of gres/gpu in use", None),
     ],

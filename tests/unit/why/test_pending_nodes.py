@@ -67,7 +67,7 @@ def test_a_feature_that_no_node_has() -> None:
     features = {"n1": frozenset({"a100"}), "n2": frozenset({"a100", "ib"})}
     known = replace(facts(node(1), node(2), reason="BadConstraints", Features="h100"), features=features)
     found = pending.explain_facts(known, status("7", "BadConstraints"))
-    assert found.here[-1] == "no node in partition gpu has h100; available: a100, ib"
+    assert found.here[-1] == "no node in partition gpu has h100; available features: a100, ib"
     assert found.do[0] == "scontrol update JobId=7 Features="
     assert (
         pending.explain_facts(replace(known, reason=find_reason("Priority")), status("7", "Priority")).starts
@@ -123,7 +123,7 @@ def test_jobs_of_another_partition_on_the_same_nodes_are_seen_to_hold_them() -> 
     ]
     assert queue_position.next_ends(replace(facts(node(1), node(2)), queue=rows)).here == (
         "no job visible to you is running in partition gpu; 1 job running in partition low (same nodes); "
-        "first to end, by time limit: 3 (kim) within 1:00",
+        "first to end, by time limit: job 3 (kim) within 1:00",
         "in use: 8 GPUs by kim",
     )
 
@@ -159,7 +159,9 @@ def test_ranks_that_are_bound_to_nodes_cannot_be_moved_to_fewer() -> None:
     one_each = replace(facts(reason="PartitionNodeLimit", NumTasks="2"), partitions=partitions)
     assert partition_rules.broken_rules(one_each).do == ("scontrol update JobId=7 NumNodes=1-1",)
     many = replace(one_each, job=one_each.job | {"NumTasks": "8"})
-    assert partition_rules.broken_rules(many).do == ("`clusterrun cancel 7`, then submit the job again with --nodes 1",)
+    assert partition_rules.broken_rules(many).do == (
+        "run `clusterrun cancel 7`, then submit the job again with --nodes 1",
+    )
 
 
 def test_a_list_of_nodes_is_quoted_for_the_shell() -> None:

@@ -205,7 +205,7 @@ def test_a_rank_that_writes_but_does_not_move() -> None:
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:
     ranks = [rank(n)._replace(phase="script") for n in range(2)]
-    assert running_job.describe_training(None, ranks, 2, NOW)[0] == "custom script; no step information"
+    assert running_job.describe_training(None, ranks, 2, NOW)[0] == "the script does not record its steps"
 
 
 def test_no_records_is_said_not_guessed() -> None:

@@ -78,7 +78,7 @@ def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
     assert (
         backfill_gap(3600, 1810)
         .do[1]
-        .startswith("scontrol update JobId=7 TimeLimit=29  # minutes; the job would then end before job 51 is expected")
+        .startswith("scontrol update JobId=7 TimeLimit=29  # minutes, so that the job ends before job 51 is expected")
     )
 
 
@@ -106,8 +106,8 @@ def test_who_holds_what_is_asked_for() -> None:
     ]
     found = queue_position.next_ends(facts("7", queue=rows))
     assert found.here == (
-        "3 jobs running in partition gpu; first to end, by time limit: 3 (kim) within 3:00, 4 within 4:00, "
-        "5 (kim) within 5:00",
+        "3 jobs running in partition gpu; first to end, by time limit: job 3 (kim) within 3:00, job 4 within 4:00, "
+        "job 5 (kim) within 5:00",
         "in use: 12 GPUs by kim, 2 GPUs by this job's user",
     )
 

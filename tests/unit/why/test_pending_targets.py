@@ -53,7 +53,7 @@ def test_a_qos_that_would_stop_the_job_too(field: str, value: str, words: str) -
     held = LimitScope(kind="qos user", qos="tight", user=known.uid, values={"MaxJobsPU": "1(1)"})
     found = limits.limit_evidence(replace(known, holders=[target, qos("tight"), held]))
     assert ("scontrol update JobId=21 QOS=next" in found.do) is (words == "")
-    assert any(f"QOS next allows {words}" in line for line in found.here) is (words != "")
+    assert any(f"QOS next, which allows only {words}" in line for line in found.here) is (words != "")
 
 
 def test_where_no_other_takes_it_no_move_is_offered() -> None:
@@ -61,7 +61,10 @@ def test_where_no_other_takes_it_no_move_is_offered() -> None:
     blocking = [qos(name, MaxWallPJ="5") for name in ("normal", "next")]
     found = limits.limit_evidence(waits("QOSMaxJobsPerUserLimit", qos("tight"), held, *blocking))
     assert found.do == ("wait for the jobs that count toward this limit to end",)
-    assert found.here[-1] == "ruled out: QOS normal allows 5:00 (MaxWall); QOS next allows 5:00 (MaxWall)"
+    assert (
+        found.here[-1]
+        == "ruled out: QOS normal, which allows only 5:00 (MaxWall); QOS next, which allows only 5:00 (MaxWall)"
+    )
 
 
 def test_an_account_that_would_stop_the_job_too() -> None:
@@ -70,7 +73,7 @@ def test_an_account_that_would_stop_the_job_too() -> None:
     found = limits.limit_evidence(known)
     assert found.here[0] == "account physics allows 8 cpu (GrpTRES); 8 cpu in use", "of the other only the wall is told"
     assert found.do == ("wait for the jobs that count toward this limit to end",)
-    assert "account chem allows 4 cpu (GrpTRES)" in found.here[-1]
+    assert "account chem, which allows only 4 cpu (GrpTRES)" in found.here[-1]
     over = replace(known, holders=[full, small, qos("tight", GrpTRES="cpu=64(0)")])
     assert "scontrol update JobId=21 Account=chem" in limits.limit_evidence(over).do, "the QOS goes before the account"
     others = account("chem", user="kim", MaxTRESPJ="cpu=1")

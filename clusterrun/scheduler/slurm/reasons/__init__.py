@@ -58,4 +58,9 @@ def _sentence(text: str) -> Reason | None:
     if spent is None:
         return None
     row = TABLE[_MINUTES_WORD[spent[1].lower(), spent[2].lower()]]
-    return replace(row, limit=replace(row.limit, tres=spent[3].lower())) if row.limit and spent[3] else row
+    if row.limit is None or not spent[3]:
+        return row
+    tres = spent[3].lower()
+    noun = dict(limits.RESOURCES.values()).get(tres, tres)
+    meaning = row.meaning.replace(limits.RESOURCES["Unknown"][1], noun)
+    return replace(row, meaning=meaning, limit=replace(row.limit, tres=tres))

@@ -21,7 +21,7 @@ RESOURCES: dict[str, tuple[str, str]] = {
     "BB": ("bb", "burst buffer space"),
     "Billing": ("billing", "billing units"),
     "Energy": ("energy", "energy"),
-    "Unknown": ("", "unnamed resources"),
+    "Unknown": ("", "resources (Slurm does not say which)"),
 }
 
 _WHO = {"qos": "the job's QOS", "association": "the job's association (account or user)"}
@@ -70,7 +70,7 @@ class _Family:
 
 
 _ALL_USED = "Together with the running jobs in {who}, this job would use more {} than allowed."
-_BUDGET = "{who} limits the total TRES minutes of {}, and too few are left for this job."
+_BUDGET = "{who} limits the total TRES minutes of {}, and too few minutes are left for this job."
 _PROMISED = "Together with the running jobs in {who}, this job could use more TRES minutes of {} than allowed."
 _JOB_MORE = "The job requests more {} than {who} allows per job."
 _NODE_MORE = "The job requests more {} on one node than {who} allows."

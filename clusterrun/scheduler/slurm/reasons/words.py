@@ -7,10 +7,9 @@ import re
 from clusterrun.scheduler.slurm.reasons.reason import OLD_SOURCE, PAGE, SOURCE, Reason, Starts
 
 _MAN = "Slurm 22.05 to 26.05, squeue(1), JOB REASON CODES"
-_SHOW = "see why with `scontrol show job {job}`"
 _AGAIN = "run `clusterrun cancel {job}`, then submit again"
-_FREE = "see what is free with `clusterrun free`"
-_WHY = "`clusterrun why {job}` looks for the cause in the job's log"
+_FREE = "`clusterrun free` shows free GPUs and nodes"
+_WHY = "look for the cause in the job's log with `clusterrun logs {job} -n 50`"
 _LIMITS = "see the limits with `scontrol show assoc_mgr flags=qos,assoc users=$USER`"
 
 
@@ -31,18 +30,18 @@ ROWS: tuple[Reason, ...] = (
          "The job is next in line, but the nodes, GPUs, CPUs or memory that it requests are in use.",
          f"wait, or request less; {_FREE}"),
     _row("SchedDefer", ALONE,
-         "The job was submitted with --immediate, but this cluster starts jobs only in scheduling cycles.",
+         "The job was submitted with --immediate, but this cluster does not start jobs at submission (defer).",
          "wait, or submit the job without --immediate"),
     _row("Prolog", ALONE, "The job's nodes are allocated and are being prepared (the prolog is running).",
-         f"wait; if this takes several minutes, {_SHOW} and tell your administrators"),
+         "wait; if the prolog runs for several minutes, tell your administrators"),
     _row("Cleaning", ALONE, "The job was requeued, and its previous launch is still being cleaned up on the nodes.",
-         "wait; if this takes several minutes, tell your administrators: a node may be hanging"),
+         "wait; if the cleanup takes several minutes, tell your administrators: a node may be hung"),
     _row("FedJobLock", ALONE, "The clusters of the federation have not yet agreed which one starts the job.", "wait"),
     _row("JobArrayTaskLimit", ALONE, "The array already has as many running tasks as its limit (%N) allows.",
          "wait, or raise the limit: `scontrol update JobId={job} ArrayTaskThrottle=N`"),
     _row("MpiPortsBusy", ALONE, "All ports that Slurm reserves for MPI are in use on the nodes that the job would get.",
          "wait for other jobs on those nodes to end", f"Slurm 24.05 to 26.05, {SOURCE}"),
-    _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (to share GPU memory between nodes) are in use.",
+    _row("NvidiaImexChannels", ALONE, "All NVIDIA IMEX channels (for sharing GPU memory between nodes) are in use.",
          "wait until a job that uses a channel ends", f"Slurm 25.11 to 26.05, {SOURCE}"),
     _row("MaxPoweredUpNodes", ALONE, "The cluster has reached its limit on powered-up nodes.",
          "wait for other nodes to be powered down", f"Slurm 24.05 to 26.05, {SOURCE}"),
@@ -53,14 +52,16 @@ ROWS: tuple[Reason, ...] = (
     _row("BurstBufferStageIn", ALONE, "The job's files are being copied into the burst buffer.",
          "wait; see the burst buffer's state with `scontrol show burstbuffer`"),
     # -- requested by the user -------------------------------------------------------------------------------------
-    _row("BeginTime", ALONE, "The job cannot start before a set time (--begin, or the delay after a requeue).",
+    _row("BeginTime", ALONE,
+         "The job's earliest start time is in the future (set with --begin, or by the delay after a requeue).",
          "wait, or start the job now: `scontrol update JobId={job} StartTime=now`"),
     _row("Dependency", ALONE, "The job is waiting for another job (--dependency).",
          "wait, or remove the dependency: `scontrol update JobId={job} Dependency=`"),
     _row("DependencyNeverSatisfied", NEVER,
          "The job's --dependency can never be satisfied: the other job did not end as required.",
          "remove the dependency: `scontrol update JobId={job} Dependency=`, or run `clusterrun cancel {job}`"),
-    _row("JobHeldUser", YOU, "The job was held by its user, or was requeued and held.", "`scontrol release {job}`"),
+    _row("JobHeldUser", YOU, "The job was held by its user, or was requeued and held.",
+         "release the job: `scontrol release {job}`"),
     _row("Reservation", ALONE, "The job's reservation has not begun, or is full.",
          "wait; see the reservation with `scontrol show reservation`"),
     _row("ReservationDeleted", YOU, "The job's reservation was deleted, so the job is held.",
@@ -76,7 +77,7 @@ ROWS: tuple[Reason, ...] = (
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionNodeLimit", YOU,
          "The partition does not allow the number of nodes requested, or has too few nodes in service.",
-         "change the number of nodes: `scontrol update JobId={job} NumNodes=N-N`, or move the job: "
+         "set the number of nodes to N: `scontrol update JobId={job} NumNodes=N-N`, or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("PartitionConfig", YOU, "The partition's limits do not allow the job.",
          "move the job: `scontrol update JobId={job} Partition=NAME`; `scontrol show partition` shows the limits"),
@@ -84,14 +85,14 @@ ROWS: tuple[Reason, ...] = (
          f"{_AGAIN} with a lower --mem; `scontrol show partition` shows the limit (MaxMemPerCPU or MaxMemPerNode)"),
     _row("BadConstraints", YOU,
          "No node has everything that the job requests (features, GPUs, memory …), so the job is held.",
-         "compare the request with the output of `sinfo -o '%P %D %c %m %G %f'`; change the request with "
-         f"`scontrol update JobId={{job}} …`; alternatively, {_AGAIN}"),
+         "compare the request with the output of `sinfo -o '%P %D %c %m %G %f'`; then change the request with "
+         "`scontrol update JobId={job} …`, or run `clusterrun cancel {job}` and submit a request that fits"),
     _row("Constraints", ALONE, "Too few nodes currently satisfy the job's constraints (--extra).",
          "compare Extra in `scontrol show job {job}` with Extra in `scontrol show node`; "
          "the job starts once enough nodes match"),
     _row("ReqNodeNotAvail", ALONE, "The requested nodes, or all suitable nodes, are down, drained, reserved or in use.",
-         "wait until the nodes are back, or request other nodes or less time; "
-         "`sinfo -R` shows why nodes are unavailable"),
+         "wait, or request other nodes; if the nodes are reserved for later, request less time; "
+         "`sinfo -R` shows why nodes are down or drained"),
     _row("AccountNotAllowed", YOU,
          "The partition does not accept the job's account, or accepts none of the user's groups.",
          "move the job to another account or partition: `scontrol update JobId={job} Account=NAME` or "
@@ -127,11 +128,12 @@ ROWS: tuple[Reason, ...] = (
     _row("QOSTimeLimit", YOU, "The job's time limit is longer than its QOS allows.",
          f"request less time; {_LIMITS}"),
     # -- the cluster -----------------------------------------------------------------------------------------------
-    _row("JobHeldAdmin", ADMIN, "The job is held by an administrator or a site rule; its user cannot release it.",
-         f"{_SHOW}, then ask the administrators to release the job"),
+    _row("JobHeldAdmin", ADMIN, "The job is held by an administrator or a site policy; users cannot release it.",
+         "ask the administrators to release the job; `scontrol show job {job}` shows their comment, if any"),
     _row("JobHoldMaxRequeue", ADMIN,
          "The job has reached the cluster's limit on failed starts, so the job is held.",
-         f"{_AGAIN}, or ask the administrators to look for the cause in slurmd's log"),
+         "ask the administrators to find the cause in slurmd's log and to release the job; or, if the cause was "
+         f"temporary, {_AGAIN}"),
     _row("PartitionDown", ADMIN, "The partition accepts jobs but starts none: its state is DOWN.",
          "wait until the administrators bring the partition up, or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
@@ -139,7 +141,7 @@ ROWS: tuple[Reason, ...] = (
          "wait until the administrators bring the partition up, or move the job: "
          "`scontrol update JobId={job} Partition=NAME`"),
     _row("NodeDown", ADMIN, "A node that the job needs is down.",
-         "`sinfo -R` says why; submit without --nodelist, or wait until the node is back"),
+         "wait until the node is back (`sinfo -R` shows why it is down), or submit again without --nodelist"),
     _row("FrontEndDown", ADMIN, "No front-end node is available to start the job.",
          "wait until the administrators bring a front-end node up",
          f"Slurm 22.05 to 24.11, {OLD_SOURCE}"),
@@ -151,7 +153,8 @@ ROWS: tuple[Reason, ...] = (
          f"Slurm 22.05, {OLD_SOURCE}"),
     _row("BlockFreeAction", ALONE, "BlueGene: a block of nodes is being freed.", "wait", f"Slurm 22.05, {OLD_SOURCE}"),
     _row("BurstBufferOperation", YOU, "A burst buffer operation failed; the job may be held.",
-         f"{_SHOW}; fix the request, then run `scontrol release {{job}}`"),
+         "see the error with `scontrol show job {job}`; then run `clusterrun cancel {job}`, and submit again with a "
+         "corrected burst buffer request"),
     # -- how a job ended -------------------------------------------------------------------------------------------
     _row("NonZeroExitCode", OVER, "The job ended with an exit status other than 0.", _WHY),
     _row("RaisedSignal", OVER, "The job was killed by a signal.", _WHY, f"Slurm 23.02 to 26.05, {SOURCE}"),
@@ -163,7 +166,8 @@ ROWS: tuple[Reason, ...] = (
     _row("JobLaunchFailure", OVER,
          "The job could not start on its node: the log folder may be missing, or the disk may be full.",
          _WHY),
-    _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.", f"{_WHY}; submit the job again"),
+    _row("SystemFailure", OVER, "Slurm itself, a file system or the network failed.",
+         f"{_WHY}, then submit the job again"),
 )  # fmt: skip
 
 _BY_WORD = {row.word: row for row in ROWS}
@@ -174,7 +178,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
     for pattern, row in (
         (r"Nodes required for job are DOWN, DRAINED or reserved",
          _row("Resources", ALONE, "Every suitable node is down, drained, or reserved for higher-priority jobs.",
-              "wait; see why nodes are down with `sinfo -R`, and what is free with `clusterrun free`",
+              "wait; `sinfo -R` shows why nodes are down, and `clusterrun free` shows free GPUs and nodes",
               "Slurm 22.05 to 26.05, src/slurmctld/job_scheduler.c")),
         (r"launch failure limit exceeded requeued held", _BY_WORD["JobHoldMaxRequeue"]),
         (r"user env retrieval failed requeued held",
@@ -189,7 +193,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = tuple(
               "Slurm 22.05 to 26.05, src/slurmctld/job_mgr.c")),
         (r"job requeued in (held|special exit) state",
          _row("JobHeldUser", YOU, "The job was requeued and held (`scontrol requeuehold`).",
-              "`scontrol release {job}`", "Slurm 26.05, src/slurmctld/job_mgr.c")),
+              "release the job: `scontrol release {job}`", "Slurm 26.05, src/slurmctld/job_mgr.c")),
         (r"Reservation .* was deleted", _BY_WORD["ReservationDeleted"]),
         (r"Reservation .* is invalid", _BY_WORD["ReservationInvalid"]),
         (r"not in group permitted to use this partition|account not (permitted|known)", _BY_WORD["AccountNotAllowed"]),
