@@ -24,7 +24,9 @@ from clusterrun.terminal.ui import Ui
 @functools.partial(spec_options, with_profile=False)
 @after_options
 @how_options
-@click.option("--failed", is_flag=True, help="Submit the failed, cancelled and lost tasks of a sweep again.")
+@click.option(
+    "--failed", is_flag=True, help="Submit again the tasks of a sweep that failed, were cancelled or never started."
+)
 @json_option
 @click.pass_context
 def resubmit(

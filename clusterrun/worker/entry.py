@@ -26,9 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…] | check"
-PEER_LOST = (
-    "lost the connection to another rank, which ended without an error message (killed, or out of memory?): see the log"
-)
+PEER_LOST = "lost the connection to another rank (killed, or out of memory?): see the last log lines of the other ranks"
 CONNECTION_LOST = re.compile(
     "closed by peer|reset by peer|Broken pipe|remote process exited"
 )  # messages of gloo and NCCL

@@ -243,7 +243,7 @@ def test_another_user_is_told_what_may_be_seen(site: Site, jobs: dict[str, str],
     assert "0 visible jobs in partition gpu" in text
     assert "no job visible to you is running in partition gpu" in text
     hidden = site.cli("why", jobs["stopped"], env=other).stdout
-    assert "means  Slurm has not given a reason yet" in hidden
+    assert "means  The job's state comes from accounting (sacct)" in hidden
     assert "the job's request (scontrol: slurm_load_jobs error: Invalid job id specified)" in hidden
     assert "only accounting shows the job" in hidden
 

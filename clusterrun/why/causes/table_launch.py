@@ -180,7 +180,7 @@ LAUNCH: tuple[CauseRow, ...] = (
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",
-        "'User defined signal 1' is usually Slurm's warning before the time limit (--signal=USR1), which the program must handle; 'Hangup' usually means that a terminal or ssh session was closed; 'limit exceeded' means a limit that ulimit -a shows",
+        "'User defined signal 1' is usually Slurm's warning before the time limit (--signal=USR1), which the program must handle; 'Hangup' usually means that a terminal or ssh session was closed; 'limit exceeded' means that the process reached a limit on processor time or file size (ulimit -a shows the limits)",
         "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT),
     row("killed", "killed|terminated by signal sigkill|terminated by signal 9", r"(?:line \d+: +\d+ |^)Killed(?: |$)|^zsh: killed |terminated by signal (?:SIGKILL|9)\b", "a process was killed (SIGKILL)",
         SENT_KILL, "https://github.com/ArjunaCluster/ArjunaUsers/issues/52", "clusterrun submit … --mem SIZE"),

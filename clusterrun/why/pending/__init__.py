@@ -52,8 +52,9 @@ class PendingReport:
             return "The job has just been submitted or is about to start."
         if self.slurm_reason:
             return "clusterrun does not recognize this reason."
-        only = "; only accounting shows that the job is pending" if self.from_accounting else ""
-        return f"Slurm has not given a reason yet{only}."
+        if self.from_accounting:
+            return "The job's state comes from accounting (sacct), which does not record reasons."
+        return "Slurm has not given a reason yet."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """Return the parts that ``why`` shows: name and lines of each."""
