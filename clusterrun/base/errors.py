@@ -116,3 +116,8 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
     close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
     return f"did you mean {by_plain[close[0]]}?" if close else ""
+
+
+def from_source(source: str, what: str) -> str:
+    """Return the source of a value in parentheses, for a message; an empty text if ``what`` begins with it."""
+    return "" if what.startswith(source) else f" ({source})"

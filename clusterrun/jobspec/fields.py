@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, from_source
 from clusterrun.base.job import is_reserved
 from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
@@ -193,21 +193,16 @@ def check_value(field: Field, value: Value) -> None:
         check(given, value.source)
 
 
-def _from(option: str, source: str) -> str:
-    """Return the source of a value in parentheses, or an empty text if it is the option itself."""
-    return "" if source == option else f" ({source})"
-
-
 def check_text(text: str, what: str, source: str) -> None:
     """Raise RequestError for a newline or NUL: in a script it could add a directive or cut the text short."""
     bad = next((name for char, name in (("\n", "newline"), ("\0", "NUL")) if char in text), None)
     if bad:
-        message = f"{what}: a {bad} is not allowed in {text[:40]!r}{_from(what, source)}"
+        message = f"{what}: a {bad} is not allowed in {text[:40]!r}{from_source(source, what)}"
         raise RequestError(message, hint=f"remove the {bad}")
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        message = f"{what}: invalid Unicode in {text[:40]!r}{_from(what, source)}"
+        message = f"{what}: invalid Unicode in {text[:40]!r}{from_source(source, what)}"
         raise RequestError(message, hint="use valid UTF-8") from None
 
 
@@ -257,7 +252,7 @@ def is_own_variable(name: str) -> bool:
 def _require(good: bool, field: Field, value: Value, expected: str) -> None:
     flag = f"--{field.name}"
     if not good:
-        raise RequestError(f"{flag} must be {expected}, not {value.value!r}{_from(flag, value.source)}")
+        raise RequestError(f"{flag} must be {expected}, not {value.value!r}{from_source(value.source, flag)}")
 
 
 def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
@@ -265,7 +260,7 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
         option = sbatch_option(argument)
         if not option:
             raise RequestError(
-                f"--sbatch-arg: {argument!r} is not an option{_from('--sbatch-arg', source)}",
+                f"--sbatch-arg: {argument!r} is not an option{from_source(source, '--sbatch-arg')}",
                 hint="write the option and its value together: --sbatch-arg=--switches=1",
             )
         # sbatch accepts any unambiguous prefix of a long option
@@ -279,7 +274,7 @@ def _check_sbatch_args(arguments: Iterable[str], source: str) -> None:
 
 
 def _check_env(variables: Mapping[str, Any], source: str) -> None:
-    where = _from("--env", source)
+    where = from_source(source, "--env")
     for key, text in variables.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key, re.ASCII):
             raise RequestError(f"--env: {key!r} is not a valid variable name{where}")
@@ -293,7 +288,7 @@ def _check_env(variables: Mapping[str, Any], source: str) -> None:
 
 
 def _check_secrets(names: Iterable[str], source: str) -> None:
-    where = _from("--secret", source)
+    where = from_source(source, "--secret")
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
             wrong = "must be given without a value" if "=" in name else "is not a variable name"
@@ -306,18 +301,18 @@ def _check_secrets(names: Iterable[str], source: str) -> None:
 
 def _check_name(name: str, source: str) -> None:
     if is_reserved(name):
-        where = _from("--job-name", source)
+        where = from_source(source, "--job-name")
         message = f"--job-name {name!r} is reserved: `clusterrun status {name}` would show another job{where}"
         raise RequestError(message, hint="use another name")
     if len(name.encode("utf-8", "surrogateescape")) > NAME_BYTES:
-        message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes{_from('--job-name', source)}"
+        message = f"--job-name: {name!r} is longer than {NAME_BYTES} bytes{from_source(source, '--job-name')}"
         raise RequestError(message, hint="use a shorter name")
 
 
 def _check_events(events: Any, source: str) -> None:
     for event in events:
         if event not in EVENTS:
-            message = f"--notify-on: no such event: {event[:40]!r}{_from('--notify-on', source)}"
+            message = f"--notify-on: no such event: {event[:40]!r}{from_source(source, '--notify-on')}"
             raise RequestError(message, hint=f"choose from {', '.join(EVENTS)}")
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, from_source
 
 
 class SecretName(NamedTuple):
@@ -102,15 +102,10 @@ def refuse_named(name: str, value: str, what: str, source: str) -> None:
     """Raise RequestError if the variable's name marks a secret; ``what`` is the option, for the message."""
     if reason := named_secret(name, value):
         raise RequestError(
-            f"{what}: {name} looks like {reason}{_unless_named(source, what)}; the batch script and the run's records"
+            f"{what}: {name} looks like {reason}{from_source(source, what)}; the batch script and the run's records"
             " would contain its value",
             hint=f"export {name} in your shell and add --secret {name}; clusterrun passes it on without storing it",
         )
-
-
-def _unless_named(source: str, what: str) -> str:
-    """Return the source of a value in parentheses, or an empty text if ``what`` names it."""
-    return "" if what.startswith(source) else f" ({source})"
 
 
 def refuse_assignments(lines: Iterable[str], what: str, source: str) -> None:
@@ -126,7 +121,7 @@ def refuse_shapes(text: str, what: str, source: str) -> None:
     """Raise RequestError for a text that contains a token or key; the message does not repeat it."""
     if found := secret_shape(text):
         raise RequestError(
-            f"{what}: found what looks like {found}{_unless_named(source, what)}; the batch script and the run's"
+            f"{what}: found what looks like {found}{from_source(source, what)}; the batch script and the run's"
             " records would contain it",
             hint="export it as a variable in your shell before you submit, and read that variable in the job",
         )

@@ -14,24 +14,20 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, from_source
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 
 _MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)
 OPTIONS = ("modules", "conda", "venv")
 
 
-def _from(value: Value) -> str:
-    """Return the source of a value in parentheses, or an empty text if it is an option of the command line."""
-    return "" if value.source.startswith("--") else f" ({value.source})"
-
-
 def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str]) -> dict[str, Value]:
     """Return a level with the Python of its environment. Raises RequestError if there is none, or there are several."""
     named = [name for name in ("python", "conda", "venv") if name in level]
     if len(named) > 1:
+        where = from_source(level[named[1]].source, f"--{named[1]}")
         raise RequestError(
-            f"--{named[0]} and --{named[1]} both choose the job's Python{_from(level[named[1]])}",
+            f"--{named[0]} and --{named[1]} both choose the job's Python{where}",
             hint="keep one of them",
         )
     if not named or named == ["python"]:
@@ -61,7 +57,7 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
         for name in modules.value:
             if not _MODULE.fullmatch(name):
                 raise RequestError(
-                    f"--modules: not a module's name: {name!r}{_from(modules)}",
+                    f"--modules: not a module's name: {name!r}{from_source(modules.source, '--modules')}",
                     hint="`module avail` lists the modules",
                 )
         lines.append(f"module load {shlex.join(modules.value)}")
@@ -102,7 +98,7 @@ def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
         found = shutil.which(text, path=environ.get("PATH"))
         if found is None:
             hint = "give the path of a Python interpreter"
-            raise RequestError(f"--python: no such program: {text}{_from(value)}", hint=hint)
+            raise RequestError(f"--python: no such program: {text}{from_source(value.source, '--python')}", hint=hint)
         return Value(str(Path(found).absolute()), value.source)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
@@ -162,7 +158,9 @@ def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
     found = next((one for one in folders if _is_file(one / "bin" / "python")), None)
     if found is None:
         hint = "give the folder of an environment; `conda env list` shows all environments"
-        raise RequestError(f"--conda: no such environment: {value.value}{_from(value)}", hint=hint)
+        raise RequestError(
+            f"--conda: no such environment: {value.value}{from_source(value.source, '--conda')}", hint=hint
+        )
     return found
 
 
@@ -177,7 +175,9 @@ def _venv_folder(value: Value, cwd: Path) -> Path:
             if is_project
             else f"python3 -m venv {shlex.quote(str(given))}"
         )
-        raise RequestError(f"--venv: no virtual environment in {given}{_from(value)}", hint=f"make it: {make}")
+        raise RequestError(
+            f"--venv: no virtual environment in {given}{from_source(value.source, '--venv')}", hint=f"make it: {make}"
+        )
     return found
 
 
