@@ -117,7 +117,7 @@ def refuse_assignments(lines: Iterable[str], what: str, source: str) -> None:
                 refuse_named(match["name"], value.strip("'\""), f"{what}: line {number}", source)
 
 
-def refuse_shapes(text: str, what: str, source: str) -> None:
+def refuse_shapes(text: str, what: str, source: str = "") -> None:
     """Raise RequestError for a text that contains a token or key; the message does not repeat it."""
     if found := secret_shape(text):
         raise RequestError(

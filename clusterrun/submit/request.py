@@ -252,7 +252,7 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
 
 
 def _check_words(words: Sequence[str]) -> None:
-    refuse_shapes(" ".join(words), "the script's arguments", "the script's arguments")
+    refuse_shapes(" ".join(words), "the script's arguments")
     for word in words:
         check_text(word, "the script's arguments", "after --")
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)

@@ -122,7 +122,7 @@ def _fill(line: str, known: Mapping[str, str], args: Sequence[str]) -> str:
 def _is_secret(line: str) -> bool:
     try:
         refuse_assignments([line], "", "")
-        refuse_shapes(line, "", "")
+        refuse_shapes(line, "")
     except RequestError:
         return True
     return False

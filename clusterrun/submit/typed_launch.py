@@ -207,7 +207,7 @@ def _line(script: _Found, parsed: ShellScript, words: Sequence[str], given: Valu
     if script.wrapper or (script.sbatch is None and (launch.refusal or unknown or parsed.lost or not parsed.exact)):
         kept = {**{name: value for name, value in options.items() if name not in _OF_RANKS}, **given}
         return format_line({**kept, "launcher": Value("none", "")}, words)
-    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}", "the launch command")
+    refuse_shapes(" ".join(launch.program), f"the launch command in {script.name}")
     if launch.refusal and launch.instead.get("launcher") != "none":
         options |= {name: Value(value, "") for name, value in launch.instead.items()}
     return format_line(options, launch.program, _quote)

@@ -145,7 +145,7 @@ def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
         do=do,
         starts=starts,
         ahead=ahead,
-        ahead_line=ahead.sentence(facts.partition_names) if ahead else "",
+        ahead_line=ahead.sentence(facts.partition_text) if ahead else "",
         start=facts.epoch("StartTime") if _counts(starts) else None,
         start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
         start_line=_start(facts, starts) if facts.job else "",

@@ -43,6 +43,11 @@ class PendingFacts:
         return tuple(name for name in self.job.get("Partition", "").split(",") if name)
 
     @property
+    def partition_text(self) -> str:
+        """Return ``partition gpu``, ``partitions gpu, low``."""
+        return f"partition{'s' * (len(self.partition_names) > 1)} {', '.join(self.partition_names)}"
+
+    @property
     def own_partitions(self) -> list[dict[str, str]]:
         """Return the partitions that the job may run in."""
         return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]

@@ -22,7 +22,7 @@ def free_room(facts: PendingFacts) -> Finding:
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
-    partition = f"partition{'s' * (len(facts.partition_names) > 1)} {', '.join(facts.partition_names)}"
+    partition = facts.partition_text
     nodes, which = _named(facts, nodes)
     where = f"on the {which} in {partition}" if which else f"in {partition}"
     none = f"none of the {which} in {partition}" if which else f"no node in {partition}"

@@ -34,8 +34,7 @@ class Ahead:
     others: int = 0
     elsewhere: tuple[tuple[str, int], ...] = ()
 
-    def sentence(self, partitions: tuple[str, ...]) -> str:
-        where = f"partition{'s' * (len(partitions) > 1)} {', '.join(partitions)}"
+    def sentence(self, where: str) -> str:
         first = f"{plural(len(self.jobs), 'visible job')} in {where}"
         if self.jobs:
             first += f": {first_few(list(self.jobs))}"
@@ -135,7 +134,7 @@ def next_ends(facts: PendingFacts) -> Finding:
     live = [r for r in facts.queue if r.state == "RUNNING"]
     own = [r for r in live if mine & set(r.partitions)]
     others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
-    where = f"partition{'s' * (len(facts.partition_names) > 1)} {', '.join(facts.partition_names)}"
+    where = facts.partition_text
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
     if others:
         names = list(dict.fromkeys(name for r in others for name in r.partitions))

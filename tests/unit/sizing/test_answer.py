@@ -16,8 +16,9 @@ from clusterrun.sizing.text import format_count, format_rate
 def test_numbers_of_gpus() -> None:
     assert parse_gpu_counts("8, 2,1,2") == [1, 2, 8]
     for text, message in (
-        ("0", "between 1 and"), ("", "not a valid number"), ("1,,2", "not a valid number"), ("-1", "not a valid"),
-        ("two", "'two'"), ("1-8", "'1-8'"), ("9999999", "between 1"), (",".join(map(str, range(1, 40))), "at most 32"),
+        ("0", "between 1 and"), ("", "not a valid number"), ("1,,2", "not a valid number"),
+        ("-1", "not a valid number"), ("two", "'two'"), ("1-8", "'1-8'"), ("9999999", "between 1"),
+        (",".join(map(str, range(1, 40))), "at most 32"),
     ):  # fmt: skip
         with pytest.raises(RequestError, match=message):
             parse_gpu_counts(text)

@@ -54,7 +54,7 @@ def test_a_partition_of_a_higher_tier_on_the_same_nodes_goes_first() -> None:
     mine, other = row(7, 50)._replace(partitions=("low",)), row(3, 1)
     found = queue_position.find_ahead(replace(known, reason=find_reason("Priority"), queue=(mine, other)))
     assert found is not None and found.elsewhere == (("gpu", 1),)
-    assert "1 job in partition gpu, which has priority on the same nodes" in found.sentence(("low",))
+    assert "1 job in partition gpu, which has priority on the same nodes" in found.sentence("partition low")
 
 
 def test_a_held_job_has_no_place_in_line() -> None:
@@ -75,11 +75,9 @@ def backfill_gap(*starts: int, free: int = 4, time_limit: str = "02:00:00", **as
 
 
 def test_a_time_limit_that_fits_before_the_next_in_line() -> None:
-    assert (
-        backfill_gap(3600, 1810)
-        .do[1]
-        .startswith("scontrol update JobId=7 TimeLimit=29  # minutes, so that the job ends before job 51 is expected")
-    )
+    command = backfill_gap(3600, 1810).do[1]
+    assert command.startswith("scontrol update JobId=7 TimeLimit=29  # minutes, so that the job ends before job 51 ")
+    assert command.endswith(" is expected to start; you cannot raise the limit later")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ def test_the_main_thread_of_each_rank_without_the_frames_that_start_the_script(
     ("true", "py-spy printed nothing"),
     ("echo '[]'", "[]"),
     ("echo '[1]'", "[1]"),
-    ("""echo '[{"pid": '$pid', "os_thread_id": '$pid', "frames": []}]'""", "the main thread is not running"),
+    ("""echo '[{"pid": '$pid', "os_thread_id": '$pid', "frames": []}]'""",
+     "the main thread is not running Python code"),
 ])  # fmt: skip
 def test_a_stack_that_cannot_be_read_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, py_spy: str | None, problem: str
