@@ -172,7 +172,7 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
     return _absent(store, run, past, now)
 
 
-def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:  # noqa: PLR0911 - a case a line
+def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     """Return the state of a run that is not in the queue and has no end record."""
     assert run.job_id is not None
     try:
