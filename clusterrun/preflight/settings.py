@@ -23,7 +23,10 @@ def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, tim
     With ``--setup`` or a container what is missing is only doubtful: they may provide it. ``timeout`` is in seconds.
     Raises CannotCheck if the job's Python cannot run the check.
     """
-    return _judge(spec, *_run([spec], environ, workdir, timeout)[0])
+    results, why_not = _run([spec], environ, workdir, timeout)
+    if not results:
+        raise CannotCheck(why_not)
+    return _judge(spec, *results[0])
 
 
 def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path) -> list[str]:
@@ -34,19 +37,25 @@ def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: 
     distinct = list({tuple(work_argv(spec)): spec for spec in specs if isinstance(spec.work, Task)}.values())
     if not distinct:
         return []
-    try:
-        results = _run(distinct, environ, workdir, _FIRST_S + _EACH_S * len(distinct))
-    except CannotCheck as error:
-        return [f"not checked: the settings of {plural(len(distinct), 'task')} ({error})"]
-    found = [one for spec, result in zip(distinct, results, strict=True) for one in _judge(spec, *result)]
+    results, why_not = _run(distinct, environ, workdir, _FIRST_S + _EACH_S * len(distinct))
+    found = [one for spec, result in zip(distinct, results, strict=False) for one in _judge(spec, *result)]
     refuse(found)
-    return [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
+    unchecked = len(distinct) - len(results)
+    lines = [f"not checked: the settings of {plural(unchecked, 'task')} ({why_not})"] if unchecked else []
+    return lines + [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
+
+
+Result = tuple[str, list[str]]
+"""What is wrong with the settings of a task (or an empty text), and what is missing."""
 
 
 def _run(
     specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path, timeout: float
-) -> list[tuple[str, list[str]]]:
-    """Return for each task what is wrong and what is missing; all have the same Python, variables and ranks."""
+) -> tuple[list[Result], str]:
+    """Return the results of the first tasks, and why those of the others are unknown.
+
+    All tasks have the same Python, variables and ranks. A result counts however the program ended after printing it.
+    """
     spec = specs[0]
     words = ["check-settings", str(spec.world_size)]
     sets = "\n".join(json.dumps(work_argv(one)[1:]) for one in specs)
@@ -54,18 +63,29 @@ def _run(
         done = ask_worker(
             spec.python, words, env=dict(spec.env), environ=environ, cwd=workdir, timeout=timeout, stdin=sets
         )
-        if done.status:
-            raise CommandError([spec.python], status=done.status, stdout=done.stdout, stderr=done.stderr)
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
-        found = [(str(row["wrong"]), [str(one) for one in row["missing"]]) for row in rows]
     except CommandError as error:
-        last = (error.detail.splitlines() or [""])[-1].strip()
-        raise CannotCheck(last or error.message) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CannotCheck(f"{spec.python} printed no result") from error
-    if len(found) != len(specs):
-        raise CannotCheck(f"{spec.python} printed no result")
-    return found
+        return _results(error.stdout)[: len(specs)], _reason(error)
+    results = _results(done.stdout)[: len(specs)]
+    if not done.status:
+        return results, f"{spec.python} printed no result"
+    return results, _reason(CommandError([spec.python], status=done.status, stderr=done.stderr))
+
+
+def _results(printed: str) -> list[Result]:
+    """Return the results in the program's output, up to the first line that is none."""
+    results: list[Result] = []
+    for line in printed.splitlines():
+        try:
+            row = json.loads(line)
+            results.append((str(row["wrong"]), [str(one) for one in row["missing"]]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            break
+    return results
+
+
+def _reason(error: CommandError) -> str:
+    last = (error.detail.splitlines() or [""])[-1].strip()
+    return last or error.message
 
 
 def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:

@@ -26,15 +26,25 @@ Set = Mapping[str, str]
 """The values of one task, by name."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", re.ASCII)
+_SEPARATOR = re.compile(r",(?![^\[\](){}]*[\])}])")
+"""A comma between two values: none inside brackets (``betas=[0.9,0.95],[0.9,0.99]`` has two values)."""
+_LIST = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
 _BRACES = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 
 
 def parse_axis(text: str, option: str) -> Axis:
-    """Parse ``lr=1e-4,3e-4`` or ``seed=0..4`` (with both ends). Raises RequestError; ``option`` is its source."""
+    """Parse ``lr=1e-4,3e-4`` or ``seed=0..4`` (with both ends); a list in brackets is one value.
+
+    Raises RequestError; ``option`` is its source.
+    """
     name, equals, values = text.partition("=")
     if not equals or not values:
         raise RequestError(f"{option} must be NAME=VALUE,VALUE…, not {text[:60]!r}", hint=f"{option} lr=1e-4,3e-4")
-    return name, tuple(one for part in values.split(",") for one in _values(part, option))
+    parts = _SEPARATOR.split(values)
+    if len(parts) == 1 and _LIST.fullmatch(values):
+        message = f"{option}: {text[:60]} is one value, the list {values[:60]}"
+        raise RequestError(message, hint=f"for one run per value: {option} {name}={values[1:-1].replace(' ', '')}")
+    return name, tuple(one for part in parts for one in _values(part, option))
 
 
 def _values(part: str, option: str) -> Iterable[str]:

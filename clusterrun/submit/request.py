@@ -198,7 +198,17 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     spec = build_spec(values, request.work)
     useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
     notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
+    notices += [_as_two(name, text) for name, text in spec.env if _TWO_VARIABLES.fullmatch(text)]
     return spec, notices
+
+
+#: The value in ``--env A=1,B=2``, which looks like two variables; ``x=1,y=2`` is an option's own list.
+_TWO_VARIABLES = re.compile(r"[^=,]*(,[A-Za-z_][A-Za-z0-9_]*=[^,]*)+", re.ASCII)
+
+
+def _as_two(name: str, text: str) -> str:
+    line = " ".join(f"--env {shlex.quote(one)}" for one in f"{name}={text}".split(","))
+    return f"--env sets one variable, {name}, to {text[:200]}; for several variables: {line[:200]}"
 
 
 def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | None:

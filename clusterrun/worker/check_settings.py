@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
             missing = list(find_missing(config))
         except WorkerError as error:
             wrong = str(error)
-        print(json.dumps({"wrong": wrong, "missing": missing}))
+        print(json.dumps({"wrong": wrong, "missing": missing}), flush=True)  # also if this is stopped before the end
     return 0
 
 

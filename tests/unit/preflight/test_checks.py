@@ -116,6 +116,28 @@ def test_a_python_that_cannot_check_says_so(desk: Desk) -> None:
     assert (status, sent) == (0, 1) and "not checked: settings (SyntaxError: old)" in err
 
 
+@pytest.mark.parametrize("end", ["exit 1", "exit 134", "exec sleep 60"])
+def test_an_answer_about_settings_counts_however_the_program_ends(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(checks, "LIMIT", 4.0 if "sleep" in end else 20.0)
+    answer = '{"wrong": "", "missing": ["data: set target_cols"]}'
+    odd = desk.write(
+        "odd", f"#!/bin/sh\ncase \"$*\" in *check-settings*) echo '{answer}'; echo late >&2; {end};; esac\n"
+    )
+    odd.chmod(0o755)
+    status, err, sent = submit(desk, "lm", "--python", str(odd))
+    assert (status, sent) == (2, 0) and "lm: data: set target_cols" in err and "not checked" not in err
+
+
+def test_the_answers_about_a_sweep_that_came_before_the_limit_count(desk: Desk) -> None:
+    answer = '{"wrong": "", "missing": []}'
+    odd = desk.write("odd", f"#!/bin/sh\ncase \"$*\" in *check-settings*) echo '{answer}'; exit 1;; esac\n")
+    odd.chmod(0o755)
+    said = desk.type("sweep", "lm", "--grid", "seed=0..2", "--dry-run", "--python", str(odd))
+    assert said.status == 0 and "not checked: the settings of 1 task" in said.err
+
+
 def test_a_syntax_error_in_the_script_is_found_by_the_jobs_python(desk: Desk) -> None:
     desk.write("bad.py", "import os\nif True print(1)\n")
     status, err, sent = submit(desk, "--gpus-per-node", "1", "--", "bad.py")

@@ -112,3 +112,11 @@ def test_variables_without_effect_are_named(guide: Desk) -> None:
         "clusterrun: --env CUDA_LAUNCH_BLOCKING=0 has no effect: 0 is the default",
         "clusterrun: --env NCCL_TREE_THRESHOLD=0 has no effect: NCCL 2.5 and newer ignore it",
     ]
+
+
+def test_a_variable_whose_value_looks_like_a_second_one_is_named_with_the_line_for_two(desk: Desk) -> None:
+    said = desk.type(
+        "submit", "--dry-run", "--env", "A=1,B=2", "--env", "C=x=1,y=2", "--env", "D=INIT,NET", "--", "train.py"
+    )
+    (notice,) = [line for line in said.err.splitlines() if "--env" in line]
+    assert notice == "clusterrun: --env sets one variable, A, to 1,B=2; for several variables: --env A=1 --env B=2"

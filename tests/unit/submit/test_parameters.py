@@ -23,6 +23,15 @@ def test_a_grid_combines_all_values_and_the_last_changes_fastest() -> None:
     assert sets("n=-1..1,7") == ["n=-1", "n=0", "n=1", "n=7"]
 
 
+def test_a_list_in_brackets_is_one_value_and_alone_it_is_refused_with_the_line_for_its_elements() -> None:
+    assert sets("betas=[0.9,0.95],[0.8,0.9]") == ["betas=[0.9,0.95]", "betas=[0.8,0.9]"]
+    assert sets("f=a(1,2),b") == ["f=a(1,2)", "f=b"]
+    for typed in ("lr=[1, 2]", "lr=(1,2)"):
+        with pytest.raises(RequestError, match="is one value, the list") as error:
+            sets(typed)
+        assert error.value.hint == "for one run per value: --grid lr=1,2"
+
+
 def test_zipped_values_and_rows_of_a_file_stay_together_and_combine_with_the_grid() -> None:
     assert sets("s=0,1", zipped=("a=x,y", "b=1,2")) == ["a=x b=1 s=0", "a=x b=1 s=1", "a=y b=2 s=0", "a=y b=2 s=1"]
     assert sets("s=0,1", csv='lr,name\n1e-4,"a, b"\n\n2e-4,c\n') == [
