@@ -7,15 +7,19 @@ import time
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, from_source
 
-_TIME = re.compile(
-    r"(?:(?P<days>\d+)-(?P<dh>\d+)(?::(?P<dm>\d+)(?::(?P<ds>\d+))?)?|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)",
+_SLURM_TIME = re.compile(
+    r"(?P<days>\d{1,11})-(?P<dh>\d{1,11})(?::(?P<dm>\d{1,11})(?::(?P<ds>\d{1,11}))?)?"
+    r"|(?P<h>\d{1,11}):(?P<hm>\d{1,11}):(?P<hs>\d{1,11})"
+    r"|(?P<m>\d{1,11})(?::(?P<ms>\d{1,11}))?",
     re.ASCII,
 )
+_UNIT_TIME = re.compile(r"(?=\d)(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
+_UNIT_SECONDS = (604_800, 86_400, 3600, 60, 1)
+_NO_LIMIT = ("UNLIMITED", "INFINITE")
 # Slurm stores minutes in an int: sbatch accepts more, and the job's limit is then INVALID (observed on 22.05)
 _MOST_SECONDS = 60 * (2**31 - 1)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @lru_cache(maxsize=1024)
@@ -112,9 +116,9 @@ def parse_since(text: str, now: float) -> float:
     An age may reach back before 1970. Raises RequestError.
     """
     text = text.strip()
-    age = re.fullmatch(r"(\d{1,9})([smhdw])", text, re.ASCII)
-    if age:
-        return now - int(age[1]) * _SECONDS[age[2]]
+    age = parse_age(text)
+    if age is not None:
+        return now - age
     today = datetime.fromtimestamp(now)
     try:
         if re.fullmatch(r"\d{1,2}:\d\d(:\d\d)?", text, re.ASCII):
@@ -128,22 +132,72 @@ def parse_since(text: str, now: float) -> float:
     raise RequestError(f"--since: {text[:40]!r} is not a valid time", hint=hint)
 
 
-def parse_time_limit(text: str) -> int | None:
-    """Parse a time limit in one of sbatch's formats. Returns seconds, or None for UNLIMITED or 0."""
-    if text.upper() in ("UNLIMITED", "INFINITE"):
-        return None
-    match = _TIME.fullmatch(text) if len(text) < 40 else None  # int() refuses thousands of digits
+def parse_age(text: str) -> int | None:
+    """Parse a number with a unit, or several (``90m``, ``1h30m``, ``2d``), into seconds; None for another text."""
+    match = _UNIT_TIME.fullmatch(text)
     if match is None:
-        raise RequestError(
-            f"--time: {text[:40]!r} is not a valid time limit",
-            hint="use minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12 is 36 hours)",
-        )
-    days, hours, minutes, seconds = (int(match[k] or 0) for k in ("days", "dh", "dm", "ds"))
-    if match["days"] is None:
-        a, b, c = (int(match[k] or 0) for k in ("a", "b", "c"))
-        # sbatch reads 90 as minutes, 90:30 as minutes and seconds
-        hours, minutes, seconds = (a, b, c) if match["c"] is not None else (0, a, b)
-    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    if total > _MOST_SECONDS:
-        raise RequestError(f"--time: {text!r} is too long for Slurm", hint="use UNLIMITED for no time limit")
-    return total or None  # 0 means no time limit in sbatch
+        return None
+    return sum(int(number or 0) * size for number, size in zip(match.groups(), _UNIT_SECONDS, strict=True))
+
+
+def parse_time_limit(text: str, option: str = "--time", source: str = "") -> int | None:
+    """Parse a time limit: ``90m``, ``1h30m``, ``2d``, or one of sbatch's formats, which mean what they mean there.
+
+    Returns seconds, or None for UNLIMITED and 0, which is no limit in sbatch. Raises RequestError.
+    """
+    if text.upper() in _NO_LIMIT:
+        return None
+    seconds = _parse_time(text)
+    if seconds is None:
+        raise _not_a_time(text, option, "a valid time limit", source)
+    if seconds > _MOST_SECONDS:
+        message = f"{option}: {text[:40]!r} is too long for Slurm{from_source(source, option)}"
+        raise RequestError(message, hint="use UNLIMITED for no time limit")
+    return seconds or None
+
+
+def parse_duration(text: str, option: str, source: str = "") -> int:
+    """Parse a duration that has an end, in the formats of a time limit. Returns seconds. Raises RequestError."""
+    seconds = _parse_time(text)
+    if not seconds or seconds > _MOST_SECONDS:
+        raise _not_a_time(text, option, "a duration", source)
+    return seconds
+
+
+def _parse_time(text: str) -> int | None:
+    """Return the seconds of a time in one of sbatch's formats or with units, None for another text."""
+    seconds = _parse_slurm_time(text)
+    # 0h is more likely a mistake than a job without a limit, which 0 is in sbatch
+    return parse_age(text) or None if seconds is None else seconds
+
+
+def _not_a_time(text: str, option: str, what: str, source: str) -> RequestError:
+    hint = "use 90m, 1h30m, 2d, or sbatch's minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12 is 36 hours)"
+    if _SLURM_TIME.fullmatch(text):
+        hint = f"minutes and seconds after a colon must be below 60; {hint}"
+    return RequestError(f"{option}: {text[:40]!r} is not {what}{from_source(source, option)}", hint=hint)
+
+
+def format_slurm_time(text: str) -> str:
+    """Return a valid time limit as sbatch takes it: unchanged if it is one of sbatch's formats, else ``H:MM:SS``."""
+    if text.upper() in _NO_LIMIT or _SLURM_TIME.fullmatch(text):
+        return text
+    return format_time_limit(parse_time_limit(text) or 0)
+
+
+def minutes_and_seconds(text: str) -> tuple[int, int] | None:
+    """Return the two numbers of ``MM:SS``, which is easily read as hours and minutes; None for another text."""
+    match = _SLURM_TIME.fullmatch(text)
+    return (int(match["m"]), int(match["ms"])) if match and match["ms"] else None
+
+
+def _parse_slurm_time(text: str) -> int | None:
+    """Return the seconds of a time in one of sbatch's formats, None for another text or a part that is 60 or more."""
+    match = _SLURM_TIME.fullmatch(text)
+    if match is None:
+        return None
+    part = {name: int(number or 0) for name, number in match.groupdict().items()}
+    hours, minutes, seconds = part["dh"] + part["h"], part["dm"] + part["hm"], part["ds"] + part["hs"] + part["ms"]
+    if max(minutes, seconds) > 59:
+        return None
+    return ((part["days"] * 24 + hours) * 60 + minutes + part["m"]) * 60 + seconds

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +13,7 @@ import click
 
 from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import Outcome
-from clusterrun.base.units import format_age, format_bytes, parse_since, plural
+from clusterrun.base.units import format_age, format_bytes, parse_age, plural
 from clusterrun.cli.session import Session, json_option
 from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
 from clusterrun.records.cleaning import Item
@@ -217,8 +216,9 @@ def _json(target: Target) -> dict[str, object]:
 
 
 def _parse_age(text: str, now: float) -> float:
-    if not re.fullmatch(r"\d{1,9}[smhdw]", text, re.ASCII):
+    age = parse_age(text)
+    if age is None:
         raise RequestError(
             f"--older-than: {text[:40]!r} is not a valid age", hint="for example --older-than 30d, 12h or 1w"
         )
-    return parse_since(text, now)
+    return now - age

@@ -23,10 +23,14 @@ class Document(NamedTuple):
     base: Path = Path()
     home: Path | None = None
 
-    def error(self, path: Sequence[str], message: str, *, hint: str = "") -> ConfigError:
-        """Return an error about the key at ``path``: ``FILE:LINE: message``, or without the line if it is not found."""
+    def place(self, path: Sequence[str]) -> str:
+        """Return the place of the key at ``path``: ``FILE:LINE``, or ``FILE`` if the line is not found."""
         line = line_of(self.text, path)
-        return ConfigError(f"{self.source}{f':{line}' if line else ''}: {message}", hint=hint)
+        return f"{self.source}:{line}" if line else self.source
+
+    def error(self, path: Sequence[str], message: str, *, hint: str = "") -> ConfigError:
+        """Return an error about the key at ``path``: ``FILE:LINE: message``."""
+        return ConfigError(f"{self.place(path)}: {message}", hint=hint)
 
 
 def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None) -> Document:

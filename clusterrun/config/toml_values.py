@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,12 @@ def read_values(
 
 def _read_option(document: Document, path: Sequence[str], name: str, value: Any, source: str) -> Value:
     _check_type(document, path, FIELD[name], value)
+    place = partial(document.place, path)
     # a bare python3 is looked up on PATH, a conda environment may have a name
     is_path = (name in ("python", "conda") and "/" in value) or (name == "container-image" and is_file_name(value))
     if is_path or name in ("template", "accelerate-config", "venv"):
-        return Value(resolve(value, document.base, document.home), source)
-    return Value(value, source)
+        return Value(resolve(value, document.base, document.home), source, place)
+    return Value(value, source, place)
 
 
 def unknown_key(

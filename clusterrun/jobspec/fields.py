@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as attribute
 from typing import Any, Literal, NamedTuple
 
 from clusterrun.base.errors import RequestError, from_source
 from clusterrun.base.job import is_reserved
-from clusterrun.base.units import parse_time_limit
+from clusterrun.base.units import parse_duration, parse_time_limit
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
 
 Kind = Literal["int", "text", "flag", "list", "map"]
@@ -64,7 +65,9 @@ FIELDS: tuple[Field, ...] = (
     Field("accelerate-config", "text", "FILE", "Configuration file (YAML) for --launcher accelerate."),
     Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
     Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
-    Field("time", "text", "TIME", "Time limit: minutes, HH:MM:SS or DAYS-HOURS (1-12 is 36 hours).", directive=True),
+    Field(
+        "time", "text", "TIME", "Time limit: 90m, 1h30m, 2d, or Slurm's minutes, HH:MM:SS, DAYS-HOURS.", directive=True
+    ),
     Field("partition", "text", "NAME", "Partition; auto picks the one with the earliest start.", directive=True),
     Field("account", "text", "NAME", "Account to charge.", directive=True),
     Field("qos", "text", "NAME", "Quality of service.", directive=True),
@@ -159,38 +162,56 @@ _GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<co
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value and its source (``--nodes``, ``jobs/sft.toml``, ``SBATCH_ACCOUNT``, ``default`` …)."""
+    """A value and its source (``--nodes``, ``jobs/sft.toml``, ``SBATCH_ACCOUNT``, ``default`` …).
+
+    ``place`` finds the file and line of a value from a file, for a message.
+    """
 
     value: Any
     source: str
+    place: Callable[[], str] | None = attribute(default=None, compare=False, repr=False)
 
 
 def check_value(field: Field, value: Value) -> None:
-    """Raise RequestError for an invalid value, with its source."""
-    given = value.value
-    texts: list[str] = []
+    """Raise RequestError for an invalid value, with its source: ``jobs/sft.toml:3``."""
+    try:
+        _check_value(field, value)
+    except RequestError:
+        if value.place is None:
+            raise
+        _check_value(field, Value(value.value, value.place()))
+
+
+def _check_value(field: Field, value: Value) -> None:
+    expected, is_good = _KINDS[field.kind]
+    _require(is_good(value.value), field, value, expected)
     if field.kind == "int":
-        _require(type(given) is int, field, value, "a whole number")
-        _require(given >= field.least, field, value, f"at least {field.least}")
-    elif field.kind == "text":
-        _require(isinstance(given, str) and given != "", field, value, "a non-empty string")
-        texts = [given]
-    elif field.kind == "flag":
-        _require(isinstance(given, bool), field, value, "true or false")
-    elif field.kind == "list":
-        good = isinstance(given, list | tuple) and all(isinstance(v, str) for v in given)
-        _require(good, field, value, "a list of strings")
-        texts = list(given)
-    else:
-        _require(isinstance(given, dict), field, value, "a table of KEY = VALUE")
-        texts = [f"{k}={' '.join(map(str, v)) if isinstance(v, list | tuple) else v}" for k, v in given.items()]
+        _require(value.value >= field.least, field, value, f"at least {field.least}")
+    texts = _texts(value.value)
     refuse_shapes("\n".join(texts), f"--{field.name}", value.source)
     for text in texts:
         check_text(text, f"--{field.name}", value.source)
     if rule := _RULES.get(field.name):
-        _require(bool(rule[0](given)), field, value, rule[1])
+        _require(bool(rule[0](value.value)), field, value, rule[1])
     elif check := _CHECKS.get(field.name):
-        check(given, value.source)
+        check(value.value, value.source)
+
+
+def _texts(given: Any) -> list[str]:
+    """Return the texts of a value of any kind; an item of a table is ``KEY=VALUE``."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, list | tuple):
+        return list(given)
+    if isinstance(given, dict):
+        return [
+            f"{key}={' '.join(map(str, one)) if isinstance(one, list | tuple) else one}" for key, one in given.items()
+        ]
+    return []
+
+
+def _joined(item: Any) -> str:
+    return " ".join(map(str, item)) if isinstance(item, list | tuple) else str(item)
 
 
 def check_text(text: str, what: str, source: str) -> None:
@@ -206,26 +227,13 @@ def check_text(text: str, what: str, source: str) -> None:
         raise RequestError(message, hint="use valid UTF-8") from None
 
 
-def parse_hold(text: str) -> int:
+def parse_hold(text: str, source: str = "--on-failure") -> int:
     """Parse the value of --on-failure, ``hold`` or ``hold=TIME``. Returns seconds. Raises RequestError."""
     word, separator, time = text.partition("=")
     if word != "hold" or bool(separator) != bool(time):
-        raise RequestError(f"--on-failure must be hold or hold=TIME, not {text[:40]!r}", hint="--on-failure hold=30m")
-    return parse_duration(time or HOLD, "--on-failure")
-
-
-def parse_duration(text: str, option: str = "--total-time") -> int:
-    """Parse a duration such as 5d, 36h or 90m, or one of sbatch's formats of a time limit. Returns seconds."""
-    match = re.fullmatch(r"(\d{1,6})([dhm])", text, re.ASCII)
-    if match:
-        return int(match[1]) * {"d": 86_400, "h": 3_600, "m": 60}[match[2]]
-    try:
-        seconds = parse_time_limit(text)
-    except RequestError:
-        seconds = None
-    if not seconds:
-        raise RequestError(f"{option}: {text[:40]!r} is not a duration", hint="use 5d, 36h, 90m or DAYS-HOURS (2-12)")
-    return seconds
+        message = f"--on-failure must be hold or hold=TIME, not {text[:40]!r}{from_source(source, '--on-failure')}"
+        raise RequestError(message, hint="--on-failure hold=30m")
+    return parse_duration(time or HOLD, "--on-failure", source)
 
 
 def gres_gpus(gres: str) -> int | None:
@@ -316,6 +324,17 @@ def _check_events(events: Any, source: str) -> None:
             raise RequestError(message, hint=f"choose from {', '.join(EVENTS)}")
 
 
+def _is_list_of_texts(given: Any) -> bool:
+    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
+
+
+_KINDS: dict[Kind, tuple[str, Callable[[Any], bool]]] = {
+    "int": ("a whole number", lambda given: type(given) is int),
+    "text": ("a non-empty string", lambda given: isinstance(given, str) and given != ""),
+    "flag": ("true or false", lambda given: isinstance(given, bool)),
+    "list": ("a list of strings", _is_list_of_texts),
+    "map": ("a table of KEY = VALUE", lambda given: isinstance(given, dict)),
+}
 _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
@@ -332,8 +351,8 @@ _CHECKS: dict[str, Callable[[Any, str], object]] = {
     "secret": _check_secrets,
     "setup": lambda lines, source: refuse_assignments(lines, "--setup", source),
     "job-name": _check_name,
-    "time": lambda text, source: parse_time_limit(text),
-    "total-time": lambda text, source: parse_duration(text),
-    "on-failure": lambda text, source: parse_hold(text),
+    "time": lambda text, source: parse_time_limit(text, "--time", source),
+    "total-time": lambda text, source: parse_duration(text, "--total-time", source),
+    "on-failure": parse_hold,
     "notify-on": _check_events,
 }

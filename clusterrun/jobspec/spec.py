@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import is_reserved
-from clusterrun.base.units import parse_time_limit
+from clusterrun.base.units import format_slurm_time, parse_duration, parse_time_limit
 from clusterrun.jobspec.containers import read_mounts
 from clusterrun.jobspec.fields import (
     FIELD,
@@ -21,7 +21,6 @@ from clusterrun.jobspec.fields import (
     Value,
     check_value,
     gres_gpus,
-    parse_duration,
     parse_hold,
 )
 
@@ -184,7 +183,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         # built-in tasks resume; a user's script may not
         requeue=get("requeue", isinstance(work, Task) or total is not None),
         comment=get("comment", ""),
-        directives=tuple((f.name, str(get(f.name))) for f in FIELDS if f.directive and get(f.name) is not None),
+        directives=tuple((f.name, _directive(f.name, get(f.name))) for f in FIELDS if f.directive and f.name in values),
         cpus_per_task=get("cpus-per-task"),
         time_limit=limit,
         env=tuple(sorted(get("env", {}).items())),
@@ -204,7 +203,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         max_restarts=get("max-restarts", 0),
         spare_nodes=get("spare-nodes", 0),
         resume_args=_resume_args(work, get("resume-args", "")),
-        total_time=parse_duration(total) if total is not None else None,
+        total_time=parse_duration(total, "--total-time") if total is not None else None,
         helper_job=get("helper-job", True),
         hang_timeout=get("hang-timeout"),
         hold_time=parse_hold(get("on-failure")) if "on-failure" in values else 0,
@@ -213,8 +212,13 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         container_mounts=read_mounts(values),
         container_runtime=get("container-runtime", ""),
         container_python=get("container-python", "python3"),
-        sources=dict(values),
+        sources={name: Value(one.value, one.source) for name, one in values.items()},
     )
+
+
+def _directive(name: str, value: Any) -> str:
+    """Return a value as sbatch takes it."""
+    return format_slurm_time(value) if name == "time" else str(value)
 
 
 def _check_signal(signal: str, limit: int | None) -> None:

@@ -42,6 +42,7 @@ class Plan(NamedTuple):
         """Return the content of the run's ``spec.json``."""
         data = asdict(self.spec)
         data["work"] = {"kind": type(self.spec.work).__name__.lower(), **asdict(self.spec.work)}
+        data["sources"] = {name: {"value": one.value, "source": one.source} for name, one in self.spec.sources.items()}
         return {"version": 1, "workdir": str(self.submission.workdir), **data}
 
 

@@ -9,12 +9,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.base.errors import CommandError, RequestError, nearest
+from clusterrun.base.errors import CommandError, RequestError, from_source, nearest
+from clusterrun.base.units import minutes_and_seconds
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
@@ -32,6 +33,8 @@ _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD":
 _SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
                "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
                "on-failure", "stage-env")  # fmt: skip
+#: Options that take a time, the last after ``hold=``.
+_DURATIONS = ("time", "total-time", "on-failure")
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 #: Options that a check does not take from a profile.
@@ -196,6 +199,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
         }[has_gpus]
         values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
     spec = build_spec(values, request.work)
+    notices += _time_notices(values)
     useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
     notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
     notices += [_as_two(name, text) for name, text in spec.env if _TWO_VARIABLES.fullmatch(text)]
@@ -209,6 +213,18 @@ _TWO_VARIABLES = re.compile(r"[^=,]*(,[A-Za-z_][A-Za-z0-9_]*=[^,]*)+", re.ASCII)
 def _as_two(name: str, text: str) -> str:
     line = " ".join(f"--env {shlex.quote(one)}" for one in f"{name}={text}".split(","))
     return f"--env sets one variable, {name}, to {text[:200]}; for several variables: {line[:200]}"
+
+
+def _time_notices(values: Mapping[str, Value]) -> Iterator[str]:
+    """Yield a notice for each ``MM:SS``, which is easily meant as hours and minutes."""
+    for name in _DURATIONS:
+        if name in values:
+            text = str(values[name].value).rpartition("=")[2]
+            if parts := minutes_and_seconds(text):
+                first, second = parts
+                source = from_source(values[name].source, f"--{name}")
+                meant = f"{first}h{second}m" if second else f"{first}h"
+                yield f"--{name} {text} is {first} min {second} s, as in sbatch{source}; use {meant} for hours"
 
 
 def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.command_desk import Desk
 
-SUBMITTED = ["--nodes", "2", "--gpus-per-node", "4", "--time", "1:00", "--env", "A=it's", "--setup", "true"]
+SUBMITTED = ["--nodes", "2", "--gpus-per-node", "4", "--time", "0:01:00", "--env", "A=it's", "--setup", "true"]
 SUBMITTED += ["--comment", "hello", "--", "train.py", "--lr", "1"]
 
 
@@ -82,7 +82,7 @@ def test_the_profile_for_the_cluster_at_hand_is_used_and_named(desk: Desk) -> No
 
 def test_what_only_slurm_understands_is_named_once(desk: Desk) -> None:
     said = desk.type(
-        "render", "--scheduler", "local", "--partition", "x", "--qos", "y", "--time", "1:00", "--", "train.py"
+        "render", "--scheduler", "local", "--partition", "x", "--qos", "y", "--time", "0:01:00", "--", "train.py"
     )
     assert said.status == 0 and said.err == "clusterrun: the local scheduler ignores --partition, --qos\n"
 

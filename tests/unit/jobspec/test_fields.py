@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value, gres_gpus
 
 
@@ -105,44 +104,6 @@ def test_any_value_is_taken_or_refused(field: Any, value: object) -> None:
         return
     kinds = {"int": int, "text": str, "flag": bool, "list": list, "map": dict}
     assert isinstance(value, kinds[field.kind])
-
-
-# time limits
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("90", 5400),
-        ("90:30", 5430),
-        ("2:00:00", 7200),
-        ("1-12", 129_600),
-        ("1-12:30", 131_400),
-        ("1-12:30:15", 131_415),
-        ("0:30", 30),
-        ("UNLIMITED", None),
-        ("infinite", None),
-        ("0", None),  # no time limit: squeue says UNLIMITED (22.05: seen)
-        ("00:00:00", None),
-    ],
-)
-def test_time_limits(text: str, seconds: int | None) -> None:
-    assert parse_time_limit(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", "1d", "-1", "1-", "-", "1:2:3:4", "1-2:3:4:5", "1.5", "٣", "90\n", "1 2", "9" * 12, "9" * 5000]
-)
-def test_no_time_limits(text: str) -> None:
-    with pytest.raises(RequestError, match="--time"):
-        parse_time_limit(text)
-
-
-@given(st.integers(0, 999), st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
-def test_time_limits_add_up(d: int, h: int, m: int, s: int) -> None:
-    total = ((d * 24 + h) * 60 + m) * 60 + s
-    assert parse_time_limit(f"{d}-{h:02}:{m:02}:{s:02}") == (total or None)
-    assert parse_time_limit(f"{d * 24 + h}:{m}:{s}") == (total or None)
 
 
 # gres

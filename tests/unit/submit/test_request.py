@@ -150,6 +150,40 @@ def test_gpus_by_default(project: Path, has_gpus: bool | None, gpus: int, why: s
     assert (spec.gpus_per_node, notices) == (gpus, []) and why in spec.sources["gpus-per-node"].source
 
 
+def test_a_bad_value_in_a_file_is_refused_with_the_file_and_the_line(project: Path) -> None:
+    (project / "clusterrun.toml").write_text('# ours\ntotal-time = "soon"\n\n[profile.big]\nnodes = 0\n')
+    (project / "jobs").mkdir()
+    (project / "jobs/a.toml").write_text('script = "train.py"\n\ntime = "99:99:99"\n')
+    for options, message in (
+        ({"job": "a", "total_time": "5d"}, "--time: '99:99:99' is not a valid time limit (jobs/a.toml:3)"),
+        ({"job": "a", "time": "2h"}, "--total-time: 'soon' is not a duration (clusterrun.toml:2)"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            request.resolve_spec(read(project, **options), has_gpus=None, local=False)
+        assert caught.value.message == message
+    known = request.load_request(SubmitArgs(command=("train.py",), profile="big"), project, environ(project))
+    with pytest.raises(RequestError, match=r"--nodes must be at least 1, not 0 \(clusterrun.toml:5\)"):
+        request.resolve_spec(known, has_gpus=None, local=False)
+
+
+def test_minutes_and_seconds_are_named_because_they_are_easily_meant_as_hours(project: Path) -> None:
+    (project / "clusterrun.toml").write_text('on-failure = "hold=2:00"\n')
+    times = {"time": "1:30", "total_time": "1h30m"}
+    spec, notices = request.resolve_spec(read(project, "train.py", **times), has_gpus=None, local=False)
+    assert spec.time_limit == 90 and spec.total_time == 5400
+    assert notices == [
+        "--time 1:30 is 1 min 30 s, as in sbatch; use 1h30m for hours",
+        "--on-failure 2:00 is 2 min 0 s, as in sbatch (clusterrun.toml); use 2h for hours",
+    ]
+
+
+def test_a_time_with_units_reaches_sbatch_in_its_own_format(project: Path) -> None:
+    typed = (("1h30m", "1:30:00"), ("2d", "48:00:00"), ("1-12", "1-12"), ("90", "90"))
+    for text, directive in typed:
+        spec, notices = request.resolve_spec(read(project, "train.py", time=text), has_gpus=None, local=False)
+        assert (spec.directive("time"), notices) == (directive, [])
+
+
 def test_what_local_has_no_use_for(project: Path) -> None:
     asked = read(project, "train.py", partition="p", mem="1G", time="5", gres="gpu:3")
     spec, notices = request.resolve_spec(asked, has_gpus=False, local=True)
