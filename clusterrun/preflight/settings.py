@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from clusterrun.base.errors import CommandError
 from clusterrun.base.units import plural
@@ -26,7 +27,7 @@ def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, tim
     results, why_not = _run([spec], environ, workdir, timeout)
     if not results:
         raise CannotCheck(why_not)
-    return _judge(spec, *results[0])
+    return _judge(spec, results[0])
 
 
 def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path) -> list[str]:
@@ -38,15 +39,19 @@ def check_others(specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: 
     if not distinct:
         return []
     results, why_not = _run(distinct, environ, workdir, _FIRST_S + _EACH_S * len(distinct))
-    found = [one for spec, result in zip(distinct, results, strict=False) for one in _judge(spec, *result)]
+    found = [one for spec, result in zip(distinct, results, strict=False) for one in _judge(spec, result)]
     refuse(found)
     unchecked = len(distinct) - len(results)
     lines = [f"not checked: the settings of {plural(unchecked, 'task')} ({why_not})"] if unchecked else []
     return lines + [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
 
 
-Result = tuple[str, list[str]]
-"""What is wrong with the settings of a task (or an empty text), and what is missing."""
+class Result(NamedTuple):
+    """What is wrong with the settings of a task (or an empty text), what is missing, and what is doubtful."""
+
+    wrong: str
+    missing: list[str]
+    doubts: list[str]
 
 
 def _run(
@@ -76,11 +81,14 @@ def _results(printed: str) -> list[Result]:
     results: list[Result] = []
     for line in printed.splitlines():
         try:
-            row = json.loads(line)
-            results.append((str(row["wrong"]), [str(one) for one in row["missing"]]))
+            results.append(_result(json.loads(line)))
         except (ValueError, KeyError, TypeError, RecursionError):
             break
     return results
+
+
+def _result(row: dict[str, Any]) -> Result:
+    return Result(str(row["wrong"]), [str(line) for line in row["missing"]], [str(line) for line in row["doubts"]])
 
 
 def _reason(error: CommandError) -> str:
@@ -88,13 +96,14 @@ def _reason(error: CommandError) -> str:
     return last or error.message
 
 
-def _judge(spec: JobSpec, wrong: str, missing: Sequence[str]) -> list[Finding]:
+def _judge(spec: JobSpec, result: Result) -> list[Finding]:
     name = work_argv(spec)[1]
-    if wrong:
-        return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
+    if result.wrong:
+        return [Finding(f"{name}: {result.wrong}", "see docs/settings.md", never=True)]
+    doubts = [Finding(f"{name}: {line}") for line in result.doubts]
     if spec.setup or spec.container_image:
         provider = "the container" if spec.container_image else "--setup"
-        return [Finding(f"{name}: {one} (unless {provider} provides it)") for one in missing]
-    needs_token = bool(missing) and "HF_TOKEN" in missing[0]
+        return [*doubts, *(Finding(f"{name}: {line} (unless {provider} provides it)") for line in result.missing)]
+    needs_token = bool(result.missing) and "HF_TOKEN" in result.missing[0]
     hint = "export HF_TOKEN=…" if needs_token else "use --no-check if nothing is missing on the compute nodes"
-    return [Finding(f"{name}: {one}", hint, never=True) for one in missing]
+    return [*doubts, *(Finding(f"{name}: {line}", hint, never=True) for line in result.missing)]

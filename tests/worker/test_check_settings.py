@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,16 @@ from clusterrun.submit.job_python import WORKER
 from clusterrun.worker import check_settings
 
 
-def found(capsys: pytest.CaptureFixture[str], *arguments: str, ranks: int = 2) -> tuple[str, list[str]]:
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, ranks: int = 2) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdin", io.StringIO(json.dumps(arguments)))
         assert check_settings.main([str(ranks)]) == 0
-    document = json.loads(capsys.readouterr().out)
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, list[str]]:
+    document = answer(capsys, *arguments)
     return document["wrong"], document["missing"]
 
 
@@ -27,7 +33,7 @@ def test_it_checks_each_line_and_loads_neither_torch_nor_transformers() -> None:
     lines = '["classify", "lr=1e-4"]\n["classify", "lr=x"]\n'
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, input=lines)
     right, wrong = map(json.loads, done.stdout.splitlines())
-    assert right == {"wrong": "", "missing": []} and "lr must be a number" in wrong["wrong"]
+    assert right == {"wrong": "", "missing": [], "doubts": []} and "lr must be a number" in wrong["wrong"]
     assert not {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & {"torch", "transformers"}
 
 
@@ -40,7 +46,7 @@ def test_a_wrong_setting_and_what_is_missing_are_apart(capsys: pytest.CaptureFix
 
 def test_the_first_rows_of_each_kind_of_data_are_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     table, chats = tmp_path / "t.csv", tmp_path / "c.jsonl"
-    table.write_text("body,kind\nhello,a\n" * 30 + "x\n")  # the job finds what is wrong after the first rows
+    table.write_text("body,kind\nhello,a\n" * 300 + "x\n")  # the job finds what is wrong after the first rows
     chats.write_text('{"messages": [{"role": "user"}]}\n')
     assert "no column 'text'" in found(capsys, "lm", f"data={table}")[1][0]
     assert found(capsys, "lm", f"data={table}", "text_column=body")[1] == []
@@ -54,3 +60,45 @@ def test_an_unreadable_or_empty_file_is_named(capsys: pytest.CaptureFixture[str]
     assert found(capsys, "sft", f"data={empty}")[1] == [f"data: no rows in {empty}"]
     assert "is a folder" in found(capsys, "lm", f"data={tmp_path}")[1][0]
     assert found(capsys, "lm", "data=")[1] == ["data: no data given: use a file, a glob, or hf:org/name"]
+
+
+def test_columns_that_are_no_classes_or_no_words_are_found_before_the_job_is_queued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("text,size,kind,price\n" + "".join(f"word,{i},a,{i}.5\n" for i in range(40)))
+    (line,) = found(capsys, "classify", f"dataset={table}", "target_cols=price")[1]
+    assert line.startswith("dataset: target 'price' holds measurements (0.5, 1.5, 2.5, …: 40 different numbers in 40")
+    (line,) = found(capsys, "classify", f"dataset={table}", "target_cols=price", "on_bad_row=skip")[1]
+    assert "holds measurements" in line
+    words = ("classify", f"train_data={table}", "target_cols=kind", 'text_cols=["text","size"]')
+    document = answer(capsys, *words)
+    assert document["missing"] == [] and document["doubts"] == [
+        "train_data: text column 'size' holds numbers, which are read as words: how large they are does not count"
+    ]
+
+
+def test_chats_without_an_answer_are_found_before_the_job_is_queued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    question, chats = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}, tmp_path / "c.jsonl"
+    chats.write_text((json.dumps({"messages": [question]}) + "\n") * 3)
+    nothing = [f"data: no message in {chats} is from the assistant, so there is nothing to learn"]
+    assert found(capsys, "sft", f"data={chats}")[1] == nothing
+    with chats.open("a") as file:
+        file.write(json.dumps({"messages": [question, {"role": "assistant", "content": "Hello"}]}) + "\n")
+    document = answer(capsys, "sft", f"data={chats}")
+    few = "3 of the first 4 conversations have no message from the assistant and are left out"
+    assert document["missing"] == [] and document["doubts"] == [f"data: {few}, such as {chats}:1"]
+
+
+def test_a_model_that_cannot_be_trained_so_is_found_before_the_job_is_queued(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "max_position_embeddings": 64}')
+    wrong, missing = found(capsys, "lm", f"model={tmp_path}", "seq_len=65")
+    assert wrong == f"seq_len=65 is longer than the 64 positions of {tmp_path.name}: use 64 or less" and missing == []
+    assert found(capsys, "lm", f"model={tmp_path}", "seq_len=64") == ("", [])
+    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoConfig": "mine.C"}}')
+    (line,) = found(capsys, "lm", f"model={tmp_path}")[1]
+    assert "needs code of its own (mine.C, named in config.json), which is never run" in line

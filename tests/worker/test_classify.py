@@ -156,6 +156,18 @@ def test_a_class_that_training_never_saw_counts_as_wrong_and_is_said(
     assert row["accuracy_trade"] in (0.0, 0.5) and row["val_loss"] > 0
 
 
+def test_a_doubtful_column_is_named_before_the_training(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,code\n" + "".join(f"word,{i % 5}|{i % 7 + 5}\n" for i in range(70)))
+    start(tmp_path, model=model, dataset=str(path), target_cols="code", **SMALL, steps=1)
+    assert "clusterrun: target 'code' joins labels with '|'" in capsys.readouterr().out
+    path.write_text("text,code\n" + "".join(f"word,{i}.5\n" for i in range(70)))
+    with pytest.raises(WorkerError, match="target 'code' holds measurements"):
+        start(tmp_path, "r2", model=model, dataset=str(path), target_cols="code", **SMALL, steps=1)
+
+
 def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"dataset": table(tmp_path / "a.csv", 9, ["", "smith", ""]), "target_cols": "trade", "model": model}
     with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(set on_bad_row=skip to skip such rows\)"):

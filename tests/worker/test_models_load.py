@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, GPT2Config
 
 from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.models import hub
-from clusterrun.worker.models.load import Source, build, resolve, tokenizer
-from tests.worker.small_models import fingerprint, make_model, make_tokenizer
+from clusterrun.worker.models import hub, presets
+from clusterrun.worker.models.load import Source, build, positions, refuse_own_code, resolve, tokenizer
+from tests.worker.small_models import fingerprint, make_config, make_model, make_tokenizer
 
 TINY = Source("preset", "tiny")
 
@@ -238,8 +240,74 @@ def test_code_from_a_model_folder_is_never_run(copied: Path, tmp_path: Path) -> 
     own = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}}
     (copied / "config.json").write_text(json.dumps({**config, **own}))
     (copied / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert "cannot load" in refused(Source("folder", str(copied)))
+    assert "needs code of its own (mine.C, named in config.json)" in refused(Source("folder", str(copied)))
     assert not (tmp_path / "ran").exists()
+
+
+CODE = {"AutoConfig": "mine.C", "AutoModelForCausalLM": "mine.M"}
+TOKENIZER = {"AutoTokenizer": ["mine.T", None]}
+
+
+@pytest.mark.parametrize(
+    ("config", "tokenizer_config", "said"),
+    [
+        ({"auto_map": CODE}, {}, None),  # transformers has a class for its model type
+        ({"auto_map": CODE, "model_type": "mine"}, {}, "needs code of its own (mine.C, named in config.json)"),
+        ({"auto_map": CODE, "model_type": None}, {}, "needs code of its own (mine.C, named in config.json)"),
+        ({"model_type": "mine"}, {}, "is of type 'mine', which the installed transformers package does not know"),
+        ({}, {"auto_map": TOKENIZER, "tokenizer_class": "T"}, "(mine.T, named in tokenizer_config.json)"),
+        ({}, {"auto_map": TOKENIZER, "tokenizer_class": None}, "(mine.T, named in tokenizer_config.json)"),
+        ({}, {"auto_map": TOKENIZER, "tokenizer_class": "LlamaTokenizerFast"}, None),
+        ({}, {"auto_map": TOKENIZER, "tokenizer_class": "PreTrainedTokenizerFast"}, None),
+        ({}, {"tokenizer_class": "T"}, None),
+        ({"model_type": "phi3"}, {"auto_map": TOKENIZER, "tokenizer_class": "T"}, None),
+    ],
+)
+def test_the_files_of_a_folder_tell_what_transformers_will_refuse(
+    copied: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], tokenizer_config: dict[str, Any], said: str
+) -> None:
+    for name, changes in (("config.json", config), ("tokenizer_config.json", tokenizer_config)):
+        known = {**json.loads((copied / name).read_text()), **changes}
+        (copied / name).write_text(json.dumps({key: value for key, value in known.items() if value is not None}))
+    source = Source("folder", str(copied))
+    if said:
+        with pytest.raises(WorkerError) as caught:
+            refuse_own_code(source)
+        assert said in str(caught.value)
+    else:
+        refuse_own_code(source)
+    monkeypatch.setattr("clusterrun.worker.models.folder.refuse_own_code", lambda folder: None)
+    loads = [lambda: tokenizer(source), lambda: transformers.AutoConfig.from_pretrained(copied)]
+    assert any(map(fails, loads)) == bool(said), "what transformers itself does"
+
+
+def fails(load: Callable[[], object]) -> bool:
+    try:
+        load()
+    except (WorkerError, ValueError):
+        return True
+    return False
+
+
+def test_without_transformers_no_folder_is_refused(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (copied / "config.json").write_text('{"auto_map": {"AutoConfig": "mine.C"}, "max_position_embeddings": 32}')
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    refuse_own_code(Source("folder", str(copied)))
+    assert positions(Source("folder", str(copied))) == 32
+
+
+@pytest.mark.parametrize("document", ["{", "[]", '{"max_position_embeddings": "many"}', '{"model_type": ["x"]}', "\0"])
+def test_a_configuration_that_is_none_has_no_positions(copied: Path, document: str) -> None:
+    (copied / "config.json").write_text(document)
+    assert positions(Source("folder", str(copied))) is None
+
+
+def test_the_positions_are_those_of_the_configuration(tmp_path: Path) -> None:
+    for config, expected in ((make_config(max_position_embeddings=48), 48), (GPT2Config(n_positions=40), 40)):
+        config.save_pretrained(tmp_path)
+        assert positions(Source("folder", str(tmp_path))) == expected
+    for name in presets.PRESETS:
+        assert positions(Source("preset", name)) == presets.config(name, None).max_position_embeddings
 
 
 def test_a_hub_name_without_network_is_one_line_with_what_works_offline(monkeypatch: pytest.MonkeyPatch) -> None:

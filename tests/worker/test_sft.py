@@ -61,6 +61,13 @@ def test_the_input_follows_its_instruction(tmp_path: Path) -> None:
     assert found[0].messages[0]["content"] == "Translate.\n\nchat"
 
 
+def test_the_parts_of_a_text_are_joined(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "He"}, {"type": "text", "text": "llo!", "image": None}]
+    row = {"messages": [HELLO[0], {"role": "assistant", "content": parts}]}
+    found, _ = sft.read_conversations(jsonl(tmp_path / "a.jsonl", row), "stop")
+    assert found[0].messages == HELLO
+
+
 def test_files_of_different_shapes_go_together_and_a_csv_cell_holds_json(tmp_path: Path) -> None:
     with open(tmp_path / "a.csv", "w", newline="") as file:
         csv.writer(file).writerows([["id", "messages"], ["1", json.dumps(HELLO)]])
@@ -93,6 +100,16 @@ def test_rows_of_no_known_shape_are_refused_with_their_columns_and_the_shapes(tm
         ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1 has an unknown role"),
         ({"messages": [{"role": "user", "content": None}]}, "the content of message 1 (user) is null, not text"),
         ({"messages": [HELLO[0], {"role": "assistant", "content": " "}]}, "message 2 (assistant) is empty"),
+        ({"messages": [HELLO[0], {"role": "assistant", "content": []}]}, "message 2 (assistant) is empty"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}]},
+            "part 2 of message 1 (user) is of type 'image_url'; only text can be trained on",
+        ),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "part 1 of message 1 (user) is not an object with a type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 3}]}]},
+            "part 1 of message 1 (user) has no text: ",
+        ),
         ({"messages": '[{"role": "user", "content": "\\ud800"}]'}, "message 1 contains an unpaired Unicode surrogate"),
         ({"prompt": "Hi", "completion": None}, "'completion' is null, not text"),
         ({"prompt": "Hi", "completion": ""}, "message 2 (assistant) is empty"),

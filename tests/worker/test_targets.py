@@ -26,7 +26,7 @@ def write(path: Path, *rows: list[str]) -> str:
 
 
 def read(data: str, formatter: targets.Formatter = PLAIN, target_cols: tuple[str, ...] = ("a",), **more: str) -> list:
-    return targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop"))[0]
+    return targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop")).examples
 
 
 def answered(*answers: tuple[str | None, ...]) -> list[Example]:
@@ -126,7 +126,7 @@ def test_an_empty_cell_leaves_out_one_target_and_a_row_without_any_is_bad(tmp_pa
     with pytest.raises(WorkerError, match=r"d\.csv:2: no text in 'text'"):
         read(write(tmp_path / "d.csv", rows[0], rows[4]), target_cols=("a", "b"))
     data = write(tmp_path / "d.csv", *rows)
-    found, skipped = targets.read_examples([data], PLAIN, ("a", "b"), on_bad_row="skip")
+    found, skipped, _ = targets.read_examples([data], PLAIN, ("a", "b"), on_bad_row="skip")
     assert [(e.text, e.answers) for e in found] == [("one", ("x", None)), ("two", (None, "y"))] and skipped == 2
 
 
@@ -140,6 +140,56 @@ def test_cells_that_are_no_texts(tmp_path: Path) -> None:
     file.write_text(json.dumps({"text": ["t"], "a": 1}))
     with pytest.raises(WorkerError, match="'text' has type list, neither text nor a number"):
         read(str(file))
+
+
+def column(tmp_path: Path, *cells: str) -> str:
+    return write(tmp_path / "d.csv", ["text", "a"], *([f"word {i}", cell] for i, cell in enumerate(cells)))
+
+
+def doubts(data: str, text_cols: tuple[str, ...] = ("text",), formatter: str = "plain") -> list[str]:
+    return targets.read_examples([data], targets.find_formatter(formatter, text_cols), ("a",), on_bad_row="stop").doubts
+
+
+@pytest.mark.parametrize("count", [8, 300])
+def test_measurements_are_no_classes(tmp_path: Path, count: int) -> None:
+    data = column(tmp_path, *(f"{i * 7 % 259}.25" for i in range(count)), "")
+    with pytest.raises(WorkerError, match=r"target 'a' holds measurements \(.*classify predicts classes") as caught:
+        read(data)
+    assert caught.value.status == 2 and f"different numbers in {count} rows" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [f"{i % 9 / 2}" for i in range(40)],  # ratings by halves
+        [f"{i}.0" for i in range(300)],  # whole numbers of a column with gaps
+        [f"v{i}.5" for i in range(40)],
+        ["0.5", "1.5"],
+    ],
+)
+def test_numbers_that_are_names_are_classes(tmp_path: Path, cells: list[str]) -> None:
+    assert len(read(column(tmp_path, *cells))) == len(cells)
+
+
+def test_a_hisco_code_is_a_code_however_a_spreadsheet_wrote_it(tmp_path: Path) -> None:
+    data = column(tmp_path, *(f"{i}.0" for i in range(300)))
+    assert doubts(data, formatter="hisco") == []
+
+
+def test_a_column_that_is_learned_as_something_else_than_it_looks_like_is_named(tmp_path: Path) -> None:
+    assert doubts(column(tmp_path, "x", "y", "x")) == []
+    (line,) = doubts(column(tmp_path, *map(str, range(300))))
+    assert line.startswith("target 'a' holds 300 different numbers: each is a class")
+    labels = ["A0", "B1", "C2", "D0"]
+    (line,) = doubts(column(tmp_path, *(f"{one}|{two}" for one in labels for two in labels), *labels))
+    assert line.startswith("target 'a' joins labels with '|' (A0|A0): each of 16 combinations of 4 labels is a class")
+    data = write(tmp_path / "d.csv", ["text", "n", "a"], ["one", "17", "x"], ["two", "-2.5e3", "y"])
+    (line,) = doubts(data, ("text", "n"))
+    assert line.startswith("text column 'n' holds numbers, which are read as words")
+
+
+def test_a_class_may_contain_a_mark_that_joins(tmp_path: Path) -> None:
+    assert doubts(column(tmp_path, "Leeds, UK", "York, UK", "Paris, France", "Lyon, France")) == []
 
 
 def test_classes_come_sorted_from_training_and_others_are_unseen() -> None:

@@ -51,6 +51,11 @@ def conversations(rows: Rows, what: str, *, on_bad_row: str) -> tuple[list[Chat]
     return chats, len(rows.rows) - len(chats)
 
 
+def has_answer(chat: Chat) -> bool:
+    """Return whether the assistant says something, which is all that is learned."""
+    return any(message["role"] == "assistant" for message in chat.messages)
+
+
 def refuse(where: str, problem: Malformed, on_bad_row: str) -> None:
     """Raise the WorkerError for a bad row, unless on_bad_row=skip."""
     if on_bad_row != "skip":
@@ -88,19 +93,40 @@ def _checked(messages: Any) -> Messages:
         raise Malformed(f"'messages' is {_kind(messages)}, not a list")
     if not messages:
         raise Malformed("'messages' is empty")
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise Malformed(f"message {number} is not an object with role and content: {excerpt(repr(message))}")
-        role, content = message["role"], message["content"]
-        if role not in ROLES:
-            raise Malformed(f"message {number} has an unknown role, {excerpt(repr(role))}; known: {', '.join(ROLES)}")
-        if not isinstance(content, str):
-            raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
-        if not _encodes(content):
-            raise Malformed(f"message {number} contains an unpaired Unicode surrogate, which is not valid text")
-        if role == "assistant" and not content.strip():
-            raise Malformed(f"message {number} (assistant) is empty")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
+    return [_message(number, message) for number, message in enumerate(messages, 1)]
+
+
+def _message(number: int, message: Any) -> dict[str, str]:
+    """Return the role and the text of a message; raises Malformed."""
+    if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+        raise Malformed(f"message {number} is not an object with role and content: {excerpt(repr(message))}")
+    role = message["role"]
+    if role not in ROLES:
+        raise Malformed(f"message {number} has an unknown role, {excerpt(repr(role))}; known: {', '.join(ROLES)}")
+    content = message["content"]
+    if isinstance(content, list):
+        content = "".join(
+            _part(part, f"part {place} of message {number} ({role})") for place, part in enumerate(content, 1)
+        )
+    if not isinstance(content, str):
+        raise Malformed(f"the content of message {number} ({role}) is {_kind(content)}, not text")
+    if not _encodes(content):
+        raise Malformed(f"message {number} contains an unpaired Unicode surrogate, which is not valid text")
+    if role == "assistant" and not content.strip():
+        raise Malformed(f"message {number} (assistant) is empty")
+    return {"role": role, "content": content}
+
+
+def _part(part: Any, name: str) -> str:
+    """Return the text of one part of a message, `{"type": "text", "text": …}`; raises Malformed for other parts."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind is None:
+        raise Malformed(f"{name} is not an object with a type: {excerpt(repr(part))}")
+    if kind != "text":
+        raise Malformed(f"{name} is of type {excerpt(str(kind))}; only text can be trained on")
+    if not isinstance(part.get("text"), str):
+        raise Malformed(f"{name} has no text: {excerpt(repr(part))}")
+    return str(part["text"])
 
 
 def _encodes(text: str) -> bool:

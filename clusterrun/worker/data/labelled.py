@@ -128,9 +128,9 @@ def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) 
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     target_cols = _target_cols(config)
     sources, others = _data(config)
-    train, skipped = targets.read_examples(sources, formatter, target_cols, on_bad_row=config.on_bad_row)
+    train, skipped, doubts = targets.read_examples(sources, formatter, target_cols, on_bad_row=config.on_bad_row)
     if others:
-        held_out, more = targets.read_examples(others, formatter, target_cols, on_bad_row=config.on_bad_row)
+        held_out, more, _ = targets.read_examples(others, formatter, target_cols, on_bad_row=config.on_bad_row)
         skipped += more
     else:
         train, held_out = _split(train, config)
@@ -152,7 +152,7 @@ def _make(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) 
     line = f"{plural(len(train), 'text')} to train on, {len(held_out):,} held out"
     line += f"; {cut:,} truncated to {config.seq_len} tokens" if cut else ""
     line += f"; {plural(skipped, 'bad row')} skipped" if skipped else ""
-    notes = {"targets": targets.describe(groups), "said": [line, *_warning(unseen)]}
+    notes = {"targets": targets.describe(groups), "said": [line, *doubts, *_warning(unseen)]}
     (folder / "notes.json").write_text(json.dumps(notes), encoding="utf-8")
     return tensors
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,12 @@ DIGITS = 5
 NO_CODE = ("-1", "-2", "-3")
 MOST_CLASSES = 10_000
 SAMPLED_ROWS = 100  # rows checked for whether a column is text
+JUDGED_ROWS = 10_000  # rows checked for what a column holds
+MOSTLY = 0.9  # share of a column's cells that are numbers in a column of numbers
+MOST_GRADES = 20  # different fractions that can be classes, such as ratings by halves; more are measurements
+FEW_GRADES = 5  # so many can be classes in a table of a few rows too
+JOINS = "|;,"  # characters that join several labels in a cell
+NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 UNSEEN, MISSING = -1, -2  # instead of a class number: a class without training rows; an empty cell
 
@@ -38,6 +44,14 @@ class Example(NamedTuple):
     text: str
     answers: tuple[str | None, ...]
     where: str
+
+
+class Labelled(NamedTuple):
+    """The usable rows of some data, how many bad ones were skipped, and what is doubtful about the columns."""
+
+    examples: list[Example]
+    skipped: int
+    doubts: list[str]
 
 
 @dataclass(frozen=True)
@@ -83,16 +97,19 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
 
 
 def read_examples(
-    data: Sequence[str], formatter: Formatter, target_cols: Sequence[str], *, on_bad_row: str
-) -> tuple[list[Example], int]:
-    """Read the rows of files, globs or built-in data, and count the bad ones that were skipped.
+    data: Sequence[str], formatter: Formatter, target_cols: Sequence[str], *, on_bad_row: str, most: int | None = None
+) -> Labelled:
+    """Read the rows of files, globs or built-in data; with `most` only so many of each.
 
     A row without a text, or without a class for any target, is a bad one. Raises WorkerError for a column that is not
-    there (status 2), and for a bad row unless `on_bad_row` is "skip".
+    there or whose values are no classes (status 2), and for a bad row unless `on_bad_row` is "skip".
     """
-    rows = sources.read_rows(data, on_bad_row=on_bad_row)
+    rows = sources.read_rows(data, on_bad_row=on_bad_row, most=most)
     what = ", ".join(shown(name) for name in data[:3])
     require_columns(rows, formatter.columns, target_cols, what)
+    if formatter.parts == 1:
+        for target in target_cols:
+            _require_classes(target, filled_cells(rows, target))
     examples = []
     for row in rows.rows:
         try:
@@ -101,7 +118,68 @@ def read_examples(
             refuse(row.where, problem, on_bad_row)
     if not examples:
         raise WorkerError(f"no usable row in {what}: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
-    return examples, rows.skipped + len(rows.rows) - len(examples)
+    doubts = list(find_doubts(rows, formatter, target_cols))
+    return Labelled(examples, rows.skipped + len(rows.rows) - len(examples), doubts)
+
+
+def _require_classes(target: str, cells: Sequence[str]) -> None:
+    """Raise WorkerError (status 2) for measurements: as classes, no value is nearer to another, and most are rare."""
+    numbers = _numbers(cells)
+    fractions = sorted({number for number in numbers if float(number) % 1}, key=float)
+    different = len({float(number) for number in numbers})
+    few = different <= FEW_GRADES or different * 2 <= len(cells)
+    if not fractions or (few and different <= MOST_GRADES):
+        return
+    raise WorkerError(
+        f"target {target!r} holds measurements ({', '.join(fractions[:3])}, …: {different:,} different numbers in"
+        f" {plural(len(cells), 'row')}), but classify predicts classes, not numbers: add a column with the range of"
+        " each number, such as low or high, and make that the target",
+        status=2,
+    )
+
+
+def find_doubts(rows: Rows, formatter: Formatter, target_cols: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each column that the model learns as something else than it looks like."""
+    for column in formatter.columns:
+        if _numbers(filled_cells(rows, column)):
+            yield f"text column {column!r} holds numbers, which are read as words: how large they are does not count"
+    for target in target_cols if formatter.parts == 1 else ():
+        cells = filled_cells(rows, target)
+        classes = set(cells)
+        if len(classes) > MOST_GRADES and _numbers(cells):
+            found = f"target {target!r} holds {len(classes):,} different numbers"
+            yield f"{found}: each is a class, and how close two are does not count"
+        for mark in JOINS:
+            joined, labels = _joined(classes, mark)
+            if len(joined) > len(labels):
+                yield (
+                    f"target {target!r} joins labels with {mark!r} ({joined[0]}): each of {len(joined):,} combinations"
+                    f" of {len(labels):,} labels is a class; to learn the labels, give each a column and name all"
+                    " columns in target_cols"
+                )
+
+
+def _joined(classes: Iterable[str], mark: str) -> tuple[list[str], set[str]]:
+    """Return the classes that contain the mark, and the different texts between the marks."""
+    joined = sorted(name for name in classes if mark in name)
+    return joined, {part.strip() for name in joined for part in name.split(mark)}
+
+
+def filled_cells(rows: Rows, column: str) -> list[str]:
+    """Return the cells of a column as texts, without empty ones and what is neither text nor a number."""
+    cells = []
+    for row in rows.rows[:JUDGED_ROWS]:
+        try:
+            cells.append(_cell(row.values, column))
+        except Malformed:
+            continue
+    return [cell for cell in cells if cell]
+
+
+def _numbers(cells: Sequence[str]) -> list[str]:
+    """Return the cells that are numbers if nearly all are, else none."""
+    numbers = [cell for cell in cells if NUMBER.fullmatch(cell)]
+    return numbers if len(numbers) >= max(1.0, MOSTLY * len(cells)) else []
 
 
 def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: int) -> tuple[Group, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import WorkerError, nearest
-from . import gguf, hub, presets
+from . import folder, gguf, hub, presets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -44,12 +44,12 @@ def resolve(model: str) -> Source:
         return Source("hub", rest)
     if (prefix == "gguf" and rest) or model.endswith(".gguf"):
         return Source("gguf", str(gguf.locate(rest if prefix == "gguf" else model)))
-    folder = os.path.expanduser(model)
-    if os.path.isdir(folder):
-        if not os.path.isfile(os.path.join(folder, "config.json")):
+    path = os.path.expanduser(model)
+    if os.path.isdir(path):
+        if not os.path.isfile(os.path.join(path, "config.json")):
             raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
-        return Source("folder", folder)
-    if os.path.exists(folder):
+        return Source("folder", path)
+    if os.path.exists(path):
         raise WorkerError(
             f"model={model!r} is a file, but not a .gguf file: give a folder that has a config.json, or a .gguf file", 2
         )
@@ -71,6 +71,7 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
     if source.kind == "folder" and not any((Path(source.name) / name).is_file() for name in TOKENIZER_FILES):
         return None
     with explained(source, "the tokenizer of "):
+        refuse_own_code(source)
         if source.kind == "gguf":
             return gguf.tokenizer(Path(source.name))
         from transformers import AutoTokenizer
@@ -103,12 +104,13 @@ def build(
 
     automatic = HEADS[head]
     with explained(source):
+        refuse_own_code(source)
         import transformers
 
         auto = getattr(transformers, automatic)
         loaded = gguf.load(Path(source.name)) if source.kind == "gguf" else None
         config = config_of(source, vocab_size) if loaded is None else loaded.config
-        _check_length(source, config, seq_len)
+        check_length(source, getattr(config, "max_position_embeddings", None), seq_len)
         _set(config, bos_token_id=bos_id, eos_token_id=eos_id, pad_token_id=pad_id)
         if hasattr(config, "use_cache"):
             config.use_cache = False
@@ -189,8 +191,21 @@ def config_of(source: Source, vocab_size: int | None) -> PreTrainedConfig:
     return config
 
 
-def _check_length(source: Source, config: PreTrainedConfig, seq_len: int) -> None:
-    positions = getattr(config, "max_position_embeddings", None)
+def refuse_own_code(source: Source) -> None:
+    """Raise WorkerError for a folder whose model or tokenizer needs code of the folder, or a newer transformers."""
+    if source.kind == "folder":
+        folder.refuse_own_code(source.name)
+
+
+def positions(source: Source) -> int | None:
+    """Return the most tokens of a sequence, without transformers; None if that shows only when the model is loaded."""
+    if source.kind == "preset":
+        return presets.PRESETS[source.name].positions
+    return folder.positions(source.name) if source.kind == "folder" else None
+
+
+def check_length(source: Source, positions: int | None, seq_len: int) -> None:
+    """Raise WorkerError (status 2) for sequences that are longer than the model's positions."""
     if positions is not None and seq_len > positions:
         name = os.path.basename(source.name) or source.name
         raise WorkerError(

@@ -23,6 +23,11 @@ class Preset:
     settings: Mapping[str, Any]
     own_vocabulary: bool = True
 
+    @property
+    def positions(self) -> int:
+        """The most tokens of a sequence."""
+        return int(self.settings.get("max_position_embeddings") or self.settings["n_positions"])
+
 
 def _llama(hidden: int, layers: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
     return {
@@ -54,7 +59,7 @@ PRESETS: Mapping[str, Preset] = {
     "smollm2-360m": _smollm2(960, 32, 15, 5, 2560, rope_theta=100_000.0),
     "smollm2-1.7b": _smollm2(2048, 24, 32, 32, 8192, rope_theta=130_000.0),
     # the defaults of transformers' GPT2Config are those of openai-community/gpt2, dropout 0.1 included
-    "gpt2-124m": Preset("gpt2", 50257, {}),
+    "gpt2-124m": Preset("gpt2", 50257, {"n_positions": 1024}),
 }
 
 
