@@ -102,6 +102,14 @@ def test_settings_that_fail_on_the_node_are_refused_here(desk: Desk) -> None:
     assert desk.type("submit", "lm", "--dry-run", "--set", "push_to_hub=me/model").status == 0
 
 
+def test_what_is_learned_as_something_else_only_warns(desk: Desk) -> None:
+    desk.write("rows.csv", "text,n,kind\none,1,a\ntwo,2,b\n")
+    words = ("--set", "dataset=rows.csv", "--set", "target_cols=kind", "--set", 'text_cols=["text","n"]')
+    said = desk.type("submit", "classify", "--dry-run", *words)
+    assert said.status == 0, said
+    assert "clusterrun: warning: classify: dataset: text column 'n' holds numbers, which are read as words" in said.err
+
+
 def test_what_setup_may_provide_only_warns(desk: Desk) -> None:
     said = desk.type("submit", "lm", "--dry-run", "--setup", "cp /data/x.txt .", "--set", "data=x.txt")
     assert said.status == 0 and "warning: lm: data: no such file: x.txt" in said.err
