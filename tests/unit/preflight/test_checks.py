@@ -129,7 +129,7 @@ def test_an_answer_about_settings_counts_however_the_program_ends(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(checks, "LIMIT", 4.0 if "sleep" in end else 20.0)
-    answer = '{"wrong": "", "missing": ["data: set target_cols"]}'
+    answer = '{"wrong": "", "missing": ["data: set target_cols"], "doubts": []}'
     odd = desk.write(
         "odd", f"#!/bin/sh\ncase \"$*\" in *check-settings*) echo '{answer}'; echo late >&2; {end};; esac\n"
     )
@@ -139,7 +139,7 @@ def test_an_answer_about_settings_counts_however_the_program_ends(
 
 
 def test_the_answers_about_a_sweep_that_came_before_the_limit_count(desk: Desk) -> None:
-    answer = '{"wrong": "", "missing": []}'
+    answer = '{"wrong": "", "missing": [], "doubts": []}'
     odd = desk.write("odd", f"#!/bin/sh\ncase \"$*\" in *check-settings*) echo '{answer}'; exit 1;; esac\n")
     odd.chmod(0o755)
     said = desk.type("sweep", "lm", "--grid", "seed=0..2", "--dry-run", "--python", str(odd))
