@@ -58,6 +58,13 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def format_amount(value: float) -> str:
+    """Return an amount for people: ``1,440``, ``33.33``, ``0.5``; one below 0.1 with two digits, ``0.017``."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.1 else f"{value:.2g}"
+
+
 def format_when(at: float | None, now: float) -> str:
     """Return a moment in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
     if at is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import CommandError, RequestError
+from clusterrun.base.units import format_amount
 from clusterrun.cli.session import Session
 from clusterrun.system import shell
 
@@ -94,8 +95,8 @@ class Budget:
                 )
             if hours > self._left:
                 raise Denied(
-                    f"not enough GPU-hours left: this job can use up to {hours:g},"
-                    f" but the budget has only {self._left:g}"
+                    f"not enough GPU-hours left: this job can use up to {format_amount(hours)},"
+                    f" but the budget has only {format_amount(self._left)}"
                 )
             try:
                 found = run_verb("submit", *arguments)

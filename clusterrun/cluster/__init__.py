@@ -125,13 +125,16 @@ class Cluster(ArrayMethods):
 
         return snapshot.load_snapshot(self._factory.slurm(), self.user)
 
-    def check(self, plan: Plan, *, preload: bool = False) -> list[str]:
-        """Check a plan (``preload``: to submit it next) and return lines for the user. Raises RequestError."""
+    def check(self, plan: Plan, *, preload: bool = False, tasks: int = 1) -> list[str]:
+        """Check a plan (``preload``: to submit it next) and return lines for the user. Raises RequestError.
+
+        ``tasks`` is the number of jobs like this one, for the cost.
+        """
         from clusterrun.preflight import checks
 
         self.store(plan.record.root).check_folders()
         scheduler = self.scheduler(plan.record.scheduler)
-        return checks.check(plan, scheduler, self.environ, self.user, preload=preload)
+        return checks.check(plan, scheduler, self.environ, self.user, preload=preload, tasks=tasks)
 
     def submit(self, plan: Plan, *, check: bool = True) -> RunRecord:
         """Record the run, submit it, and return its record with the job id; with ``check`` check it before.

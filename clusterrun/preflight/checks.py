@@ -26,12 +26,12 @@ ACCOUNTS_AGE = 600.0
 
 
 def check(
-    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *, preload: bool
+    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *, preload: bool, tasks: int = 1
 ) -> list[str]:  # fmt: skip
     """Return lines for the user: warnings, what could not be checked, and the cost and expected start of a Slurm job.
 
-    With ``preload`` submitit is imported at the same time, which takes as long as a check. Raises RequestError for a
-    job that can never start or would fail at once.
+    The cost is that of ``tasks`` such jobs. With ``preload`` submitit is imported at the same time, which takes as long
+    as a check. Raises RequestError for a job that can never start or would fail at once.
     """
     spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
     unchecked = ["Python and its packages (in the container)"] if spec.container_image else []
@@ -85,7 +85,7 @@ def check(
     refuse(found)
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)
-    return lines if lines and not start else [*lines, ("" if lines else "OK: ") + cost_line(seen, spec, start)]
+    return lines if lines and not start else [*lines, ("" if lines else "OK: ") + cost_line(seen, spec, start, tasks)]
 
 
 def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user: str) -> dict[str, Future[Any]]:

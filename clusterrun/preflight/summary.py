@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from clusterrun.base.units import format_time, format_time_limit, plural
+from clusterrun.base.units import format_amount, format_time, format_time_limit, plural
 from clusterrun.jobspec.fields import gres_gpus
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
@@ -16,24 +16,44 @@ if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.sbatch import Start
 
 
-def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None) -> str:
-    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start at 14:20 on gpu[03-04]``."""
+def cost_line(seen: ClusterSnapshot | None, spec: JobSpec, start: Start | None, tasks: int = 1) -> str:
+    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start at 14:20 on gpu[03-04]``.
+
+    ``tasks`` is the number of jobs like this one, of a sweep.
+    """
     from clusterrun.preflight.limits import time_of
 
     seconds = time_of(seen, spec) if seen else spec.time_limit
+    return _cost(spec, seconds or 0, tasks) + _expected_start(spec, start)
+
+
+def _cost(spec: JobSpec, seconds: int, tasks: int) -> str:
+    """Return ``2 nodes x 4 GPUs x 12 h = 96 GPU-hours``; ``seconds`` is the time limit, 0 if there is none."""
     each, unit = (spec.gpus_on_each_node, "GPU") if spec.gpus_per_node != 0 else (_cpus(spec), "CPU")
-    line = f"{plural(spec.allocated_nodes, 'node')} x {plural(each, unit)}"
-    if seconds:
-        cost = spec.allocated_nodes * each * seconds / 3600
-        line += f" x {_hours(seconds)} = {cost:,.4g} {unit}-hour{'s' * (cost != 1)}"
-    if start is None or start.at is None:
+    starts = _starts(spec, seconds)
+    factors = [
+        plural(tasks, "task") if tasks > 1 else "",
+        plural(spec.allocated_nodes, "node"),
+        plural(each, unit),
+        _hours(seconds) if seconds else "",
+        plural(starts, "start") if starts > 1 else "",
+    ]
+    line = " x ".join(filter(None, factors))
+    if not seconds:
         return line
+    cost = tasks * spec.allocated_nodes * each * starts * seconds / 3600
+    return f"{line} = {format_amount(cost)} {unit}-hour{'s' * (cost != 1)}"
+
+
+def _expected_start(spec: JobSpec, start: Start | None) -> str:
+    if start is None or start.at is None:
+        return ""
     now = time.time()
     when = "now" if start.at - now <= 60 else f"at {format_time(start.at, now).removeprefix('today ')}"
     after = f" (after dependency {spec.directive('dependency')})" if spec.directive("dependency") else ""
     jobs = "job" if len(start.preempts) == 1 else "jobs"
     preempts = f", preempting {jobs} {', '.join(start.preempts)}" if start.preempts else ""
-    return f"{line}; Slurm expects the job to start {when} on {start.nodes}{preempts}{after}"
+    return f"; Slurm expects the job to start {when} on {start.nodes}{preempts}{after}"
 
 
 def gpu_hours(spec: JobSpec) -> float | None:
@@ -47,8 +67,12 @@ def gpu_hours(spec: JobSpec) -> float | None:
         return 0.0
     if each is None or not spec.time_limit:
         return None
-    starts = math.ceil((spec.total_time or 0) / spec.time_limit) or 1
-    return spec.allocated_nodes * each * starts * spec.time_limit / 3600
+    return spec.allocated_nodes * each * _starts(spec, spec.time_limit) * spec.time_limit / 3600
+
+
+def _starts(spec: JobSpec, seconds: int) -> int:
+    """Return how many starts of at most so many seconds --total-time allows."""
+    return math.ceil((spec.total_time or 0) / seconds) or 1 if seconds else 1
 
 
 def summary(spec: JobSpec, command: str, *, local: bool = False) -> dict[str, str]:
@@ -73,4 +97,4 @@ def _cpus(spec: JobSpec) -> int:
 
 
 def _hours(seconds: int) -> str:
-    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
+    return f"{format_amount(seconds / 3600)} h" if seconds >= 3600 else f"{format_amount(seconds / 60)} min"

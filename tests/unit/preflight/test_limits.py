@@ -172,5 +172,8 @@ def test_the_cost_and_the_start_in_one_line() -> None:
     assert cost_line(SEEN, spec(), None) == "1 node x 4 GPUs x 4 h = 16 GPU-hours", "the partition's default"
     assert cost_line(None, spec(), None) == "1 node x 4 GPUs"
     assert cost_line(SEEN, spec(gpus=0, time=1800), None) == "1 node x 4 CPUs x 30 min = 2 CPU-hours"
+    assert cost_line(SEEN, spec(time=1200), None, 3) == "3 tasks x 1 node x 4 GPUs x 20 min = 4 GPU-hours"
+    long = replace(spec(nodes=2, time=60 * 86_400), total_time=100 * 86_400)
+    assert cost_line(SEEN, long, None) == "2 nodes x 4 GPUs x 1,440 h x 2 starts = 23,040 GPU-hours"
     waiting = cost_line(SEEN, spec(time=3600, dependency="afterok:5"), Start(1, "n1", "gpu", ("7",)))
     assert waiting.endswith("start now on n1, preempting job 7 (after dependency afterok:5)")

@@ -1,4 +1,4 @@
-"""Times: sbatch's formats mean what they mean in sbatch, and a number may have a unit."""
+"""Times and amounts: sbatch's formats mean what they mean in sbatch, and a number may have a unit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.units import format_slurm_time, minutes_and_seconds, parse_age, parse_duration, parse_time_limit
+from clusterrun.base.units import (
+    format_amount,
+    format_slurm_time,
+    minutes_and_seconds,
+    parse_age,
+    parse_duration,
+    parse_time_limit,
+)
 
 SLURM: tuple[tuple[str, Callable[[int, int, int, int], int]], ...] = (
     ("{d}-{h}", lambda d, h, m, s: d * 86_400 + h * 3600),
@@ -107,3 +114,10 @@ def test_any_text_is_a_time_or_refused(text: str) -> None:
 def test_only_minutes_and_seconds_may_be_meant_as_hours_and_minutes() -> None:
     texts = ("1:30", "48:00", "90", "1:30:00", "1-12:30", "1h30m", "UNLIMITED", "x")
     assert [minutes_and_seconds(text) for text in texts] == [(1, 30), (48, 0), *[None] * 6]
+
+
+def test_an_amount_has_the_digits_that_people_read() -> None:
+    amounts = (96, 100 / 3, 1 / 3, 1 / 60, 0.5, 384.0, 1_234_567.8, 0)
+    assert [format_amount(one) for one in amounts] == [
+        "96", "33.33", "0.33", "0.017", "0.5", "384", "1,234,568", "0",
+    ]  # fmt: skip
