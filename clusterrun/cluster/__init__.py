@@ -134,7 +134,10 @@ class Cluster(ArrayMethods):
 
         self.store(plan.record.root).check_folders()
         scheduler = self.scheduler(plan.record.scheduler)
-        return checks.check(plan, scheduler, self.environ, self.user, preload=preload, tasks=tasks)
+        return checks.check(
+            plan, scheduler, self.environ, self.user,
+            state=self.state, say=self.notify, preload=preload, tasks=tasks,
+        )  # fmt: skip
 
     def submit(self, plan: Plan, *, check: bool = True) -> RunRecord:
         """Record the run, submit it, and return its record with the job id; with ``check`` check it before.

@@ -36,6 +36,7 @@ class Submits(Protocol):
 
     environ: dict[str, str]
     notify: Callable[[str], None]
+    state: Path
 
     @property
     def cwd(self) -> Path: ...
@@ -202,11 +203,15 @@ def plan_sweep(
 
 def check_arrays(cluster: Submits, arrays: Sequence[PlannedArray]) -> list[str]:
     """Check the first run as any job and the settings of the others; return lines. Raises RequestError."""
+    from clusterrun.preflight.checks import LIMIT
+    from clusterrun.preflight.patience import Patience
     from clusterrun.preflight.settings import check_others
 
     plans = [plan for array in arrays for plan in array.plans]
     lines = cluster.check(plans[0], preload=True, tasks=len(plans))
-    return lines + check_others([plan.spec for plan in plans[1:]], cluster.environ, plans[0].submission.workdir)
+    patience = Patience(cluster.state, plans[0].spec.python, LIMIT)
+    others = [plan.spec for plan in plans[1:]]
+    return lines + check_others(others, cluster.environ, plans[0].submission.workdir, patience)
 
 
 def submit_arrays(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
+from clusterrun.preflight.patience import Patience
 from clusterrun.submit import checks
 
 if TYPE_CHECKING:
@@ -19,21 +21,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds for each command of a check. The job's Python has longer, since without it nothing can run.
+#: Seconds for each command of a check. The job's Python has longer, since without it nothing can run: see Patience.
 LIMIT = 2.0
 #: Seconds for which the user's accounts and QOS may be known already; a job is refused by new answers only.
 ACCOUNTS_AGE = 600.0
 
 
 def check(
-    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *, preload: bool, tasks: int = 1
+    plan: Plan, scheduler: Scheduler, environ: Mapping[str, str], user: str, *,
+    state: Path, say: Callable[[str], None], preload: bool, tasks: int = 1,
 ) -> list[str]:  # fmt: skip
     """Return lines for the user: warnings, what could not be checked, and the cost and expected start of a Slurm job.
 
-    The cost is that of ``tasks`` such jobs. With ``preload`` submitit is imported at the same time, which takes as long
-    as a check. Raises RequestError for a job that can never start or would fail at once.
+    ``state`` is the user's state folder, ``say`` prints what is waited for. The cost is that of ``tasks`` such jobs.
+    With ``preload`` submitit is imported at the same time, which takes as long as a check. Raises RequestError for a
+    job that can never start or would fail at once.
     """
     spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
+    patience = Patience(state, spec.python, LIMIT)
     unchecked = ["Python and its packages (in the container)"] if spec.container_image else []
 
     def attempt(what: str, ask: Callable[[], T]) -> T | None:
@@ -47,7 +52,7 @@ def check(
     def settings() -> list[Finding]:
         from clusterrun.preflight.settings import check_settings
 
-        return check_settings(spec, environ, workdir, LIMIT)
+        return check_settings(spec, environ, workdir, patience)
 
     with ThreadPoolExecutor(max_workers=5) as pool:
         packages = pool.submit(checks.check, spec, plan.script, environ, plan.notify)
@@ -55,6 +60,8 @@ def check(
         answers = _ask_slurm(pool, slurm, plan, user) if slurm is not None else {}
         if preload and slurm is not None:
             from clusterrun.scheduler.slurm import executor  # noqa: F401
+        if of_settings:
+            _await(of_settings, patience, say)
     packages.result()
     found = (attempt("settings", of_settings.result) if of_settings else None) or []
     refuse(found)
@@ -86,6 +93,13 @@ def check(
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)
     return lines if lines and not start else [*lines, ("" if lines else "OK: ") + cost_line(seen, spec, start, tasks)]
+
+
+def _await(settings: Future[list[Finding]], patience: Patience, say: Callable[[str], None]) -> None:
+    """Wait for the check of the settings, and name a Python that takes longer than the other checks."""
+    if patience.seconds > patience.least and not wait([settings], patience.least).done:
+        say(f"waiting up to {patience.seconds:.0f} s for {patience.python} to check the settings")
+        wait([settings])
 
 
 def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user: str) -> dict[str, Future[Any]]:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import pytest
 
-from clusterrun.preflight import checks
+from clusterrun.base.errors import RequestError
+from clusterrun.cluster import Cluster
+from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Task
+from clusterrun.preflight import checks, patience
+from clusterrun.submit.request import SubmitArgs
 from tests.command_desk import Desk
 
 JOB = ("--nodes", "2", "--gpus-per-node", "4", "--time", "12:00:00", "--", "train.py")
@@ -12,7 +21,7 @@ OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the 
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is slow; what is timed here answers or hangs."""
     monkeypatch.setattr(checks, "LIMIT", 20.0)
 
@@ -128,6 +137,7 @@ def test_a_python_that_cannot_check_says_so(desk: Desk) -> None:
 def test_an_answer_about_settings_counts_however_the_program_ends(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
+    monkeypatch.setattr(patience, "MOST", 4.0 if "sleep" in end else 20.0)
     monkeypatch.setattr(checks, "LIMIT", 4.0 if "sleep" in end else 20.0)
     answer = '{"wrong": "", "missing": ["data: set target_cols"], "doubts": []}'
     odd = desk.write(
@@ -136,6 +146,51 @@ def test_an_answer_about_settings_counts_however_the_program_ends(
     odd.chmod(0o755)
     status, err, sent = submit(desk, "lm", "--python", str(odd))
     assert (status, sent) == (2, 0) and "lm: data: set target_cols" in err and "not checked" not in err
+
+
+def stand_in(desk: Desk, act: str) -> Path:
+    """A Python that acts in another way when it is to check settings."""
+    path = desk.write("slow", f'#!/bin/sh\ncase "$*" in *check-settings*) {act};; esac\nexec {sys.executable} "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_that_starts_slowly_is_waited_for_with_a_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LIMIT", 0.2)
+    monkeypatch.setattr(patience, "MOST", 60.0)
+    slow, said = stand_in(desk, "while [ ! -e told ]; do sleep 0.05; done"), []
+
+    def notify(line: str) -> None:
+        said.append(line)
+        desk.write("told", "")
+
+    flags = {"python": Value(str(slow), "test"), "set": Value({"steps": "abc"}, "test")}
+    cluster = Cluster(notify=notify)
+    with pytest.raises(RequestError, match="steps must be a whole number"):
+        cluster.check(cluster.plan(SubmitArgs(work=Task("lm"), flags=flags)))
+    assert said == [f"waiting up to 60 s for {slow} to check the settings"]
+
+
+def test_a_python_that_does_not_answer_is_waited_for_once_a_day(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LIMIT", 0.3)
+    monkeypatch.setattr(patience, "MOST", 0.6)
+    words = ("lm", "--dry-run", "--python", str(stand_in(desk, "exec sleep 1000")))
+    waited = [("waiting up to" in desk.type("submit", *words).err) for _ in range(2)]
+    assert waited == [True, False]
+    assert "not checked: settings (" in desk.type("submit", *words).err
+    for mark in (desk.state / "unanswered").iterdir():
+        os.utime(mark, (0, 0))
+    assert "waiting up to" in desk.type("submit", *words).err
+
+
+def test_an_environment_that_answers_again_has_the_full_time_again(tmp_path: Path) -> None:
+    slow = patience.Patience(tmp_path, "python", 2.0)
+    slow.gave_up()
+    again = patience.Patience(tmp_path, "python", 2.0)
+    assert (slow.seconds, again.seconds) == (patience.MOST, 2.0)
+    assert patience.Patience(tmp_path, "another", 2.0).seconds == patience.MOST
+    again.answered()
+    assert patience.Patience(tmp_path, "python", 2.0).seconds == patience.MOST
 
 
 def test_the_answers_about_a_sweep_that_came_before_the_limit_count(desk: Desk) -> None:
