@@ -111,6 +111,9 @@ class RankExit:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the work is done: a handler that raises must not end this
             self._take_signals()  # the thread may not have come to them
         if self.status == 0:
+            # Python removes the script's handlers soon; then a signal of --signal would fail a rank that has finished
+            for signum in (signal.SIGUSR1, signal.SIGUSR2):
+                signal.signal(signum, signal.SIG_IGN)
             self._write_end(0, None)
         if self.status or (self.status == 0 and self.runs_own_code):
             _flush()

@@ -54,3 +54,29 @@ sys.exit(rank.succeed())
 def test_a_signal_handler_that_raises_does_not_spoil_the_record_of_a_single_rank() -> None:
     done = subprocess.run([sys.executable, "-c", SIGTERM_AT_THE_RECORD], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "recorded 0\n", "")
+
+
+# a launcher passes on a signal that srun has sent to the rank as well; the second one comes when Python has removed the
+# script's handler
+SIGNAL_AT_THE_END_OF_THE_INTERPRETER = """
+import os, signal, sys
+from types import SimpleNamespace
+from clusterrun.worker.exit import RankExit
+
+class Kills:
+    def __del__(self, kill=os.kill, pid=os.getpid(), signum=getattr(signal, sys.argv[1])):
+        kill(pid, signum)
+
+kept = Kills()
+rank = RankExit(SimpleNamespace(rank=0), SimpleNamespace(attempt_dir=None))
+rank.install()
+signal.signal(getattr(signal, sys.argv[1]), lambda *_: None)
+sys.exit(rank.succeed())
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
+def test_a_late_signal_does_not_fail_a_rank_that_has_finished(name: str) -> None:
+    words = [sys.executable, "-c", SIGNAL_AT_THE_END_OF_THE_INTERPRETER, name]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
