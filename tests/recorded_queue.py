@@ -11,7 +11,7 @@ from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import parse_nodes
 from clusterrun.scheduler.slurm.reasons import find_reason
-from clusterrun.scheduler.slurm.scontrol import parse_show
+from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show
 from clusterrun.scheduler.slurm.squeue import parse_queue
 from clusterrun.system import shell
 from clusterrun.why import pending
@@ -46,7 +46,7 @@ def whole() -> PendingFacts:
 @cache
 def request(number: str) -> dict[str, str]:
     """What a job asks for; of an array, of its waiting tasks."""
-    blocks = [b for b in parse_show(recorded("show-jobs")) if b["JobId"] == number]
+    blocks = [b for b in parse_jobs(recorded("show-jobs")) if b["JobId"] == number]
     return next((b for b in blocks if b["JobState"] == "PENDING"), blocks[0])
 
 

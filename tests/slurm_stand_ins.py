@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-# Answers `scontrol show` with the file `show`, and each other command with its file: its text, and status 1 if it has
-# any. `scontrol requeue` is answered once only, then accepted.
+from clusterrun.worker import batch_host
+
+# Answers squeue with the file `show`, or `excluded` if the excluded nodes are requested, and each other command with
+# its file: its text, and status 1 if it has any. `scontrol requeue` is answered once only, then accepted.
 FAKE = """#!/bin/sh
 here=${0%/*}; name=${0##*/}
 [ -e "$here/away" ] && { echo "scontrol: error: Unable to contact slurm controller (connect failure)" >&2; exit 1; }
-[ "$name $1" = "scontrol show" ] && exec cat "$here/show"
+case "$name $*" in squeue*=%x) exec cat "$here/excluded";; squeue*) exec cat "$here/show";; esac
 echo "$name $*" >>"$here/calls"
 [ "$name" = sbatch ] && { [ -s "$here/sbatch.no" ] && { cat "$here/sbatch.no" >&2; exit 1; }; echo 77; exit 0; }
 if [ "$1" = requeue ] && [ -s "$here/refusals" ]; then
@@ -18,21 +21,27 @@ fi
 """
 
 
+def squeue_line(fields: Mapping[str, str]) -> str:
+    """Return squeue's answer to `batch_host.show_job`."""
+    return "".join(f"{fields.get(name, '')}{batch_host.SEPARATOR}" for name in batch_host.FIELDS) + "\n"
+
+
 class Slurm:
     """The stand-ins' folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
-        for name in ("scontrol", "sbatch", "scancel"):
+        for name in ("scontrol", "sbatch", "scancel", "squeue"):
             (folder / name).write_text(FAKE)
             (folder / name).chmod(0o755)
         self.show()
 
-    def show(self, **fields: str) -> None:
-        known = {"JobId": "5", "JobState": "RUNNING", "Reason": "None", "Restarts": "0", "PreemptTime": "None",
-                 "Partition": "gpu", "Account": "(null)", "ExcNodeList": "(null)"} | fields  # fmt: skip
-        (self.folder / "show").write_text(" ".join(f"{key}={value}" for key, value in known.items()) + "\n")
+    def show(self, excluded: str = "(null)", **fields: str) -> None:
+        known = {"JobState": "RUNNING", "Reason": "None", "Restarts": "0", "EndTime": "N/A", "PreemptTime": "N/A",
+                 "Partition": "gpu", "Account": "(null)", "QOS": "normal"} | fields  # fmt: skip
+        (self.folder / "show").write_text(squeue_line(known))
+        (self.folder / "excluded").write_text(excluded + "\n")
 
     def refuse(self, *answers: str) -> None:
         (self.folder / "refusals").write_text("".join(f"{answer}\n" for answer in answers))

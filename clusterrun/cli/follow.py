@@ -223,12 +223,12 @@ def format_missing_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunS
 
 
 def _exit_code(cluster: Cluster, run: RunRecord, job: JobId) -> str:
-    from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+    from clusterrun.scheduler.slurm.scontrol import parse_jobs, show_argv
 
     slurm = cluster.scheduler(run.scheduler).slurm
     if slurm is None:
         return ""
-    blocks = parse_show(slurm.answer(show_argv("job", [str(job)])).text)
+    blocks = parse_jobs(slurm.answer(show_argv("job", [str(job)])).text)
     return blocks[0].get("ExitCode", "") if blocks else ""
 
 

@@ -20,7 +20,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, files_argv, parse_files
-from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+from clusterrun.scheduler.slurm.scontrol import parse_jobs, show_argv
 from clusterrun.state import external
 from clusterrun.system.safe_files import user_name
 
@@ -124,7 +124,7 @@ def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
     """Query Slurm for the log files of an external job. A node name in a file name is known only when the job runs."""
     slurm = scheduler.slurm
     assert slurm is not None
-    locations = parse_locations(parse_show(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
+    locations = parse_locations(parse_jobs(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
     locations = locations or _find_in_accounting(job, slurm)
     if job.task is not None:
         locations = [location for location in locations if location.is_pattern or location.job.task == job.task]

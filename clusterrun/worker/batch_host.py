@@ -15,6 +15,20 @@ from .errors import WorkerError
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 ANSWER_S = 10.0  # for one Slurm command
 UNREACHABLE = ("Unable to contact", "timed out", "Connection", "send/receive failure", "Zero Bytes")
+NO_VALUE = ("", "(null)", "N/A", "None", "Unknown")
+SEPARATOR = "\x1f"
+# Names of the facts, as scontrol's, with squeue's columns. Not `scontrol show job`: a job's name, comment and paths lie
+# among its fields there, and may contain anything. None of these columns is free text.
+FIELDS = {
+    "JobState": "State",
+    "Reason": "Reason",
+    "Restarts": "RestartCnt",
+    "EndTime": "EndTime",
+    "PreemptTime": "PreemptTime",
+    "Partition": "Partition",
+    "Account": "Account",
+    "QOS": "QOS",
+}
 LOG_TAIL = 16_384  # bytes of the log in which Slurm's reason is looked for
 # Slurm's line in the batch script's log. Up to 24.11 it begins with slurmstepd's name, in 26.05 with the time.
 CANCELLED = re.compile(
@@ -37,9 +51,16 @@ class Reply(NamedTuple):
 
 
 def show_job(job_id: str, limit: float = ANSWER_S) -> dict[str, str]:
-    """Return the fields of `scontrol show job`; none if Slurm does not respond within `limit` seconds."""
-    text = _output(["scontrol", "show", "job", "-o", job_id], limit)
-    return dict(re.findall(r"(?:^| )([A-Za-z/:]+)=(\S*)", text))
+    """Return the job's FIELDS but those without a value; none if Slurm does not respond within `limit` seconds."""
+    columns = ",".join(f"{column}:{SEPARATOR}" for column in FIELDS.values())
+    answer = _output(
+        ["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--Format={columns}"], limit
+    )
+    for line in answer.splitlines():
+        values = [value.strip() for value in line.split(SEPARATOR)]
+        if len(values) == len(FIELDS) + 1:
+            return {name: value for name, value in zip(FIELDS, values, strict=False) if value not in NO_VALUE}
+    return {}
 
 
 def is_ending(job_id: str) -> bool:
@@ -54,9 +75,13 @@ def restarts(facts: dict[str, str]) -> int:
 
 def script_of(job_id: str) -> str:
     """Return the path of the script that was given to sbatch; it may contain blanks."""
-    text = _output(["scontrol", "show", "job", "-o", job_id], 10.0)
-    found = re.search(r" Command=(.*) WorkDir=", text)
-    return found[1] if found else ""
+    return _shown(job_id, "%o", 10.0)
+
+
+def excluded_nodes(job_id: str) -> str:
+    """Return the nodes that the job excludes, as Slurm writes them; empty if there are none."""
+    nodes = _shown(job_id, "%x", ANSWER_S)
+    return "" if nodes in NO_VALUE else nodes
 
 
 def end_time(job: dict[str, str]) -> str:
@@ -150,6 +175,12 @@ def cancel_reason(job_id: str, log_start: int) -> tuple[str, str]:
     return reason, found[-1].decode() if found else ""
 
 
+def _shown(job_id: str, field: str, limit: float) -> str:
+    """Return one field of squeue for this job."""
+    answer = _output(["squeue", "--noheader", "--all", "--states=all", f"--jobs={job_id}", f"--format={field}"], limit)
+    return answer.strip("\n")
+
+
 def _resolve(address: str) -> str:
     try:
         return str(socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][4][0]) if address else ""
@@ -159,7 +190,9 @@ def _resolve(address: str) -> str:
 
 def _output(command: list[str], limit: float) -> str:
     try:
-        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
+        done = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit, env=clean()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.decode(errors="replace")

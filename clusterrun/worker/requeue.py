@@ -151,8 +151,8 @@ class Requeue:
             if next_job == successor.NOT_CONFIRMED:
                 how = "a job to continue the run was submitted, but not confirmed by Slurm"
             if exclude and not next_job:
-                known = facts.get("ExcNodeList", "(null)")
-                nodes = exclude if known in ("(null)", "") else f"{known},{exclude}"
+                known = batch_host.excluded_nodes(self.job.identity.job_id)
+                nodes = f"{known},{exclude}" if known else exclude
                 run_command(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
             soon = start_soon and not next_job and self.job.options.helper_job
             helper = self._start_helper(facts) if soon else ""
@@ -232,7 +232,7 @@ class Requeue:
     def _start_helper(self, facts: dict[str, str]) -> str:
         """Submit the small job that starts this one at once; return a line for the log."""
         same = {"partition": facts.get("Partition"), "account": facts.get("Account"), "qos": facts.get("QOS")}
-        options = [f"--{name}={value}" for name, value in same.items() if value and value not in ("(null)", "N/A")]
+        options = [f"--{name}={value}" for name, value in same.items() if value]
         reply = run_command([
             "sbatch", "--parsable", f"--job-name=clusterrun-start-{self.job.name}", "--begin=now+6", "--time=1",
             "--nodes=1", "--ntasks=1", "--output=/dev/null", "--error=/dev/null", "--no-requeue", *options,
@@ -316,8 +316,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_preempted(facts: dict[str, str]) -> bool:
     """Return whether Slurm ends this job for another one; a job that is cancelled in the grace time is not."""
-    at = facts.get("PreemptTime", "None")
-    if at in ("None", "Unknown", ""):
+    at = facts.get("PreemptTime")
+    if at is None:
         return False
     # at the end of the grace time Slurm sets both times, at a scancel before it the EndTime (22.05, 24.11, 26.05)
     return facts.get("JobState") != "COMPLETING" or facts.get("EndTime", at) == at

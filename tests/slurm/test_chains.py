@@ -77,6 +77,20 @@ def test_a_run_continues_after_its_time_limit(site: Site) -> None:
     assert json.loads((first / "requeue.json").read_text())["why"] == "the time limit"
 
 
+def test_words_in_a_comment_and_a_name_are_no_facts_of_the_job(site: Site) -> None:
+    words = "JobState=CANCELLED Restarts=3 Reason=None\n   JobState=CANCELLED Restarts=3"
+    job = site.rank(
+        "sleeps_the_first_time.sh", "--total-time", "1h", "--time", "60", "--comment", words.split("\n", maxsplit=1)[0]
+    )
+    site.wait_joined(job)
+    assert site.lab is not None
+    changed = [f"JobName=x {words}", f"Comment={words}"]
+    assert site.lab.run(["scontrol", "update", f"JobId={job.id}", *changed]).returncode == 0
+    time_is_up(site, job)
+    done(site, job)
+    assert "the job was requeued (the time limit); helper job " in job.err.read_text()
+
+
 def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
     """Train for three time limits of so many minutes, several jobs at once: each ends done, with the same weights."""
     short = lm(site, 400, save_every=400)

@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.worker import batch_host
 from clusterrun.worker.errors import WorkerError
+from tests.slurm_stand_ins import squeue_line
 
 
 @pytest.fixture
@@ -49,8 +50,8 @@ def test_no_address_at_all_is_an_error(programs: Path) -> None:
         batch_host.head_address("localhost", 2)
 
 
-def test_a_scontrol_that_hangs_costs_its_limit_and_no_more(programs: Path) -> None:
-    program(programs, "scontrol", "exec sleep 60")
+def test_a_squeue_that_hangs_costs_its_limit_and_no_more(programs: Path) -> None:
+    program(programs, "squeue", "exec sleep 60")
     assert batch_host.show_job("7", limit=0.2) == {}
 
 
@@ -82,7 +83,8 @@ STEPD = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-21T10:00:00"
     ],
 )  # fmt: skip
 def test_the_cause_of_a_sigterm_is_in_slurms_line_of_this_start(programs: Path, line: str, due: str) -> None:
-    program(programs, "scontrol", "echo JobId=5 JobState=COMPLETING Reason=TimeLimit Dependency=x")
+    (programs / "answer").write_text(squeue_line({"JobState": "COMPLETING", "Reason": "TimeLimit"}))
+    program(programs, "squeue", f"cat {programs}/answer")
     log = programs / "log"
     old = f"{STEPD} DUE TO JOB REQUEUE ***\n"
     log.write_text(f"{old}this start\n{line}\n")

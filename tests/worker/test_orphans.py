@@ -11,6 +11,7 @@ import pytest
 from clusterrun.worker import orphans
 from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.orphans import ALIVE, CLAIM, CLAIM_S, INTERVALS, SupervisorWatch
+from tests.slurm_stand_ins import squeue_line
 
 SPARED = {"SLURM_JOB_ID": "7", "CLUSTERRUN_SPARE_NODES": "1"}
 
@@ -148,11 +149,11 @@ def test_the_claim_of_a_rank_that_was_killed_expires(tmp_path: Path, clock: list
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Replace scontrol and scancel: how `scontrol show job` and the command that would end the job answer."""
+    """Replace Slurm's commands: how squeue and the command that would end the job answer."""
 
     def answer(shown: str, ending: str) -> None:
-        for name in ("scontrol", "scancel"):
-            text = f'#!/bin/sh\ncase "$0 $*" in *" show "*) {shown};; esac\n{ending}\n'
+        for name in ("squeue", "scontrol", "scancel"):
+            text = f"#!/bin/sh\n{shown if name == 'squeue' else ending}\n"
             (tmp_path / name).write_text(text)
             (tmp_path / name).chmod(0o755)
 
@@ -160,7 +161,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     return answer
 
 
-RUNNING = 'echo "JobState=RUNNING Restarts=1"; exit 0'
+def shows(state: str, restarts: int) -> str:
+    return f"printf %s '{squeue_line({'JobState': state, 'Restarts': str(restarts)})}'"
+
+
+RUNNING = shows("RUNNING", 1)
 
 
 @pytest.mark.parametrize(("accepts", "done"), [("requeue", "requeued"), ("scancel", "cancelled")])
@@ -177,8 +182,8 @@ def test_a_job_is_requeued_or_where_that_is_refused_cancelled(
     [
         pytest.param("exit 1", "exit 0", False, id="slurm cannot be reached"),
         pytest.param(RUNNING, "echo Unable to contact slurm controller >&2; exit 1", False, id="no answer"),
-        pytest.param('echo "JobState=PENDING Restarts=2"; exit 0', "exit 0", True, id="requeued already"),
-        pytest.param('echo "JobState=RUNNING Restarts=2"; exit 0', "exit 0", True, id="started again"),
+        pytest.param(shows("PENDING", 2), "exit 0", True, id="requeued already"),
+        pytest.param(shows("RUNNING", 2), "exit 0", True, id="started again"),
     ],
 )
 def test_a_job_that_may_have_been_requeued_is_not_cancelled(

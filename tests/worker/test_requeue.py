@@ -240,7 +240,7 @@ def test_a_successor_that_slurm_does_not_confirm_is_named_so(
 
 def test_a_lost_node_is_excluded_after_the_requeue(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN)
-    slurm.show(ExcNodeList="n7")
+    slurm.show(excluded="n7")
     assert job.requeue.leave("node n2 is lost", exclude="n2", evidence="no heartbeat for 60 s", start_soon=False)
     assert slurm.calls == ["scontrol requeue 5", "scontrol update JobId=5 ExcNodeList=n7,n2"]
     kept = json.loads((job.attempt_dir / "requeue.json").read_text())

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from clusterrun.base.job import JobId
@@ -34,6 +35,11 @@ def parse_hold(stderr: str) -> str:
 _FREE = ("JobName", "Comment", "AdminComment", "SystemComment", "Command", "WorkDir", "StdErr", "StdIn", "StdOut",
          "OS", "Extra", "SubmitLine", "MailUser")  # fmt: skip
 _KEY = r"(?:^|(?<= ))([A-Z][A-Za-z0-9_/:]*)="
+# Between a job's name and its comments and paths, no field is free text; this is the first line there.
+_FIELDS_BEGIN = re.compile(r"^   (?=UserId=\S.*\(\d+\) GroupId=\S.*\(\d+\))", re.MULTILINE)
+_TEXTS_BEGIN = re.compile(rf"^   (?:{'|'.join(_FREE)})=", re.MULTILINE)
+_LAST_TEXT = re.compile(r"^   StdOut=", re.MULTILINE)
+_LINE = re.compile(r"^   ([A-Z][A-Za-z0-9_/:]*)=", re.MULTILINE)
 _FREE_AT = rf"(?:^|(?<= ))({'|'.join(_FREE)})="
 
 
@@ -41,6 +47,64 @@ def show_argv(kind: str, names: Sequence[str] = (), cluster: str = "") -> list[s
     """Return ``scontrol show KIND [NAMES]``; without names, for all."""
     where = [f"--clusters={cluster}"] if cluster else []
     return ["scontrol", *where, "show", kind, *([",".join(names)] if names else [])]
+
+
+def parse_jobs(text: str) -> list[dict[str, str]]:
+    """Parse the blocks of ``scontrol show job`` as `parse_show` does; a free text changes no other field.
+
+    The job's name comes before its fields, its comments and paths after them, and each of them may have several lines.
+    What a text makes ambiguous is left out: the field that it imitates, like a second StdOut, or a whole job.
+    """
+    blocks = [_parse_job(block) for block in _job_blocks(text)]
+    ids = Counter(block.get("JobId") for block in blocks)
+    return [block for block in blocks if block and ids[block["JobId"]] == 1]
+
+
+def _job_blocks(text: str) -> list[str]:
+    """Return the blocks of the jobs: an empty line may also be in a free text, so a block ends after its last text."""
+    blocks = [""]
+    for part in re.split(r"(?<=\n\n)(?=JobId=\d)", text):
+        if _is_whole(blocks[-1]):
+            blocks.append(part)
+        else:
+            blocks[-1] += part
+    if len(blocks) > 1 and not _FIELDS_BEGIN.search(blocks[-1]):  # the rest of the last job's texts
+        rest = blocks.pop()
+        blocks[-1] += rest
+    return blocks
+
+
+def _is_whole(block: str) -> bool:
+    fields = _FIELDS_BEGIN.search(block)
+    is_interactive = " BatchFlag=0 " in block
+    return fields is not None and (is_interactive or _LAST_TEXT.search(block, fields.end()) is not None)
+
+
+def _parse_job(block: str) -> dict[str, str]:
+    """Parse a job's block; empty if it is not clear where its fields begin."""
+    begins = [match.start() for match in _FIELDS_BEGIN.finditer(block)]
+    if len(begins) != 1:
+        return {}
+    head, _, name = block[: begins[0]].removesuffix("\n").partition(" JobName=")
+    rest = block[begins[0] :]
+    texts = _TEXTS_BEGIN.search(rest)
+    end = texts.start() if texts else len(rest)
+    found = _parse_line(head) | {"JobName": _value(name)}
+    for line in rest[:end].splitlines():
+        found |= _parse_line(line.strip())
+    return _parse_texts(rest[end:]) | found if "JobId" in found else {}
+
+
+def _parse_texts(text: str) -> dict[str, str]:
+    """Parse a job's last lines: its free texts, of one line or several, then a few fields."""
+    fields_begin = max((match.start() for match in _LAST_TEXT.finditer(text)), default=0)
+    lines = [line for line in _LINE.finditer(text) if line[1] in _FREE or line.start() > fields_begin]
+    ends = [*(line.start() for line in lines[1:]), len(text)]
+    found: dict[str, str] = {}
+    for line, end in zip(lines, ends, strict=False):
+        found |= _parse_line(text[line.start() : end].strip())
+    counts = Counter(line[1] for line in lines)
+    return {key: value for key, value in found.items() if counts[key] == 1}
 
 
 def parse_show(text: str) -> list[dict[str, str]]:

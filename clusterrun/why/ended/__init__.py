@@ -25,7 +25,7 @@ from clusterrun.records.snapshots import project_path
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
-from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
@@ -160,7 +160,7 @@ def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:
 def _show_job(slurm: SlurmCommands, state: RunState) -> tuple[dict[str, str], str]:
     """Return the fields of ``scontrol show job``, and the error if Slurm did not respond."""
     reply = slurm.answer(show_argv("job", [str(state.status.id)]))
-    blocks = parse_show(reply.text)
+    blocks = parse_jobs(reply.text)
     silent = reply.note if not blocks and "Invalid job id" not in reply.note + reply.stderr else ""
     return (blocks[-1] if blocks else {}), silent
 

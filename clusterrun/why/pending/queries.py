@@ -15,7 +15,7 @@ from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
 from clusterrun.scheduler.slurm.reasons import Limit, find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS
-from clusterrun.scheduler.slurm.scontrol import parse_features, parse_show, show_argv
+from clusterrun.scheduler.slurm.scontrol import parse_features, parse_jobs, parse_show, show_argv
 from clusterrun.scheduler.slurm.sprio import NO_PARTS, Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm.squeue import parse_queue, queue_argv
 from clusterrun.why.pending import queue_position
@@ -88,7 +88,7 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
     word, limit = (reason.word, reason.limit) if reason else ("", None)
     on_nodes = word not in _NOT_ABOUT_NODES and limit is None
-    request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_show)
+    request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_jobs)
     queue = queries.submit("the queue", queue_argv(), parse_queue)
     partitions = queries.submit("the partitions", show_argv("partition"), parse_show)
     nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clusterrun.base.job import JobId
 from clusterrun.logs.locations import expand, find_location, parse_locations, parse_submit_line
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, SEP, files_argv, parse_files
-from clusterrun.scheduler.slurm.scontrol import parse_show
+from clusterrun.scheduler.slurm.scontrol import parse_jobs
 
 ARRAY = """JobId=1 ArrayJobId=1 ArrayTaskId=2-5%2 ArrayTaskThrottle=2 JobName=a.sh
    UserId=ann(1000) GroupId=ann(1000) MCS_label=N/A
@@ -50,7 +50,7 @@ PENDING = """JobId=1 JobName=t
 
 
 def of(text: str) -> list:
-    return parse_locations(parse_show(text))
+    return parse_locations(parse_jobs(text))
 
 
 def test_what_scontrol_leaves_is_filled_in_as_slurm_does_it() -> None:

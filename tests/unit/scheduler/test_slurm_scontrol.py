@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue, limits_argv, parse_limits
-from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
+from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.scheduler.slurm.sprio import Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm.squeue import Queued, parse_licenses, parse_queue, parse_tres, queue_argv
 from clusterrun.scheduler.slurm.values import SEP
@@ -23,7 +23,7 @@ def recorded(name: str) -> str:
 
 
 def job(number: str) -> dict[str, str]:
-    (block,) = (b for b in parse_show(recorded("show-jobs")) if b["JobId"] == number)
+    (block,) = (b for b in parse_jobs(recorded("show-jobs")) if b["JobId"] == number)
     return block
 
 
@@ -51,8 +51,75 @@ def test_free_text_in_a_job_makes_no_keys() -> None:
     assert asked["StdOut"] == "/tmp/o ut 21"
 
 
+#: what a text may imitate
+IMITATIONS = (
+    "JobState=CANCELLED", "Restarts=3", " ExitCode=9:0", "=", " ", "\n", "\n   JobState=FAKE Reason=Foo", "\n\n",
+    "\n\nJobId=5 JobName=x", "\n   TresPerNode=gpu:8", "\n   StdOut=/x", "\n   Comment=b",
+)  # fmt: skip
+FREE_TEXT = st.lists(st.sampled_from(IMITATIONS) | st.text(st.characters(codec="utf-8", exclude_characters="\0\r")))
+
+
+def job_answer(jobs: list[dict[str, str]], version: str) -> str:
+    """What `scontrol show job` prints of jobs with these free texts, which are in braces here."""
+    late = "\n   Extra={Extra}\n   StdErr={StdErr}" if version != "22.05" else "\n   StdErr={StdErr}"
+    line = "\n   SubmitLine={SubmitLine}" if version == "26.05" else ""
+    form = (
+        "JobId={JobId} JobName={JobName}\n   UserId=ann(1001) GroupId=domain users(1001) MCS_label=N/A\n"
+        "   Priority=1 Nice=0 Account=lab QOS=normal\n   JobState=RUNNING Reason=None Dependency=(null)\n"
+        "   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0\n   Features=a&b DelayBoot=00:00:00\n"
+        f"   Command={{Command}}{line}\n   WorkDir={{WorkDir}}\n   AdminComment={{AdminComment}}\n"
+        f"   Comment={{Comment}}{late}\n   StdIn=/dev/null\n   StdOut=/tmp/out\n   Power=\n   TresPerNode=gres/gpu:2\n"
+    )
+    return "\n".join(form.format(**job) for job in jobs)
+
+
+TEXTS_OF_A_JOB = ("JobName", "Command", "SubmitLine", "WorkDir", "AdminComment", "Comment", "Extra", "StdErr")
+FIELDS_OF_A_JOB = {
+    "UserId": "ann(1001)", "GroupId": "domain users(1001)", "Account": "lab", "QOS": "normal", "JobState": "RUNNING",
+    "Reason": "None", "Dependency": "", "Requeue": "1", "Restarts": "0", "BatchFlag": "1", "ExitCode": "0:0",
+    "Features": "a&b", "StdIn": "/dev/null", "TresPerNode": "gres/gpu:2",
+}  # fmt: skip
+
+
+def check_jobs(jobs: list[dict[str, str]], version: str) -> None:
+    blocks = parse_jobs(job_answer(jobs, version))
+    assert [block["JobId"] for block in blocks] == [asked["JobId"] for asked in jobs]
+    for block in blocks:
+        assert {key: block.get(key) for key in FIELDS_OF_A_JOB} == FIELDS_OF_A_JOB
+        assert block.get("StdOut") in ("/tmp/out", None), "a text that imitates it leaves it out"
+
+
+JOB = st.fixed_dictionaries(dict.fromkeys(TEXTS_OF_A_JOB, FREE_TEXT.map("".join)))
+VERSIONS = st.sampled_from(("22.05", "24.11", "26.05"))
+
+
+@given(JOB, VERSIONS)
+def test_no_free_text_changes_another_field(texts: dict[str, str], version: str) -> None:
+    check_jobs([{"JobId": "17"} | texts], version)
+
+
+@given(st.lists(JOB, min_size=2, max_size=3), VERSIONS)
+def test_no_free_text_changes_another_job(texts: list[dict[str, str]], version: str) -> None:
+    """Unless it imitates the end of a job and the begin of the next."""
+    shown = [{key: text.replace("StdOut", "StdErr") for key, text in job.items()} for job in texts]
+    check_jobs([{"JobId": str(17 + i)} | job for i, job in enumerate(shown)], version)
+
+
+def test_a_free_text_is_read_whole() -> None:
+    texts = dict.fromkeys(TEXTS_OF_A_JOB, "a\n\nJobId=5 JobName=x\n   Restarts=7")
+    (block,) = parse_jobs(job_answer([{"JobId": "17"} | texts], "26.05"))
+    assert {key: block[key] for key in TEXTS_OF_A_JOB} == texts
+
+
+def test_a_text_that_imitates_a_whole_job_leaves_the_job_out() -> None:
+    plain = dict.fromkeys(TEXTS_OF_A_JOB, "x")
+    forged = job_answer([{"JobId": "17"} | plain], "22.05")
+    assert parse_jobs(job_answer([{"JobId": "17"} | plain | {"Comment": f"x\n\n{forged}"}], "22.05")) == []
+    assert parse_jobs(job_answer([{"JobId": "17"} | plain | {"JobName": f"x\n\n{forged}"}], "22.05")) == []
+
+
 def test_an_arrays_blocks_have_its_tasks() -> None:
-    blocks = [b for b in parse_show(recorded("show-jobs")) if b.get("ArrayJobId") == "11"]
+    blocks = [b for b in parse_jobs(recorded("show-jobs")) if b.get("ArrayJobId") == "11"]
     tasks = {block["ArrayTaskId"]: block["JobState"] for block in blocks}
     assert tasks["2-3%1"] == "PENDING" and tasks["1"] == "RUNNING"
     assert {block["ArrayTaskThrottle"] for block in blocks} == {"1"}
@@ -75,7 +142,7 @@ def test_partitions_and_reservations() -> None:
 
 @given(st.text())
 def test_no_answer_breaks_it(text: str) -> None:
-    for block in parse_show(text):
+    for block in [*parse_show(text), *parse_jobs(text)]:
         assert block and all(isinstance(value, str) for value in block.values())
 
 
@@ -83,6 +150,7 @@ def test_no_answer_breaks_it(text: str) -> None:
 def test_an_answer_that_is_cut_or_spoilt_is_read_as_far_as_it_goes(text: str, at: int, dirt: str) -> None:
     spoilt = text[:at] + dirt + text[at + 3 :]
     parse_show(spoilt)
+    parse_jobs(spoilt)
     parse_limits(spoilt)
     parse_queue(spoilt)
 

@@ -10,7 +10,7 @@ from clusterrun.logs.locations import parse_locations
 from clusterrun.scheduler.slurm.nodes import parse_nodes, parse_partitions
 from clusterrun.scheduler.slurm.sacct import parse_sacct
 from clusterrun.scheduler.slurm.sbatch import Start, parse_test_only
-from clusterrun.scheduler.slurm.scontrol import parse_hold, parse_show
+from clusterrun.scheduler.slurm.scontrol import parse_hold, parse_jobs, parse_show
 from clusterrun.scheduler.slurm.squeue import parse_queue, parse_squeue
 from clusterrun.system import shell
 from clusterrun.why.causes import EndFacts, Line, first_cause
@@ -65,7 +65,7 @@ def test_the_queue_says_what_it_says_on_older_versions(version: str) -> None:
 
 
 def test_a_job_without_a_file_for_its_errors_has_one_file(version: str) -> None:
-    blocks = parse_show(recorded("jobs", version))
+    blocks = parse_jobs(recorded("jobs", version))
     assert len(blocks) == 3
     found = parse_locations(blocks)
     assert {(str(place.out), place.err) for place in found} == {("/dev/null", None)}
@@ -73,7 +73,7 @@ def test_a_job_without_a_file_for_its_errors_has_one_file(version: str) -> None:
 
 
 def test_a_request_and_what_was_allocated_are_two_lines(version: str) -> None:
-    running = next(block for block in parse_show(recorded("jobs", version)) if block["JobState"] == "RUNNING")
+    running = next(block for block in parse_jobs(recorded("jobs", version)) if block["JobState"] == "RUNNING")
     assert running["ReqTRES"] == running["AllocTRES"] == "cpu=2,mem=4000M,node=2,billing=2,gres/gpu=4"
 
 

@@ -198,11 +198,7 @@ def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: St
     log.write_text(
         "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
     )
-    slurm = Slurm(
-        {
-            "show job 7": f"JobId=7 JobName=x\n   JobState=FAILED\n   Command=/u/job.sh\n   StdErr={log}\n   StdOut={log}\n"
-        }
-    )
+    slurm = Slurm({"show job 7": shown_job("1:0", log)})
     told = ended.explain(slurm, over(None, job="7")).json()
     assert (told["kind"], told["command"]) == ("host-memory", None), "how much is for the reader to say"
     assert told["advice"].endswith(": `sbatch --mem SIZE /u/job.sh`")
@@ -223,7 +219,8 @@ def test_slurm_that_is_silent_is_not_said_to_have_forgotten() -> None:
 
 def shown_job(code: str, out: Path, state: str = "FAILED") -> str:
     return (
-        f"JobId=7 JobName=x\n   JobState={state} ExitCode={code}\n   Command=(null)\n   StdErr={out}\n   StdOut={out}\n"
+        "JobId=7 JobName=x\n   UserId=ann(1001) GroupId=ann(1001) MCS_label=N/A\n"
+        f"   JobState={state} ExitCode={code}\n   Command=/u/job.sh\n   StdErr={out}\n   StdOut={out}\n"
     )
 
 
