@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import as_int, parse_fields
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
 from clusterrun.base.units import plural
 from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.records import progress, rank_records, run_record
-from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
 
 VERSIONS = ("python", "torch", "nccl", "driver")
@@ -111,7 +112,7 @@ def _placement(
     uneven = [f", {count} found on {node}" for node, count in each.items() if count != run.tasks_per_node]
     yield _expect("nodes", len(each) == run.nodes and not uneven, text + "".join(uneven))
     used = {(rank["node"], str(rank["device"])) for rank in ranks if str(rank.get("device", "")).startswith("cuda")}
-    gpus = run_record.as_int(spec.get("gpus_per_node"))
+    gpus = as_int(spec.get("gpus_per_node"))
     gpus = run.tasks_per_node if gpus is None else gpus  # --gres gives one rank to each
     text = f"{plural(gpus * run.nodes, 'GPU')} expected, {len(used)} used by {plural(len(ranks), 'rank')}"
     action = "see the note at the top of the log, and test the nodes with: clusterrun check --nodelist NODES"

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from clusterrun.base.decode import parse_rows
 from clusterrun.compare import Change, find_changes
-from clusterrun.records import progress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
 
@@ -37,7 +37,7 @@ def _load(run: RunRecord) -> dict[str, float]:
         return {}
     last: dict[str, float] = {}
     best: dict[str, float] = {}
-    for row in progress.parse_rows(lines if size <= _MOST else lines[1:]):
+    for row in parse_rows(lines if size <= _MOST else lines[1:]):
         for name, value in _numbers(row).items():
             last[name] = value
             if "loss" in name or name.startswith("val_"):

@@ -42,9 +42,11 @@ def is_task(run: RunRecord) -> bool:
 
 
 def find_unreadable(folders: Iterable[Path], runs: Iterable[RunRecord]) -> list[Path]:
-    """Return the run folders with a record that could not be read as one of the runs."""
+    """Return the user's run folders with a record that could not be read as one of the runs."""
     known = {run.run_dir for run in runs}
-    return [folder for folder in folders if folder not in known and os.path.lexists(folder / "record.json")]
+    # another user's run does not use the user's files
+    mine = [folder for folder in folders if folder not in known and safe_files.is_mine(folder)]
+    return [folder for folder in mine if os.path.lexists(folder / "record.json")]
 
 
 def find_caches(base: Path, before: float) -> list[Item]:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import as_int, parse_fields
 from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.records import claims, rank_records, run_record
-from clusterrun.records.run_record import RunRecord, as_int, parse_fields
+from clusterrun.records.run_record import RunRecord
 
 
 def end_of(run: RunRecord) -> JobStatus | None:

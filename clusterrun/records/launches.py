@@ -14,9 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterrun.base.decode import parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
-from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
 
 LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"

@@ -10,6 +10,7 @@ import contextlib
 import json
 from pathlib import Path
 
+from clusterrun.base.decode import parse_lines
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, append_line
@@ -42,8 +43,8 @@ def _written(folder: Path) -> int | None:
 
 def _read(cache: Path) -> dict[str, int]:
     found = {}
-    for line in run_record.read_lines(cache):
-        with contextlib.suppress(ValueError, TypeError):  # a partly written line
-            folder, written = json.loads(line)
-            found[str(folder)] = int(written)
+    for row in parse_lines(run_record.read_lines(cache)):
+        match row:
+            case [str(folder), int(written)]:
+                found[folder] = written
     return found

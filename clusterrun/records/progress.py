@@ -8,16 +8,16 @@ have no ``version``; a newer version may add keys, ignored here.
 from __future__ import annotations
 
 import gc
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import parse_fields, parse_rows
 from clusterrun.records import rank_slots, run_record
-from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
@@ -160,16 +160,3 @@ def last_rows(path: Path) -> list[dict[str, Any]]:
         return []
     lines = data.split(b"\n")[:-1]  # the last line may be incomplete
     return parse_rows(lines if size <= _TAIL else lines[1:])
-
-
-def parse_rows(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Return the JSON objects in lines; other lines are left out."""
-    rows = []
-    for line in lines:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import parse_fields
 from clusterrun.records import rank_slots, run_record
-from clusterrun.records.run_record import RunRecord, parse_fields
+from clusterrun.records.run_record import RunRecord
 
 START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
 PACKAGES = "packages.json"

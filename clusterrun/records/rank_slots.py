@@ -7,13 +7,13 @@ that a write tears is read once more; what is still damaged is left out.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.decode import Damaged, parse_object, parse_unchecked
 from clusterrun.records import run_record
 from clusterrun.system import safe_files
 
@@ -83,8 +83,8 @@ def _of_node(folder: safe_files.Folder, first_rank: int, kind: str) -> Iterator[
 def _parse_list(texts: list[bytes]) -> list[dict[str, Any] | None]:
     """Return what _parse returns for each."""
     try:
-        found = json.loads(b"[" + b",".join(texts) + b"]")
-    except (ValueError, RecursionError):
+        found = parse_unchecked(b"[" + b",".join(texts) + b"]")
+    except Damaged:
         return [*map(_parse, texts)]
     if len(found) == len(texts) and all(isinstance(record, dict) for record in found):
         return list(found)
@@ -93,7 +93,6 @@ def _parse_list(texts: list[bytes]) -> list[dict[str, Any] | None]:
 
 def _parse(data: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_object(data)
+    except Damaged:
         return None
-    return record if isinstance(record, dict) else None

@@ -7,17 +7,15 @@ used only if the run's own files agree. Another user's run can be read, never wr
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.base.errors import RequestError
-from clusterrun.base.job import MAX_TASKS, JobId, is_run_id
+from clusterrun.base.decode import Damaged, build, parse_object
+from clusterrun.base.job import MAX_TASKS, JobId, is_job_id, is_run_id
 from clusterrun.records import scripts
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
@@ -27,12 +25,6 @@ SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
 _TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
 #: The name of a cluster.
 CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
-_KINDS: dict[Any, type] = {"str": str, "int": int, "bool": bool}
-_TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
-#: The largest number in a record: the last second of the year 9999.
-_MOST = 253_402_300_799
-_NUMBERS = (int, float)  # what JSON's numbers become; a bool is none
-_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,41 +127,58 @@ def load(run_dir: Path) -> RunRecord | None:
     """Load a run from its folder, or return None if the record is missing or invalid."""
     try:
         return load_strictly(run_dir)
-    except (OSError, ValueError):
+    except (OSError, Damaged):
         return None
 
 
-def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None) -> RunRecord:
+def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None, *, only_mine: bool = False) -> RunRecord:
     """Load a run from its folder; ``runs`` is the folder above it, if that is open.
 
-    Raises FileNotFoundError without a record, OSError or ValueError for a bad one.
+    Raises FileNotFoundError without a record, and Damaged or another OSError for a bad one. With ``only_mine`` it
+    raises NotMine for the folder of another user, of which no file is opened.
     """
     if not is_run_id(run_dir.name) or run_dir.parts[-3:-1] != (RECORDS, "runs") or ".." in run_dir.parts:
-        raise ValueError("not a run folder")
+        raise Damaged("not a run folder")
     with runs.open_folder(run_dir.name) if runs else safe_files.open_folder(run_dir) as folder:
         owner = os.fstat(folder.descriptor).st_uid
-        data = _checked(_json(folder, "record.json"), RunRecord)
+        if only_mine and owner != os.getuid():
+            raise NotMine(errno.EPERM, f"owned by {safe_files.user_name(owner)}", str(run_dir))
+        data = parse_object(folder.read("record.json"))
         submissions = _submissions(folder)
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
     submissions.sort(key=lambda s: s.at)
-    if data.get("run_id") != run_dir.name:
-        raise ValueError("the record belongs to another run")
+    record = build(
+        RunRecord, data, run_dir=run_dir, root=run_dir.parents[2], owner=owner, user=safe_files.user_name(owner),
+        sources=_sources(data), submissions=tuple(submissions),
+    )  # fmt: skip
+    record = replace(record, cluster=record.submission.cluster or record.cluster)
+    if record.run_id != run_dir.name:
+        raise Damaged("the record belongs to another run")
+    if not CLUSTER_NAME.fullmatch(record.cluster):
+        raise Damaged("the cluster name is invalid")
+    if record.sweep and not is_run_id(record.sweep):
+        raise Damaged("the sweep's id is invalid")
+    return record
+
+
+class NotMine(PermissionError):
+    """The folder of a run belongs to another user."""
+
+
+def _sources(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return the values in record.json with their sources."""
     sources = data.get("sources", {})
-    if not isinstance(sources, dict) or not all(isinstance(v, list) and len(v) == 2 for v in sources.values()):
-        raise ValueError("sources is invalid")
-    cluster = submissions[-1].cluster or data.get("cluster", "")
-    if not CLUSTER_NAME.fullmatch(cluster):
-        raise ValueError("the cluster name is invalid")
-    if (sweep := data.get("sweep")) and not is_run_id(sweep):
-        raise ValueError("the sweep's id is invalid")
-    try:
-        return RunRecord(
-            **{**data, "run_dir": run_dir, "root": run_dir.parents[2], "owner": owner, "cluster": cluster,
-               "user": safe_files.user_name(owner), "submissions": tuple(submissions)}
-        )  # fmt: skip
-    except TypeError as error:  # a key is missing
-        raise ValueError(str(error).partition("() ")[2] or "a key is missing") from None
+    if not isinstance(sources, dict):
+        raise Damaged("sources is invalid")
+    found = {}
+    for name, pair in sources.items():
+        match pair:
+            case [value, str(source)]:
+                found[name] = value, source
+            case _:
+                raise Damaged("sources is invalid")
+    return found
 
 
 def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
@@ -182,42 +191,30 @@ def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
 
 
 def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
-    data = _checked(_json(folder, name), SubmissionRecord)
-    who, start, final = data.get("submitter"), data.get("log_start"), data.get("final")
-    data["submitter"] = (str(who[0]), *map(int, who[1:3])) if isinstance(who, list) and len(who) == 3 else ("", 0, 0)
-    data["log_start"] = tuple(map(int, start)) if isinstance(start, list) and len(start) == 2 else (0, 0)
-    if data.get("token") != name.removesuffix(".json") or not _TOKEN.fullmatch(data["token"]):
-        raise ValueError("the token does not match the file name")
-    if not scripts.is_script(data.get("script", "script.sh")):
-        raise ValueError("the script's name is invalid")
-    if (task := data.get("task")) is not None and not (type(task) is int and 0 <= task < MAX_TASKS):
-        raise ValueError("the array index is invalid")
-    if not data.get("job_id"):
-        return SubmissionRecord(**{**data, "final": None})
-    try:
-        JobId.parse(data["job_id"])
-    except RequestError:
-        raise ValueError("the job id is invalid") from None
-    return SubmissionRecord(**{**data, "final": final if isinstance(final, dict) or final is None else {}})
+    # without these three the job is found, too
+    one = build(SubmissionRecord, parse_object(folder.read(name)), lenient=("submitter", "log_start", "final"))
+    if why := _why_wrong(one, name):
+        raise Damaged(why)
+    return one if one.job_id else replace(one, final=None)
+
+
+def _why_wrong(one: SubmissionRecord, name: str) -> str:
+    """Return what is wrong with a submission in the file ``name``, or an empty text."""
+    if f"{one.token}.json" != name or not _TOKEN.fullmatch(one.token):
+        return "the token does not match the file name"
+    if not scripts.is_script(one.script):
+        return "the script's name is invalid"
+    if one.task is not None and one.task >= MAX_TASKS:
+        return "the array index is invalid"
+    return "the job id is invalid" if one.job_id and not is_job_id(one.job_id) else ""
 
 
 def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
     """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
     try:
-        with safe_files.open_folder(path.parent) as folder:
-            return _json(folder, path.name, limit)
-    except (OSError, ValueError):
+        return parse_object(safe_files.read_bytes(path, limit))
+    except (OSError, Damaged):
         return None
-
-
-def _json(folder: safe_files.Folder, name: str, limit: int = safe_files.LIMIT) -> dict[str, Any]:
-    try:
-        data = json.loads(folder.read(name, limit))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(data, dict):
-        raise ValueError("not a JSON object")
-    return data
 
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
@@ -273,60 +270,6 @@ def has_job_id(record: RunRecord, job: JobId) -> bool:
     return job.cluster in ("", record.cluster) and any(
         one.base == job.base and (job.task is None or one.task in (None, job.task)) for one in ids
     )
-
-
-def _checked(data: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Return the known keys after a type check; a record of a newer version may have more."""
-    found = {}
-    for name, expected in _expected(kind):
-        if name not in data:
-            continue
-        value = data[name]
-        if (expected and type(value) is not expected) or (expected is int and not 0 <= value <= _MOST):
-            raise ValueError(f"{name} is invalid")
-        found[name] = value
-    return found
-
-
-@cache
-def _expected(kind: type) -> list[tuple[str, type | None]]:
-    return [(one.name, _KINDS.get(one.type)) for one in fields(kind)]
-
-
-def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | None = None) -> dict[str, Any]:
-    """Return the numbers and texts of a named tuple from a JSON object that may be damaged; ``only`` these fields.
-
-    A missing value, or one of another type, becomes None or an empty text.
-    """
-    found: dict[str, Any] = {}
-    value: Any  # not narrowed by the comparison of types
-    for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
-        value = data.get(name)
-        its_type = type(value)
-        if its_type is not expected:
-            value = float(value) if expected is float and its_type is int and abs(value) < _LARGEST else None
-        if expected is str:
-            value = value or ""
-        elif value is not None and not -_LARGEST < value < _LARGEST:
-            value = None
-        found[name] = value
-    return found
-
-
-@cache
-def _types(kind: type, only: frozenset[str] | None) -> list[tuple[str, type]]:
-    kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
-    return [(name, _TYPES[kind]) for name, kind in kinds.items() if kind in _TYPES and (not only or name in only)]
-
-
-def as_int(value: object) -> int | None:
-    """Return a number as an int; None if it is not a number, or is too large to print."""
-    number = _number(value)
-    return None if number is None else int(number)
-
-
-def _number(value: Any) -> int | float | None:
-    return value if type(value) in _NUMBERS and -_LARGEST < value < _LARGEST else None
 
 
 def is_count(text: str) -> bool:

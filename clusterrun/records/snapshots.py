@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.decode import Damaged, build
 from clusterrun.base.units import plural
 from clusterrun.records import code_store, run_record
 from clusterrun.records.run_record import RunRecord
@@ -46,15 +47,9 @@ class Snapshot:
 
 def load_snapshot(run: RunRecord) -> Snapshot | None:
     """Return the code of a run; None if none was saved, or its record is damaged."""
-    data = run_record.read_json(run.run_dir / RECORD)
-    known = {one.name: data[one.name] for one in fields(Snapshot) if one.name in data} if data else {}
     try:
-        found = Snapshot(**known)
-    except TypeError:  # a key is missing
-        return None
-    texts = (found.root, found.digest, found.commit, found.branch)
-    numbers = (found.changed, found.files)
-    if not all(isinstance(one, str) for one in texts) or not all(type(one) is int for one in numbers):
+        found = build(Snapshot, run_record.read_json(run.run_dir / RECORD) or {})
+    except Damaged:
         return None
     return found if _DIGEST.fullmatch(found.digest) else None
 

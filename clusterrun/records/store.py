@@ -9,15 +9,17 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import Damaged, parse_lines
 from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import JobId, is_run_id, log_paths
 from clusterrun.records.run_record import (
     ACCEPTED,
+    NotMine,
     RunRecord,
     SubmissionRecord,
     age_key,
@@ -84,6 +86,7 @@ class Store:
         self.jobs = self.base.folder / RECORDS / "jobs"
         self.index = state / "index"
         self._notify = notify
+        self._named: set[str] = set()  # the unreadable records that a notice has named
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -245,7 +248,7 @@ class Store:
 
     def load_all(self, folders: Iterable[Path]) -> Iterator[RunRecord]:
         """Load this user's runs from these folders; one notice names the records that cannot be read."""
-        damaged = []
+        damaged: list[str] = []
         for parent, group in itertools.groupby(folders, key=lambda folder: folder.parent):
             with contextlib.ExitStack() as stack:
                 runs = None
@@ -253,17 +256,22 @@ class Store:
                     runs = stack.enter_context(safe_files.open_folder(parent))
                 for folder in group:
                     try:
-                        run = load_strictly(folder, runs if runs and runs.holds_runs else None)
-                    except FileNotFoundError:
-                        continue  # deleted, or not completely written
-                    except (OSError, ValueError) as problem:
-                        damaged.append(f"{folder}: {_short(problem)}")
+                        run = load_strictly(folder, runs if runs and runs.holds_runs else None, only_mine=True)
+                    except (FileNotFoundError, NotMine):
+                        continue  # deleted, not completely written, or another user's
+                    except (OSError, Damaged) as problem:
+                        damaged += [f"{folder}: {_short(problem)}"] if safe_files.is_mine(folder) else []
                         continue
-                    if run.mine:
-                        yield run
-        if damaged:
-            more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
-            self._notify(f"skipped an unreadable record: {damaged[0]}{more}")
+                    yield run
+        self._name_damaged(damaged)
+
+    def _name_damaged(self, damaged: Sequence[str]) -> None:
+        """Name records that cannot be read in one notice, and each only once."""
+        if self._named.issuperset(damaged):
+            return
+        self._named.update(damaged)
+        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        self._notify(f"skipped an unreadable record: {damaged[0]}{more}")
 
     def by_run_id(self, run_id: str) -> RunRecord | None:
         """Return the run with this id, from this project (of any user) or the index, or None."""
@@ -312,12 +320,10 @@ class Store:
             yield from (runs / name for name in sorted(list_names(runs)) if is_run_id(name))
 
     def _index_lines(self) -> Iterator[tuple[str, str, Path]]:
-        for line in read_lines(self.index):
-            try:
-                cluster, job, run_dir = json.loads(line)
-                yield str(cluster), str(job), Path(run_dir)
-            except (ValueError, TypeError, RecursionError):
-                continue  # a partly written line
+        for row in parse_lines(read_lines(self.index)):
+            match row:
+                case [str(cluster), str(job), str(run_dir)]:
+                    yield cluster, job, Path(run_dir)
 
 
 def write(path: Path, text: str, shared: bool = False, *, sync_folder: bool = True) -> None:

@@ -7,10 +7,13 @@ run. All else about a run is in the run's own folder.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import is_run_id
 from clusterrun.records import scripts
 from clusterrun.records.run_record import RunRecord
@@ -20,6 +23,7 @@ from clusterrun.system.safe_files import RECORDS
 
 #: The maximum size of a sweep's file, in bytes: a set takes about a hundred.
 _LIMIT = 64 * 1024 * 1024
+_NUMBER = re.compile(r"[0-9]{0,18}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +109,24 @@ def load(root: Path, sweep_id: str, owner: int | None = None) -> Sweep | None:
         return None
     path = root / RECORDS / "sweeps" / f"{sweep_id}.json"
     try:
-        data = json.loads(safe_files.read_bytes(path, _LIMIT, owner=owner))
-        tasks = tuple(_task(*one) for one in data["tasks"])
-        jobs = {str(token): str(int(number)) if number else "" for token, number in data["jobs"].items()}
-        at_once = data.get("at_once")
-        if not tasks or not (at_once is None or type(at_once) is int):
-            return None
-        return Sweep(id=sweep_id, root=root, name=str(data["name"]), tasks=tasks, at_once=at_once, jobs=jobs)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        match parse_object(safe_files.read_bytes(path, _LIMIT, owner=owner)):
+            case {"tasks": [_, *_] as tasks, "jobs": {**jobs}} as read if _are_numbers(jobs.values()):
+                return build(Sweep, read, id=sweep_id, root=root, jobs=jobs, tasks=tuple(map(_task, tasks)))
+        return None
+    except (OSError, Damaged):
         return None
 
 
-def _task(parameters: Mapping[str, str], runs: Iterable[str]) -> SweepTask:
-    found = tuple(runs)
-    if not found or not all(isinstance(run, str) and is_run_id(run) for run in found):
-        raise ValueError("not a run id")
-    return SweepTask({str(name): str(value) for name, value in parameters.items()}, found)
+def _are_numbers(jobs: Iterable[object]) -> bool:
+    """Return whether these are numbers of jobs, or empty texts (of arrays that are being sent)."""
+    return all(isinstance(job, str) and _NUMBER.fullmatch(job) for job in jobs)
+
+
+def _task(read: Any) -> SweepTask:
+    match read:
+        case [{**parameters}, [_, *_] as runs] if all(isinstance(run, str) and is_run_id(run) for run in runs):
+            return SweepTask({str(name): str(value) for name, value in parameters.items()}, tuple(runs))
+    raise Damaged("a parameter set is invalid")
 
 
 def sweep_of(run: RunRecord) -> Sweep | None:

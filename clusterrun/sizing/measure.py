@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clusterrun.base.decode import as_int
 from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
@@ -91,6 +92,6 @@ def _measuring(args: SubmitArgs, plan: GpuPlan, nodes: int, on_gpus: bool, steps
 def _fullest_host(run: RunRecord) -> Host:
     """Return the machine with the most ranks for each core; nodes of a simulated cluster are one machine."""
     start = rank_records.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
-    ranks = Counter((str(rank.get("machine")), run_record.as_int(rank.get("cores")) or 0) for rank in start["ranks"])
+    ranks = Counter((str(rank.get("machine")), as_int(rank.get("cores")) or 0) for rank in start["ranks"])
     hosts = [Host(count, cores) for (_, cores), count in ranks.items()]
     return max(hosts, key=lambda host: host.ranks / max(1, host.cores), default=Host())

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from clusterrun.base.decode import as_int, parse_rows
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
-from clusterrun.records import progress, run_record
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
 from clusterrun.system import safe_files
@@ -120,14 +121,14 @@ def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) ->
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
     attempts = run_record.attempts(run)
     facts = (run_record.read_json(attempts[-1] / "training.json") or {}) if attempts else {}
-    micro, accum = (run_record.as_int(facts.get(name)) for name in ("micro_batch_size", "grad_accum_steps"))
-    steps_per_epoch = run_record.as_int(facts.get("steps_per_epoch"))
+    micro, accum = (as_int(facts.get(name)) for name in ("micro_batch_size", "grad_accum_steps"))
+    steps_per_epoch = as_int(facts.get("steps_per_epoch"))
     try:
         with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
             lines = os.pread(file, _HEAD, 0).split(b"\n")[:-1]  # the last line may be incomplete
     except OSError:
         lines = []
-    rows = [row for row in progress.parse_rows(lines) if _is_finite(row.get("step"))]
+    rows = [row for row in parse_rows(lines) if _is_finite(row.get("step"))]
     losses = {int(row["step"]): float(row["loss"]) for row in rows if _is_finite(row.get("loss"))}
     # the first step is slower than all others
     speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and _is_finite(row.get("tokens_per_second"))]

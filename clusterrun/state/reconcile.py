@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import as_int
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
 from clusterrun.base.units import format_duration
@@ -18,7 +19,7 @@ from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
 from clusterrun.records.end_records import end_of, load_hold, unknown_status
 from clusterrun.records.ownership import JobIndex
-from clusterrun.records.run_record import RunRecord, as_int
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables

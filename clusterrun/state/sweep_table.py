@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import parse_rows
 from clusterrun.base.errors import RequestError
-from clusterrun.records import progress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep
 from clusterrun.state import reconcile
@@ -98,7 +98,7 @@ def _metrics(run: RunRecord) -> list[dict[str, Any]]:
             data = os.pread(file, _LAST_BYTES, max(0, os.fstat(file).st_size - _LAST_BYTES))
     except OSError:
         return []
-    return progress.parse_rows(data.split(b"\n"))
+    return parse_rows(data.split(b"\n"))
 
 
 def _is_number(value: object) -> bool:

@@ -61,6 +61,14 @@ def owner_of(path: Path) -> int:
         return os.fstat(folder.descriptor).st_uid
 
 
+def is_mine(path: Path) -> bool:
+    """Return whether a file, folder or link belongs to this user; no link is followed."""
+    try:
+        return path.lstat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
 class Folder(NamedTuple):
     """An open folder: its path, its descriptor, and the uid of the owner of its run (None outside a run).
 

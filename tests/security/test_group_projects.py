@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Any
 
 from tests.cases import case
+from tests.security.crafting import Crafted
 from tests.security.people import ONE_RANK, WAITS, Person, Town, until
 from tests.security.test_planted_files import common, group_folder
 
@@ -128,3 +130,43 @@ def test_a_private_run_of_another_user_is_told_as_slurm_has_it(town: Town) -> No
     assert "belongs to crlab-a" in refused.err
     town.b.type("why", job, status=0)
     town.b.type("cancel", job, status=4)
+
+
+#: What the submission's file of a crafted run may say, and record.json.
+CRAFTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "a submitter without numbers": ({"submitter": ["x", None, None]}, {}),
+    "an infinite number": ({"submitter": ["x", float("inf"), 1], "log_start": [float("inf"), 0]}, {}),
+    "a huge number": ({"at": 10**30, "final": {"ended": 10**400}}, {"nodes": 10**30}),
+    "lists and objects": ({"job_id": [], "state": {}}, {"name": [[]], "sources": [1], "cluster": {}}),
+    "a name with a NUL": ({"script": "a\0b"}, {"name": "a\0b", "sweep": "\0"}),
+}
+ABOUT_ALL = (("list",), ("list", "--all"), ("status",), ("why",), ("logs",), ("clean", "--dry-run"))
+
+
+def test_no_crafted_run_of_another_member_stops_a_command_about_my_runs(town: Town) -> None:
+    """A folder that the group can write: b plants runs in it, and in a's own records; a's commands show a's own job."""
+    project = group_folder(town, town.folder / "of the group")
+    script = town.a.write(town.a.home / "quiet.sh", "#!/bin/bash\necho at work\n", 0o755)
+    done = town.a.type("submit", "--json", *ONE_RANK, "--", str(script), cwd=project, umask=0o002, status=0)
+    town.a.type("wait", done.data["job_id"], cwd=project, status=0)
+    waits = town.a.type("submit", "--json", *ONE_RANK, WAITS, "--", str(script), cwd=project, umask=0o002, status=0)
+    runs = project / ".clusterrun" / "runs"
+    runs.mkdir(parents=True)
+    for folder in (project / ".clusterrun", runs):
+        town.b.own(folder).chmod(0o777)
+    for number, (submission, record) in enumerate(CRAFTED.values()):
+        folder = runs / f"20260101-0101{number:02}-abcdef"
+        made = Crafted(folder, town.b, town.lab.cluster_name, run_id=folder.name, job_id=str(7000 + number))
+        made.submission, made.record = submission, record
+        made.write()
+    (runs / "20260101-020202-abcdef").symlink_to(folder)
+    town.b.own(runs)
+    for words in ABOUT_ALL:
+        said = town.a.type(*words, cwd=project, status=(0, 75))  # 75: a pending job has no log, and no end
+        assert "deleting nothing" not in said.err and said.err.count("unreadable record") <= 1, str(said)
+        assert words != ("list",) or waits.data["job_id"] in said.out.split(), str(said)
+        said = town.b.type(*words, cwd=project)
+        assert said.err.count("unreadable record") <= 1, str(said)
+    town.a.type("cancel", "--all", "--yes", cwd=project, status=0)
+    job = waits.data["job_id"]
+    until(lambda: town.a.state_of(job, cwd=project)["state"] == "CANCELLED", 30, job, 0.5)

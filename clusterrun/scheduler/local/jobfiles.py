@@ -24,10 +24,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.decode import Damaged, build
 from clusterrun.base.job import TERMINAL, JobId, JobStatus, outcome_of
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.processes import Identity, Life, is_alive, members
-from clusterrun.scheduler.local.safe_files import Unreadable, read_json, typed, write_json
+from clusterrun.scheduler.local.safe_files import Unreadable, read_json, write_json
 from clusterrun.system import safe_files
 
 START_LIMIT = 30.0
@@ -114,8 +115,8 @@ def read_job(folder: Path) -> Job | None:
     """Return a job's request, None if it is not written yet. Raises Unreadable."""
     value = read_json(folder / "job.json")
     try:
-        job = Job(**typed(Job, value)) if value is not None else None
-    except TypeError as error:
+        job = build(Job, value) if value is not None else None
+    except Damaged as error:
         raise Unreadable("job.json is damaged") from error
     if job is not None and job.id != folder.name:
         raise Unreadable(f"job.json belongs to job {job.id}")
@@ -133,9 +134,8 @@ def read_state(folder: Path) -> State | None:
     if value is None:
         return None
     try:
-        known = typed(State, value | {"supervisor": identity_of(value["supervisor"])})
-        return State(**known | {"devices": tuple(known.get("devices", ()))})
-    except (TypeError, KeyError, AttributeError) as error:
+        return build(State, value, supervisor=identity_of(value.get("supervisor")))
+    except Damaged as error:
         raise Unreadable("state.json is damaged") from error
 
 
@@ -145,10 +145,10 @@ def write_state(folder: Path, state: State) -> None:
 
 
 def identity_of(value: Any) -> Identity:
-    """Return the process that a file names. Raises TypeError for anything else."""
+    """Return the process that a file names. Raises Damaged for anything else."""
     if not isinstance(value, dict):
-        raise TypeError("not an object")
-    return Identity(**typed(Identity, value))
+        raise Damaged("not an object")
+    return build(Identity, value)
 
 
 def is_starting(folder: Path) -> bool:
@@ -227,7 +227,7 @@ def end_record(job: Job) -> tuple[int, int] | None:
     found = []
     for path in (Path(job.run_dir) / "attempts").glob(f"{job.token}.*/end.json"):
         order = path.parent.name.removeprefix(job.token).split(".")[1:]
-        if all(part.isdigit() for part in order):
+        if all(part.isdecimal() and part.isascii() for part in order):
             found.append((tuple(int(part) for part in order), path))
     for _, path in sorted(found, reverse=True):
         try:

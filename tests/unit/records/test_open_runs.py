@@ -27,7 +27,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     load = stores.load_strictly
 
-    def counted(folder: Path, *above: Any) -> RunRecord:
+    def counted(folder: Path, *above: Any, **how: Any) -> RunRecord:
         run = load(folder)
         found.append(run.name)
         return run

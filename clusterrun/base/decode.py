@@ -1,0 +1,275 @@
+"""Decode what files and programs say: JSON, and its objects into the fields of a record. No I/O.
+
+The bytes may be damaged, or another user's who chose each of them. Whatever they are, a decoder here returns plain
+values or raises ``Damaged``, and takes time in proportion to their number. A value that it returns can be used without
+care: numbers are finite and below 2^63 (others become None, "not known"), texts contain no NUL and can be encoded as
+file names, and nothing is nested more than ``DEEPEST`` levels deep.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, TypeVar, cast
+
+Record = TypeVar("Record")
+DEEPEST = 64
+"""The maximum depth of lists and objects; the deepest of ours have six levels, and a user's setting may be nested."""
+_LARGEST = 2**63
+_MOST = 253_402_300_799  # the last second of the year 9999, and above every count in a record
+#: What no file name may contain: a NUL, and halves of a pair that stand for no byte.
+_NO_TEXT = re.compile("[\0\ud800-\udbff\udc00-\udc7f\udd00-\udfff]")
+
+
+class Damaged(ValueError):
+    """What was read is not what it should be; the message says why in a few words."""
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the value of a JSON text in UTF-8. Raises Damaged."""
+    return _clean(*_parse(data, _CAREFUL))
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Return the object of a JSON text in UTF-8. Raises Damaged, also for another value."""
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise Damaged("not a JSON object")
+    return value
+
+
+def parse_lines(lines: Iterable[bytes | str]) -> Iterator[Any]:
+    """Yield the value of each line; a line that is no JSON, or was written only in part, is left out."""
+    for line in lines:
+        with suppress(Damaged):
+            yield parse_json(line)
+
+
+def parse_rows(lines: Iterable[bytes | str]) -> list[dict[str, Any]]:
+    """Return the JSON objects in lines; other lines are left out."""
+    return [row for row in parse_lines(lines) if isinstance(row, dict)]
+
+
+def parse_unchecked(data: bytes | str) -> Any:
+    """Return the value of a JSON text with any number in it, for many records that go through ``parse_fields``.
+
+    Raises Damaged.
+    """
+    value, text = _parse(data, _QUICK)
+    return value if _is_plain(text) else _clean(value, text)
+
+
+def _parse(data: bytes | str, decoder: json.JSONDecoder) -> tuple[Any, str]:
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        return decoder.decode(text), text
+    except UnicodeDecodeError:
+        raise Damaged("not UTF-8 text") from None
+    except json.JSONDecodeError as error:
+        raise Damaged(f"not JSON: {error.msg} (line {error.lineno})") from None
+    except RecursionError:
+        raise Damaged("nested too deeply") from None
+    except ValueError:  # int() refuses thousands of digits
+        raise Damaged("a number is too long") from None
+
+
+def _clean(value: Any, text: str) -> Any:
+    if text.count("[") + text.count("{") > DEEPEST and not _is_shallow(value):
+        raise Damaged("nested too deeply")
+    return value if _is_plain(text) else _with_plain_texts(value)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and "\\u" not in text
+
+
+def _with_plain_texts(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NO_TEXT.sub("\ufffd", value)
+    if isinstance(value, dict):
+        return {_with_plain_texts(key): _with_plain_texts(one) for key, one in value.items()}
+    return [*map(_with_plain_texts, value)] if isinstance(value, list) else value
+
+
+def _is_shallow(value: Any) -> bool:
+    """Return whether a value has at most ``DEEPEST`` levels, without recursion."""
+    level = [value]
+    for _ in range(DEEPEST):
+        members = (outer.values() if type(outer) is dict else outer for outer in level)
+        level = [one for inner in members for one in inner if type(one) is dict or type(one) is list]
+        if not level:
+            return True
+    return False
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) < 20 and -_LARGEST < int(text) < _LARGEST else None
+
+
+def _fraction(text: str) -> float | None:
+    value = float(text)
+    return value if -_LARGEST < value < _LARGEST else None
+
+
+_CAREFUL = json.JSONDecoder(parse_int=_whole, parse_float=_fraction, parse_constant=lambda name: None)
+_QUICK = json.JSONDecoder(parse_constant=lambda name: None)
+
+
+# -- the fields of a record ------------------------------------------------------------------------------------------
+
+
+def build(kind: type[Record], data: Mapping[str, Any], *, lenient: Collection[str] = (), **known: Any) -> Record:
+    """Return a dataclass from a JSON object, and from what is ``known`` otherwise. Raises Damaged.
+
+    A value must have the type of its field, and there must be one if the field has no default; a ``lenient`` field
+    has its default instead. A record of a newer version may have more keys, which are ignored, and so are fields of
+    other types than those of ``_CHECKS``.
+    """
+    found = known | _read_fields(kind, data, [*known], lenient)
+    if missing := [name for name in _required(cast("Any", kind)) if name not in found]:
+        raise Damaged(f"{', '.join(missing)} missing")
+    return kind(**found)
+
+
+@cache
+def _required(kind: type) -> list[str]:
+    return [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+
+
+def _read_fields(
+    kind: Any, data: Mapping[str, Any], known: Collection[str], lenient: Collection[str]
+) -> dict[str, Any]:
+    found = {}
+    for name, check in _checks(kind):
+        if name not in data or name in known:
+            continue
+        try:
+            found[name] = check(data[name])
+        except Damaged:
+            if name not in lenient:
+                raise Damaged(f"{name} is invalid") from None
+    return found
+
+
+@cache
+def _checks(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
+    return [(one.name, _CHECKS[str(one.type)]) for one in fields(kind) if str(one.type) in _CHECKS]
+
+
+def _of_type(kind: type) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if type(value) is not kind:
+            raise Damaged
+        return value
+
+    return check
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST:
+        raise Damaged
+    return value
+
+
+def _number(value: Any) -> float:
+    if (number := _number_or_none(value)) is None:
+        raise Damaged
+    return number
+
+
+def _or_none(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def _tuple_of(*checks: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check(value: Any) -> Any:
+        if not isinstance(value, list) or len(value) != len(checks):
+            raise Damaged
+        return tuple(one(item) for one, item in zip(checks, value, strict=True))
+
+    return check
+
+
+def _list_of(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def check_all(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise Damaged
+        return tuple(map(check, value))
+
+    return check_all
+
+
+def _size(value: Any) -> int:
+    """Return a number of bytes, -1 if it is not known."""
+    if type(value) is not int or not -1 <= value <= _MOST:
+        raise Damaged
+    return value
+
+
+_text, _flag, _object = _of_type(str), _of_type(bool), _of_type(dict)
+#: The checks of fields, by their annotation; each returns the value, or raises Damaged.
+_CHECKS: dict[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int": _count,
+    "bool": _flag,
+    "float": _number,
+    "int | None": _or_none(_count),
+    "bool | None": _or_none(_flag),
+    "float | None": _or_none(_number),
+    "tuple[str, int, int]": _tuple_of(_text, _count, _count),
+    "tuple[int, int]": _tuple_of(_size, _size),
+    "tuple[str, ...]": _list_of(_text),
+    "tuple[tuple[str, str], ...]": _list_of(_tuple_of(_text, _text)),
+    "Mapping[str, Any] | None": _or_none(_object),
+}
+
+
+def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | None = None) -> dict[str, Any]:
+    """Return the numbers and texts of a named tuple from a JSON object that may be damaged; ``only`` these fields.
+
+    A missing value, or one of another type, becomes None or an empty text.
+    """
+    found: dict[str, Any] = {}
+    value: Any  # not narrowed by the comparison of types
+    for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
+        value = data.get(name)
+        its_type = type(value)
+        if its_type is not expected:
+            value = float(value) if expected is float and its_type is int and abs(value) < _LARGEST else None
+        if expected is str:
+            value = value or ""
+        elif value is not None and not -_LARGEST < value < _LARGEST:
+            value = None
+        found[name] = value
+    return found
+
+
+@cache
+def _types(kind: type, only: frozenset[str] | None) -> list[tuple[str, type]]:
+    kinds = {name: hint.__forward_arg__.removesuffix(" | None") for name, hint in kind.__annotations__.items()}
+    return [(name, _TYPES[kind]) for name, kind in kinds.items() if kind in _TYPES and (not only or name in only)]
+
+
+_TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
+
+
+def as_int(value: object) -> int | None:
+    """Return a number as an int; None if it is not a number, or is too large to print."""
+    number = _number_or_none(value)
+    return None if number is None else int(number)
+
+
+def as_text(value: object) -> str:
+    """Return a text, or an empty one for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def _number_or_none(value: Any) -> int | float | None:
+    return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None
