@@ -43,9 +43,13 @@ class Timing:
 
 
 def follow_files(
-    files: Sequence[FollowedFile[T]], *, stop: Callable[[], bool], timing: Timing | None = None
-) -> Iterator[T | Notice]:
-    """Yield the items of files as they grow, until ``stop()``, which is called only when nothing is new."""
+    files: Sequence[FollowedFile[T]], *, stop: Callable[[], bool], timing: Timing | None = None,
+    first: Sequence[tuple[FollowedFile[T], int]] = (),
+) -> Iterator[T | Notice]:  # fmt: skip
+    """Yield the items of files as they grow, until ``stop()``, which is called only when nothing is new.
+
+    ``first`` are files and offsets: what comes before the rest, in this order.
+    """
     timing = timing or Timing()
     idle = 0.0  # since the files were last opened
     after: float | None = None  # since stop() was true
@@ -53,6 +57,8 @@ def follow_files(
     try:
         for file in files:
             yield from file.begin()
+        for file, end in first:
+            yield from _read_to(file, end)
         while True:
             most = 0
             for file in files:  # one block of each in turn, so that neither waits for the other
@@ -84,6 +90,13 @@ def follow_files(
             file.close()
 
 
+def _read_to(file: FollowedFile[T], end: int) -> Iterator[T | Notice]:
+    count = 1
+    while count:
+        count, items = file.step(end)
+        yield from items
+
+
 class FollowedFile(Generic[T]):
     """A file that is followed: the offset of the next byte, and what shows that it is still the same file."""
 
@@ -110,13 +123,14 @@ class FollowedFile(Generic[T]):
         yield from items
         self._remember(b"".join(self._file.blocks(max(0, self._at - _MARK), self._at)))
 
-    def step(self) -> tuple[int, Sequence[T | Notice]]:
-        """Read one block. Returns the number of new bytes and the items that they completed."""
-        if self._file is None:
+    def step(self, end: int | None = None) -> tuple[int, Sequence[T | Notice]]:
+        """Read one block, none of it after ``end``. Returns the number of new bytes and the items they completed."""
+        room = BLOCK if end is None else min(BLOCK, end - self._at)
+        if self._file is None or room <= 0:
             return 0, []
         try:
             shorter = self._file.size() < self._at
-            data = self._file.read(self._at - len(self._mark), len(self._mark) + BLOCK)
+            data = self._file.read(self._at - len(self._mark), len(self._mark) + room)
         except OSError:  # removed on the server (ESTALE), or unreadable for now: check() opens it again
             self.close()
             return 0, []

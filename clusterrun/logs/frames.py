@@ -55,9 +55,9 @@ class FramedFile(FollowedFile[bytes]):
             before = b"".join(self._file.blocks(max(0, place.at - len(self._mark)), place.at))
             self.reader = self._context(self._file, place.at) if before == self._mark else self.reader
 
-    def step(self) -> tuple[int, Sequence[bytes | Notice]]:
+    def step(self, end: int | None = None) -> tuple[int, Sequence[bytes | Notice]]:
         """Read one block. Returns the number of new bytes, and a frame with what they completed."""
-        count, items = super().step()
+        count, items = super().step(end)
         due = count or self._now() - self._sent_at >= HEARTBEAT
         return count, list(self._frames(items)) if due else []
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from clusterrun.logs.files import LogFile, NotTheJobs, Source, Stream, Tick, interleave, offsets_at
 from clusterrun.logs.lines import LineReader, LogLine
@@ -57,19 +57,13 @@ def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Rea
     in the last tick before it. A missing file has no lines, and one of another user is left out. Raises
     RequestError if a log is not a regular file.
     """
-    tail, since = request.tail, request.since
+    tail = request.tail
     with ExitStack() as stack:
-        files: dict[Stream, LogFile] = {}
-        for stream, _ in source.files(request.filter.stream):
-            try:
-                files[stream] = stack.enter_context(closing(source.open(stream)))
-            except (FileNotFoundError, NotTheJobs):
-                continue
+        files = _open(source, request, stack)
         # read up to the size of now: a job may write faster than this reads
         sizes = {stream: file.size() for stream, file in files.items()}
         both = sizes.get("out", 0), sizes.get("err", 0)
-        out, err = (0, 0) if since is None else offsets_at(source.ticks, both, since)
-        starts: dict[Stream, int] = {"out": out, "err": err}
+        starts = _starts(source, request, both)
         if tail is None:
             yield from _read_interleaved(files, source.ticks, both, starts, new_reader, skip_to)
         elif not source.ticks:
@@ -82,6 +76,77 @@ def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Rea
                     new = partial(new_reader, stream)
                     starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=True)[2]
             yield from _last(lambda: _read_interleaved(files, source.ticks, both, starts, new_reader, feed_to), tail)
+
+
+class Skip:
+    """The number of lines still to be read before the first one that is shown."""
+
+    def __init__(self, left: int = 0) -> None:
+        self.left = left
+
+
+class OldBytes(NamedTuple):
+    """What a job's files contain when they begin to be followed.
+
+    ``starts`` are the offsets of the first bytes to read, ``parts`` says in which order they are read, up to which
+    offset each time: that of ``read``. ``skips`` counts the lines before the last ones.
+    """
+
+    starts: dict[Stream, int]
+    parts: Sequence[tuple[Stream, int]]
+    skips: dict[Stream, Skip]
+
+
+def find_old(source: Source, request: LogRequest, new_reader: Callable[[Stream], Reader[Any]]) -> OldBytes:
+    """Return what a job's files contain now; ``new_reader`` as for ``read`` with ``tail``."""
+    tail = request.tail
+    with ExitStack() as stack:
+        files = _open(source, request, stack)
+        sizes = {stream: file.size() for stream, file in files.items()}
+        both = sizes.get("out", 0), sizes.get("err", 0)
+        starts, skips = _starts(source, request, both), dict[Stream, Skip]()
+        if tail is not None:
+            for stream, file in files.items():
+                new = partial(new_reader, stream)
+                starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=False)[2]
+            skips = _count_before(files, source.ticks, both, starts, new_reader, tail)
+    parts = interleave(source.ticks, both, (starts["out"], starts["err"]))
+    return OldBytes(starts, [(_stream(which), end) for which, _, end in parts], skips)
+
+
+def _count_before(
+    files: dict[Stream, LogFile], ticks: Sequence[Tick], sizes: tuple[int, int], starts: dict[Stream, int],
+    new_reader: Callable[[Stream], Reader[Any]], tail: int,
+) -> dict[Stream, Skip]:  # fmt: skip
+    """Return how many lines come before the last ``tail``: of both files together if ticks say in which order."""
+    counts = dict.fromkeys(files, 0)
+    for stream, file in files.items():
+        reader = feed_to(file, starts[stream], new_reader(stream))
+        end = sizes[stream == "err"]
+        counts[stream] = sum(1 for _ in _lines(file, starts[stream], end, reader, finish=False))
+    if ticks:
+        return dict.fromkeys(files, Skip(max(0, sum(counts.values()) - tail)))
+    return {stream: Skip(max(0, count - tail)) for stream, count in counts.items()}
+
+
+def _open(source: Source, request: LogRequest, stack: ExitStack) -> dict[Stream, LogFile]:
+    """Return the requested files that exist and may be read, open until the stack ends."""
+    files: dict[Stream, LogFile] = {}
+    for stream, _ in source.files(request.filter.stream):
+        try:
+            files[stream] = stack.enter_context(closing(source.open(stream)))
+        except (FileNotFoundError, NotTheJobs):
+            continue
+    return files
+
+
+def _starts(source: Source, request: LogRequest, sizes: tuple[int, int]) -> dict[Stream, int]:
+    out, err = (0, 0) if request.since is None else offsets_at(source.ticks, sizes, request.since)
+    return {"out": out, "err": err}
+
+
+def _stream(which: int) -> Stream:
+    return "err" if which else "out"
 
 
 def last_lines(
@@ -131,7 +196,7 @@ def _read_interleaved(
 ) -> Iterator[T]:
     readers = {stream: begin(file, starts[stream], new_reader(stream)) for stream, file in files.items()}
     for which, start, end in interleave(ticks, sizes, (starts["out"], starts["err"])):
-        stream: Stream = "err" if which else "out"
+        stream = _stream(which)
         for block in files[stream].blocks(start, end):
             yield from readers[stream].feed(block)
     for reader in readers.values():

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from clusterrun.logs.files import LogFile, Source, Stream, offsets_at
+from clusterrun.logs.files import LogFile, Source, Stream
 from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
 from clusterrun.logs.frames import FramedFile
 from clusterrun.logs.lines import LineReader, LogLine
 from clusterrun.logs.pipe import PipeReader, RawReader, pipe_line
-from clusterrun.logs.reading import Reader, feed_to, last_lines, line_reader, read, read_lines, skip_to
+from clusterrun.logs.reading import OldBytes, Reader, Skip, feed_to, find_old, line_reader, read, read_lines, skip_to
 from clusterrun.logs.request import LogRequest, format_ranges
 from clusterrun.terminal.safe_text import safe_text
 
@@ -48,11 +49,19 @@ def show(sources: Sequence[Source], request: LogRequest) -> Iterator[bytes]:
 def show_following(
     sources: Sequence[Source], request: LogRequest, *, stop: Callable[[], bool], timing: Timing | None = None
 ) -> Iterator[bytes | Notice]:
-    """Yield the logs of jobs as they grow, until ``stop()``; see ``follow_files``."""
+    """Yield the logs of jobs as they grow, until ``stop()``; see ``follow_files``.
+
+    What exists already comes first, in the order of ``show``.
+    """
     timing = timing or Timing()
     printers = [Printer(source, request, timing.now) for source in sources]
-    files = [file for printer in printers for file in printer.followed_files()]
-    yield from follow_files(files, stop=stop, timing=timing)
+    files: list[FollowedFile[bytes]] = []
+    first: list[tuple[FollowedFile[bytes], int]] = []
+    for printer in printers:
+        followed, parts = printer.followed_files()
+        files += followed.values()
+        first += [(followed[stream], end) for stream, end in parts]
+    yield from follow_files(files, stop=stop, timing=timing, first=first)
     for printer in printers:
         yield from printer.end()
 
@@ -77,18 +86,16 @@ class Printer:
             return _TerminalReader(lines, self)
         return PipeReader(stream, self._source, self._request.filter, lines)
 
-    def followed_files(self) -> list[FollowedFile[bytes]]:
-        """Return the files to follow, from their start, their last lines or a time."""
-        found: list[FollowedFile[bytes]] = []
-        for stream, _ in self._source.files(self._request.filter.stream):
-            new_reader = partial(self.reader, stream)
-            begin: Callable[[LogFile, int], tuple[int, Iterable[bytes], Reader[bytes]]] | None = None
-            if self._request.tail is not None:
-                begin = partial(self._last, stream, self._request.tail)
-            elif self._request.since is not None:
-                begin = partial(self._since, stream, self._request.since)
-            resume = self._request.resume
-            found.append(
+    def followed_files(self) -> tuple[dict[Stream, FollowedFile[bytes]], Sequence[tuple[Stream, int]]]:
+        """Return the files to follow, from their start, their last lines or a time, and how to read what exists."""
+        request, found = self._request, dict[Stream, FollowedFile[bytes]]()
+        resume = request.resume
+        if resume is not None and resume.job:  # the last lines, or those since a time, were shown before
+            request = replace(request, tail=None, since=None)
+        old = find_old(self._source, request, partial(self._line_reader, by_line=True))
+        for stream, _ in self._source.files(request.filter.stream):
+            new_reader, begin = partial(self.reader, stream), partial(self._begin, stream, old)
+            found[stream] = (
                 FollowedFile(self._source, stream, new_reader, begin)
                 if resume is None
                 else FramedFile(
@@ -96,7 +103,7 @@ class Printer:
                     resume=resume, context=partial(self._read_before, stream), flush=self.end,
                 )
             )  # fmt: skip
-        return found
+        return found, old.parts
 
     def format(self, lines: Iterable[LogLine]) -> Iterator[bytes]:
         """Yield lines as chunks of bytes."""
@@ -138,26 +145,57 @@ class Printer:
         text = format_line(folded.line, self._width, colour=self._display.colour, ranks=folded.ranks, world=self._world)
         return f"{self._name}{text}\n".encode()
 
+    def _line_reader(self, stream: Stream, by_line: bool = False) -> Reader[Any]:
+        """Return a reader that reads before what is shown: of lines, or of raw bytes."""
+        if self._display.raw:
+            return self.reader(stream, by_line)
+        return line_reader(stream, self._source, self._request.filter)
+
+    def _continued(self, stream: Stream, reader: Reader[Any]) -> Reader[bytes]:
+        """Return a reader that turns bytes into chunks to print, after the bytes that ``_line_reader`` has read."""
+        return self.reader(stream, lines=reader) if isinstance(reader, LineReader) else reader
+
     def _read_before(self, stream: Stream, file: LogFile, at: int) -> Reader[bytes]:
         """Return a reader that has read the bytes before an offset, all lines of which are printed."""
-        if self._display.raw:
-            return feed_to(file, at, self.reader(stream))
-        lines = feed_to(file, at, line_reader(stream, self._source, self._request.filter))
-        return self.reader(stream, lines=lines)
+        return self._continued(stream, feed_to(file, at, self._line_reader(stream)))
 
-    def _last(self, stream: Stream, tail: int, file: LogFile, end: int) -> tuple[int, Iterable[bytes], Reader[bytes]]:
-        """For ``FollowedFile``: return the end, the last lines of a file, and the reader of what follows."""
-        if self._display.raw:
-            raw, reader, _ = last_lines(file, end, tail, partial(self.reader, stream, by_line=True), finish=False)
-            return end, raw, reader
-        lines = partial(line_reader, stream, self._source, self._request.filter)
-        last, continued, _ = last_lines(file, end, tail, lines, finish=False)
-        return end, self.format(last), self.reader(stream, lines=continued)
+    def _begin(self, stream: Stream, old: OldBytes, file: LogFile, size: int) -> tuple[int, list[bytes], Reader[bytes]]:
+        """For ``FollowedFile``: return the offset of the first byte to read, no items, and the reader from there."""
+        at, skip = old.starts[stream], old.skips.get(stream)
+        if skip is None:
+            return at, [], skip_to(file, at, self.reader(stream))
+        lines = feed_to(file, at, self._line_reader(stream, by_line=True))
+        return at, [], _TailReader(lines, skip, self._show_lines, self._continued(stream, lines))
 
-    def _since(self, stream: Stream, since: float, file: LogFile, end: int) -> tuple[int, list[bytes], Reader[bytes]]:
-        """For ``FollowedFile``: return the offset of a time, no lines, and the reader of what follows."""
-        at = offsets_at(self._source.ticks, (end, end), since)[stream == "err"]
-        return at, [], skip_to(file, at, self.reader(stream))
+    def _show_lines(self, lines: Sequence[Any]) -> list[bytes]:
+        return list(lines if self._display.raw else self.format(lines))
+
+
+class _TailReader:
+    """Reads lines until the last ones begin, which it shows, and then as ``shown``, which continues ``lines``."""
+
+    def __init__(
+        self, lines: Reader[Any], skip: Skip, show: Callable[[Sequence[Any]], list[bytes]], shown: Reader[bytes]
+    ) -> None:
+        self._lines, self._skip, self._show, self._shown = lines, skip, show, shown
+
+    def feed(self, data: bytes) -> Sequence[bytes]:
+        if not self._skip.left:
+            return self._shown.feed(data)
+        lines = self._lines.feed(data)
+        last = lines[self._skip.left :]
+        self._skip.left -= len(lines) - len(last)
+        return self._show(last)
+
+    def skip(self, data: bytes) -> None:
+        self._shown.skip(data)
+
+    def late(self, now: float) -> Sequence[bytes]:
+        self._skip.left = 0  # all that existed has been read, or was truncated
+        return self._shown.late(now)
+
+    def end(self) -> Sequence[bytes]:
+        return self._shown.end()
 
 
 class _TerminalReader:
