@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterrun.base.job import JobId, log_paths
@@ -18,6 +19,14 @@ def log_source(run: RunRecord, job: JobId) -> Source:
 
     owners = frozenset({os.getuid(), 0} if run.mine else {run.owner})
     return Source(*log_paths(run.logs, job), world_size=run.world_size, begin=log_begin(run, job), owners=owners)
+
+
+def timed_log_source(run: RunRecord, job: JobId) -> Source:
+    """Return ``log_source`` with the log clock, which says in which order the lines of both files were written."""
+    from clusterrun.logs.files import read_ticks
+
+    source = log_source(run, job)
+    return replace(source, ticks=read_ticks(attempts_of(run, job), log_paths(run.logs, job), source.begin))
 
 
 def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:

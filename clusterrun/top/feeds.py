@@ -200,9 +200,11 @@ class _Closed(Exception):
 class LogFeed(Feed):
     """The last lines of one job's log as they arrive; ``count`` is the number of all lines so far."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, find: Callable[[], Source]) -> None:
+        """``find`` returns the log, each time that it is read from its end."""
         super().__init__()
-        self.source, self.count, self.problem = source, 0, ""
+        self.count, self.problem = 0, ""
+        self._find = find
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
 
     def new(self, since: int) -> tuple[int, list[str]]:
@@ -225,7 +227,7 @@ class LogFeed(Feed):
         self._began, self._in_a_second = time.monotonic(), 0
         request = LogRequest(display=DisplayFormat(terminal=True), tail=SHOWN_FIRST)
         timing = Timing(sleep=self._sleep)
-        for piece in show_following([self.source], request, stop=lambda: False, timing=timing):
+        for piece in show_following([self._find()], request, stop=lambda: False, timing=timing):
             text = f"-- {safe_text(piece.text)}\n" if isinstance(piece, Notice) else piece.decode()
             for line in text.split("\n")[:-1]:
                 if self._closed:

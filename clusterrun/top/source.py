@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
@@ -94,12 +95,12 @@ class TopData:
         ended = (folders[-1] / "end.json").exists()
         return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())
 
-    def logs(self, state: RunState) -> Source | None:
-        """Return the logs of a job, None if they are not known here."""
+    def logs(self, state: RunState) -> Callable[[], Source] | None:
+        """Return what finds the logs of a job by its files, None if they are not known here."""
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return run_logs.log_source(run, run.job_id._replace(task=state.status.id.task))
+        return partial(run_logs.timed_log_source, run, run.job_id._replace(task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""

@@ -1,5 +1,6 @@
 """How logs are shown: bytes for a pipe, lines for people, as they are, from a time on, in the order of writing."""
 
+import os
 import re
 
 import pytest
@@ -230,6 +231,24 @@ def test_following_begins_at_a_time(clocked):
     play = Play(add(clocked.out, b" 0: new\n"))
     text = b"".join(play.follow(clocked, since=1007.0)).decode()
     assert text == " 0: out 8\n 0: out 9\n 0! err 8\n 0! err 9\n 0: new\n"
+
+
+@pytest.mark.parametrize("look", [PIPE, PEOPLE, RAW, DisplayFormat(terminal=True, fold=True)])
+def test_following_begins_with_what_exists_in_the_order_of_reading(clocked, look):
+    for how in ({}, {"since": 1004.5}, *({"tail": tail} for tail in range(22))):
+        play = Play(lambda: None, add(clocked.err, b" 0: new\n"))
+        size = clocked.err.stat().st_size
+        followed = b"".join(play.follow(clocked, look, **how)).decode()
+        os.truncate(clocked.err, size)
+        *old, new = followed.splitlines(keepends=True)
+        assert ("".join(old), new[4:]) == (shown(clocked, look, **how), "new\n"), how
+
+
+def test_following_begins_with_the_last_lines_of_each_file_without_a_clock(source):
+    for path in (source.out, source.err):
+        path.write_text("".join(f" 0: {path.suffix} {number}\n" for number in range(5)))
+    text = b"".join(Play(add(source.out, b" 0: new\n")).follow(source, tail=2)).decode()
+    assert text == " 0: .out 3\n 0: .out 4\n 0! .err 3\n 0! .err 4\n 0: new\n"
 
 
 def test_following_says_what_became_of_a_file(source):

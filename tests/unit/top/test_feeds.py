@@ -13,6 +13,7 @@ import pytest
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import Source as LogSource
+from clusterrun.logs.files import Tick
 from clusterrun.logs.lines import LogLine
 from clusterrun.logs.show import format_line
 from clusterrun.records.progress import RankProgress
@@ -185,30 +186,47 @@ def test_another_job_is_read_at_once_and_a_reader_that_fails_keeps_the_last_word
 
 
 @pytest.fixture
-def logs(tmp_path: Path) -> Iterator[LogFeed]:
-    feed = LogFeed(LogSource(tmp_path / "train_1.out", tmp_path / "train_1.err", world_size=8))
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "train_1.out"
+
+
+@pytest.fixture
+def logs(out: Path) -> Iterator[LogFeed]:
+    feed = LogFeed(lambda: LogSource(out, out.with_suffix(".err"), world_size=8))
     yield feed
     feed.close()
 
 
-def test_only_the_end_of_a_long_log_is_read_and_new_lines_come_once(logs: LogFeed) -> None:
-    logs.source.out.write_text("".join(f"0: line {number}\n" for number in range(10_000)))
+def test_only_the_end_of_a_long_log_is_read_and_new_lines_come_once(logs: LogFeed, out: Path) -> None:
+    out.write_text("".join(f"0: line {number}\n" for number in range(10_000)))
     logs.start()
     until(lambda: logs.lines and logs.lines[-1] == "0| line 9999", 10)
     assert logs.count == 200
     seen, _ = logs.new(0)
-    with logs.source.out.open("a") as file:
+    with out.open("a") as file:
         file.write("3: new\n4: newer\n")
     until(lambda: logs.count == 202, 10)
     assert logs.new(seen) == (202, ["3| new", "4| newer"])
     assert logs.new(202) == (202, [])
 
 
-def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) -> None:
-    logs.source.out.write_text("0: first\n")
+def test_old_lines_of_both_files_are_in_the_order_of_writing(out: Path) -> None:
+    err = out.with_suffix(".err")
+    out.write_text("".join(f"0: step {number}\n" for number in range(170)))
+    err.write_text("0: starting\n")
+    ticks = (Tick(1000.0, 0, err.stat().st_size),)
+    feed = LogFeed(lambda: LogSource(out, err, world_size=8, ticks=ticks))
+    feed.start()
+    until(lambda: feed.count == 171, 10)
+    feed.close()
+    assert feed.lines[0] == "0! starting" and feed.lines[-1] == "0| step 169"
+
+
+def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed, out: Path) -> None:
+    out.write_text("0: first\n")
     logs.start()
     until(lambda: logs.count, 10)
-    with logs.source.out.open("a") as file:
+    with out.open("a") as file:
         for number in range(20 * LOG_LINES):
             file.write(f"0: {number}\n")
     until(lambda: logs.lines[-1] == f"0| {20 * LOG_LINES - 1}", 20)
@@ -216,17 +234,17 @@ def test_a_log_that_grows_too_fast_is_shown_from_its_end_again(logs: LogFeed) ->
     assert logs.count < 5 * LOG_LINES and len(logs.lines) <= LOG_LINES
 
 
-def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed) -> None:
-    logs.source.out.symlink_to("/etc/passwd")
+def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed, out: Path) -> None:
+    out.symlink_to("/etc/passwd")
     logs.start()
     until(lambda: logs.problem, 10)
     assert not logs.lines
 
 
-def test_a_line_of_a_log_is_made_safe(logs: LogFeed) -> None:
+def test_a_line_of_a_log_is_made_safe(logs: LogFeed, out: Path) -> None:
     assert format_line(LogLine("out", 3, "a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
     assert format_line(LogLine("err", None, "x"), 1) == " ! x"
-    logs.source.out.write_text("3: a\x1b[2Jb\n")
+    out.write_text("3: a\x1b[2Jb\n")
     logs.start()
     until(lambda: logs.count, 10)
     assert list(logs.lines) == ["3| a\\x1b[2Jb"]
