@@ -59,4 +59,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
     if only_print:
         ui.say(text.rstrip("\n"))
     else:
-        ui.say(f"Wrote {path}. Check it, then run `clusterrun submit`.")
+        ui.say(
+            f"Wrote {path}. Check it, then submit a script with `clusterrun submit -- SCRIPT`, or try the cluster with"
+            " the demo job, `clusterrun submit lm`."
+        )

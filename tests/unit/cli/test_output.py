@@ -124,3 +124,10 @@ def test_a_terminal_without_unicode(desk: Desk) -> None:
     assert said.status == 0 and "é🙂" in said.out, said.err  # the script itself is bytes
     said = desk.process("init", "--print", env={"PYTHONIOENCODING": "ascii"})
     assert "UnicodeEncodeError" not in said.err and said.status == 0, said.err
+
+
+def test_init_names_how_to_submit_a_script_and_what_the_demo_is(desk: Desk) -> None:
+    desk.without_slurm()
+    said = desk.type("init")
+    assert said.status == 0 and (desk.project / "clusterrun.toml").is_file()
+    assert "`clusterrun submit -- SCRIPT`, or try the cluster with the demo job, `clusterrun submit lm`" in said.out
