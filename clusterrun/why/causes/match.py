@@ -12,6 +12,7 @@ from itertools import accumulate
 
 from clusterrun.base.job import format_tasks
 from clusterrun.why.causes.aborts import apply_abort_messages
+from clusterrun.why.causes.attempts import merge_quoted, unreachable_host
 from clusterrun.why.causes.memory_units import format_excess
 from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
@@ -37,6 +38,9 @@ _AFTER = 60  # lines below a finding that may say more
 _MOST_RANKS = 4_096  # in one line of srun
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _OTHER = ("_too", "_old")
+#: What Slurm's commands report of themselves. The rows about connections of ranks do not explain it.
+_BY_COMMAND = re.compile(r"(?:srun|sbatch|salloc): (?:error|fatal): ")
+_OF_RANKS = frozenset(map(id, PEERS))
 _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
 #: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
@@ -81,6 +85,7 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
     raised = find_tracebacks(lines)
     for one in raised:
         _add_traceback(found, one, lines)
+    merge_quoted(found, lines)
     for index, cut in found.items():
         after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
         continues = cut.kind == "setup" or cut.row in (BARE, PANIC)
@@ -135,6 +140,8 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
     if match is None or " NCCL INFO " in text:  # NCCL retries it, or does without
+        return None
+    if id(row_) in _OF_RANKS and _BY_COMMAND.match(text):
         return None
     words = _groups(match)
     if words.get("ms", "").isdigit():
@@ -239,10 +246,7 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
         known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
     for one in inside:
         del found[one.index]
-    if known is not None and known.kind in ("name-resolution", "network") and raised.online:
-        known = make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
-    if known is not None and known.kind == "disk-full" and raised.in_semaphore:
-        known = make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
+    known = _known_by_place(known, raised, lines)
     handled = f"; while handling {raised.handled[:120]}" if raised.handled else ""
     if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
         text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
@@ -262,6 +266,19 @@ def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence
             finding = replace(finding, sentence=finding.sentence + handled)
         strength = Strength.ECHO if raised.harmless else known.strength
     found[raised.index] = replace(finding, place=raised.place, strength=strength)
+
+
+def _known_by_place(known: LogFinding | None, raised: Raised, lines: Sequence[Line]) -> LogFinding | None:
+    """Return the finding in a traceback, or what it is by the library that raised it and by what that tried before."""
+    if known is None and raised.online:
+        host = unreachable_host(lines, raised.first, raised.rank)
+        error = {"error": f"{host}; then {raised.text[:200]}"}
+        return make_finding(UNRESOLVED, raised.index, lines[raised.index], error, raised.rank) if host else None
+    if known is not None and known.kind in ("name-resolution", "network") and raised.online:
+        return make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
+    if known is not None and known.kind == "disk-full" and raised.in_semaphore:
+        return make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
+    return known
 
 
 def _summary_finding(line: Line, summary: Summary) -> LogFinding:
