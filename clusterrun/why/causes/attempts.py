@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.model import READ, Line, LogFinding
@@ -39,11 +39,11 @@ def merge_quoted(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Let the exceptions that a message quotes, one for each thing it tried, be the reason of the exception itself."""
     for start, end in _quotations(lines):
         rank = split_rank(lines[start])[0]
-        mine = [found[index] for index in sorted(found) if found[index].rank == rank]
-        outer = next((one for one in reversed(mine) if start - _NEAR <= one.index < start), None)
-        quoted = [one for one in mine if start < one.index < end]
-        if outer is None or not quoted:
+        before = _of_rank(found, range(max(0, start - _NEAR), start), rank)
+        quoted = _of_rank(found, range(start + 1, end), rank)
+        if not before or not quoted:
             continue
+        outer = before[-1]
         for one in quoted:
             del found[one.index]
         tried = "; ".join(dict.fromkeys(_attempt(lines, one.index) for one in quoted))
@@ -51,6 +51,11 @@ def merge_quoted(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
         found[outer.index] = replace(
             quoted[-1], index=outer.index, line=outer.line, place=outer.place, sentence=sentence, advice=_BUILD
         )
+
+
+def _of_rank(found: Mapping[int, LogFinding], where: range, rank: int | None) -> list[LogFinding]:
+    """Return the findings of a rank in these lines, in order."""
+    return [found[index] for index in where if index in found and found[index].rank == rank]
 
 
 def _quotations(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
