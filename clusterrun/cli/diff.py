@@ -11,6 +11,7 @@ from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.base.units import plural
 from clusterrun.cli.names import find_ids
 from clusterrun.cli.session import Session, json_option
+from clusterrun.records import run_record
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -68,8 +69,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     ui.say(f"first        {_name(first)}", f"second       {_name(second)}")
     _section(ui, "options", options)
     ui.say(*_code_lines(codes, first, second))
-    nothing = f"{' and '.join(map(_name, environments.missing))} recorded none" if environments.missing else ""
-    _section(ui, "environment", environments.changes, nothing)
+    _section(ui, "environment", environments.changes, "; ".join(map(_why_no_environment, environments.missing)))
     for run in environments.mixed:
         ui.say(f"             the nodes of {_name(run)} do not all have the same packages")
     _section(ui, "metrics", metrics, "none recorded" if len(unmeasured) == 2 else "")
@@ -112,6 +112,10 @@ def _code_lines(codes: Codes, first: RunRecord, second: RunRecord) -> list[str]:
         number = len(codes.files)
         lines.append(f"             {plural(number, 'file')} differ{'s' * (number == 1)}; the diff is below")
     return lines
+
+
+def _why_no_environment(run: RunRecord) -> str:
+    return f"{_name(run)} {'recorded none' if run_record.attempts(run) else 'has not started'}"
 
 
 def _name(run: RunRecord) -> str:

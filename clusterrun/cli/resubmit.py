@@ -16,6 +16,7 @@ from clusterrun.cli.submitting import how_options, refuse_pairs, submit_plan
 from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
+from clusterrun.submit.snapshot import has_changed
 from clusterrun.terminal.ui import Ui
 
 
@@ -63,8 +64,8 @@ def resubmit(
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
     args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
-    if code := code_line(run):
-        ui.note(f"the new run uses the current code, not the code of job {run.job_id} ({code})")
+    if args.work is not None and has_changed(run, args.work, cluster.environ):
+        ui.note(f"the new run uses the current code, not the code of job {run.job_id} ({code_line(run)})")
     used = _setting(args, "checkpoint_dir")
     if used and not _setting(changes, "checkpoint_dir"):
         ui.note(

@@ -37,7 +37,7 @@ def _load_work(run: RunRecord) -> dict[str, Any]:
 
 def _load_values(run: RunRecord) -> dict[str, tuple[Any, str]]:
     """Return the values of a run with their sources; ``set.lr`` is the key lr of the table set."""
-    found: dict[str, tuple[Any, str]] = {}
+    found: dict[str, tuple[Any, str]] = {"scheduler": (run.scheduler, "")}  # chosen for a run that names none
     for name, (value, source) in run.sources.items():
         table = value if isinstance(value, dict) else {"": value}
         found |= {f"{name}.{key}" if key else name: (one, str(source)) for key, one in table.items()}

@@ -68,8 +68,6 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
     ``base`` holds ``.clusterrun``. Files that are missing, and links that leave ``root``, are left out. Raises OSError,
     or TooLarge.
     """
-    import hashlib  # it loads OpenSSL, which `status` does without
-
     folder = base / RECORDS / SNAPSHOTS
     for one in (folder, folder / OBJECTS, folder / TREES):
         safe_files.make_folder(one, 0o700)
@@ -79,13 +77,26 @@ def save(base: Path, root: Path, files: Iterable[tuple[str, str]]) -> str:
     for _ in range(_TRIES):
         with suppress(FileNotFoundError):  # `clean` has deleted an object meanwhile
             entries = [_save_object(folder / OBJECTS, root, path, blob, info) for path, blob, info in found]
-            manifest = "".join(f"{one.mode}\0{one.content}\0{one.path}\0" for one in entries)
-            data = manifest.encode("utf-8", "surrogateescape")
-            digest = hashlib.sha256(data).hexdigest()[:20]
+            digest, data = _digest(entries)
             _build(folder, digest, data, entries)
             _link_others(folder / TREES / digest / FILES, root, entries)
             return digest
     raise OSError(errno.EAGAIN, "another command is deleting saved files", str(folder))
+
+
+def digest_of(root: Path, files: Iterable[tuple[str, str]]) -> str:
+    """Return the digest that ``save`` would return now; nothing is written. Raises OSError, or TooLarge."""
+    entries = [_identify(root, path, blob, info) for path, blob, info in _measure(root, files)]
+    return _digest(entries)[0]
+
+
+def _digest(entries: Iterable[Entry]) -> tuple[str, bytes]:
+    """Return the digest of a snapshot, and its manifest."""
+    import hashlib  # it loads OpenSSL, which `status` does without
+
+    manifest = "".join(f"{one.mode}\0{one.content}\0{one.path}\0" for one in entries)
+    data = manifest.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(data).hexdigest()[:20], data
 
 
 def load_manifest(tree: Path) -> dict[str, Entry] | None:
@@ -123,21 +134,25 @@ def _stays_inside(root: Path, path: str) -> bool:
     return not target.startswith("/") and inside.split("/")[0] != ".."
 
 
-def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_result) -> Entry:
-    """Store the content of a file unless it is stored, and return its entry."""
+def _identify(root: Path, path: str, blob: str, info: os.stat_result) -> Entry:
+    """Return the entry of a file; ``blob`` is git's id of its content, empty if unknown."""
     if stat.S_ISLNK(info.st_mode):
         return Entry(_LINK, os.readlink(root / path), path)  # noqa: PTH115
-    mode = _EXECUTABLE if info.st_mode & 0o100 else _PLAIN
-    if blob and _is_whole(objects / Entry(mode, blob, path).name, info.st_size):
-        return Entry(mode, blob, path)
-    temporary = objects / f"{NEW}{os.urandom(8).hex()}"
+    return Entry(_mode(info), blob or _copy_whole(root / path, Path(os.devnull), blob)[0], path)
+
+
+def _mode(info: os.stat_result) -> str:
+    return _EXECUTABLE if info.st_mode & 0o100 else _PLAIN
+
+
+def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_result) -> Entry:
+    """Store the content of a file unless it is stored, and return its entry."""
+    known = bool(blob) and _is_whole(objects / Entry(_mode(info), blob, path).name, info.st_size)
+    if known or stat.S_ISLNK(info.st_mode):
+        return _identify(root, path, blob, info)
+    mode, temporary = _mode(info), objects / f"{NEW}{os.urandom(8).hex()}"
     try:
-        for _ in range(_TRIES):
-            content, size = _copy(root / path, temporary, "sha256" if len(blob) == 64 else "sha1")
-            if content:
-                break
-        else:
-            raise OSError(errno.EBUSY, "the file keeps changing", str(root / path))
+        content, size = _copy_whole(root / path, temporary, blob)
         entry = Entry(mode, content, path)
         place = objects / entry.name
         if not _is_whole(place, size):
@@ -148,6 +163,15 @@ def _save_object(objects: Path, root: Path, path: str, blob: str, info: os.stat_
         return entry
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _copy_whole(source: Path, target: Path, blob: str) -> tuple[str, int]:
+    """Return what ``_copy`` does; raises OSError for a file that keeps changing. ``blob`` shows git's algorithm."""
+    for _ in range(_TRIES):
+        content, size = _copy(source, target, "sha256" if len(blob) == 64 else "sha1")
+        if content:
+            return content, size
+    raise OSError(errno.EBUSY, "the file keeps changing", str(source))
 
 
 def _copy(source: Path, target: Path, algorithm: str) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_bytes
-from clusterrun.jobspec.spec import Command, JobSpec, Module, Script
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Work
 from clusterrun.records import code_store
 from clusterrun.records.code_store import TooLarge
 from clusterrun.records.run_record import RunRecord
@@ -121,10 +121,28 @@ def saved_path(path: str, root: str) -> str:
     return real.removeprefix(f"{root}/") if real.startswith(f"{root}/") else ""
 
 
-def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
+def has_changed(run: RunRecord, work: Work, environ: Mapping[str, str]) -> bool:
+    """Return whether the code that a run has saved is no longer that of its work tree; False if that is unknown."""
+    snapshot = load_snapshot(run)
+    if snapshot is None or not isinstance(work, Script | Module | Command):
+        return False
+    try:
+        tree = work_tree.load_work_tree(Path(snapshot.root), environ)
+        return code_store.digest_of(tree.root, _files(tree, work).items()) != snapshot.digest
+    except (CommandError, OSError, TooLarge):
+        return False
+
+
+def _files(tree: WorkTree, work: Script | Module | Command) -> dict[str, str]:
+    """Return the paths of the files to save, with git's ids of their content."""
     files = {one.path: one.blob for one in tree.files}
     if not isinstance(work, Module) and (script := saved_path(work.path, str(tree.root))):
         files.setdefault(script, "")  # also a script that git ignores
+    return files
+
+
+def _save(tree: WorkTree, work: Script | Module | Command, base: Path) -> Snapshot:
+    files = _files(tree, work)
     try:
         digest = code_store.save(base, tree.root, files.items())
     except TooLarge as error:

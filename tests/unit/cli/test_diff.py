@@ -122,8 +122,18 @@ def test_versions_and_packages_are_compared(desk: Desk) -> None:
 
 def test_a_run_that_has_not_started_has_no_environment(desk: Desk) -> None:
     with_start(make(desk, 1), ["numpy==1.0"])
-    make(desk, 2)
+    run = make(desk, 2)
+    assert "environment  job 102 (train2) has not started\n" in desk.type("diff", "101", "102").out
+    attempt(run)
     assert "environment  job 102 (train2) recorded none\n" in desk.type("diff", "101", "102").out
+
+
+def test_the_scheduler_of_a_run_that_names_none_is_the_one_it_ran_on(desk: Desk) -> None:
+    make(desk, 1, sources={})
+    make(desk, 2, sources={"scheduler": ("slurm", "job 101")})
+    assert "options      same\n" in desk.type("diff", "101", "102").out
+    make(desk, 3, scheduler="local", sources={})
+    assert "options      scheduler  slurm -> local\n" in desk.type("diff", "101", "103").out
 
 
 def test_the_last_and_best_metrics_are_compared(desk: Desk) -> None:

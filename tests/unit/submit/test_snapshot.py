@@ -175,6 +175,17 @@ def test_resume_runs_the_saved_code_and_resubmit_the_current(desk: Desk, project
     assert (saved(project, Path(said.data["run_dir"])) / "train.py").read_text() == "print('new')\n"
 
 
+def test_resubmit_names_other_code_only_if_the_code_has_changed(desk: Desk, project: Path) -> None:
+    write_files(project, {"new.py": "print(1)\n"})
+    submit(desk, *SCRIPT)
+    other = "the new run uses the current code, not the code of job 101"
+    assert other not in desk.type("resubmit", "101", "--dry-run").err
+    write_files(project, {"new.py": "print(2)\n"})
+    assert other in desk.type("resubmit", "101", "--dry-run").err
+    (project / ".git").rename(project.parent / "git")
+    assert other not in desk.type("resubmit", "101", "--dry-run").err, "git cannot tell"
+
+
 def test_a_run_without_its_saved_code_is_not_resumed(desk: Desk, project: Path) -> None:
     run_dir, _ = submit(desk, *SCRIPT)
     run = run_record.load(run_dir)
