@@ -230,7 +230,7 @@ def ranks_line(ranks: list[RankProgress], now: float) -> str:
     # each rank writes at a moment of its own, so their steps differ even while they are in step
     newest = max((one for one in ranks if one.step is not None), key=lambda one: one.step or 0, default=None)
     if newest is not None:
-        parts.append(f"step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
+        parts.append(f"heartbeats at step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
     oldest = min(ranks, key=lambda one: one.time)
     age = format_age(now - oldest.time)
     is_silent = oldest.is_silent(now)
@@ -280,7 +280,7 @@ def _expected(job: JobStatus, now: float) -> str:
 def _training(figures: Metrics | None, now: float) -> str:
     if figures is None:
         return ""
-    parts = [f"step {figures.step}"]
+    parts = [f"last logged step {figures.step}"]
     if figures.loss is not None:
         parts.append(f"loss {_figure(figures.loss)}")
     if figures.val_loss is not None:

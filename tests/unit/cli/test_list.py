@@ -151,8 +151,8 @@ def test_status_in_full(desk: Desk, store: Store) -> None:
     trained(one)
     desk.slurm.answer("squeue", rows(run_row(one, N="n[1-2]")))
     said = desk.type("status", "101")
-    assert said.status == 0 and "step 120, loss 2.346, 45,100 tokens/s, 4 s ago" in said.out
-    assert "8 ranks training, step 120/1000, last heartbeat 7 s ago" in said.out
+    assert said.status == 0 and "training  last logged step 120, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said.out
+    assert "8 ranks training, heartbeats at step 120/1000, last heartbeat 7 s ago" in said.out
     assert "next  clusterrun logs 101 -f" in said.out and "submitted  " in said.out
     (data,) = desk.type("status", "101", "--json").data
     assert len(data["ranks"]) == 8 and data["first_failure"] is None and data["metrics"]["loss"] == 2.34567
