@@ -56,7 +56,10 @@ FILES = {
     "checked.sh": '#!/bin/bash\nif [ -z "$1" ]; then exit 1; fi\ntorchrun --nproc_per_node=2 train.py "$@"\n',
     "counted.sh": "torchrun --nproc_per_node=$(nvidia-smi -L | wc -l) train.py $EXTRA\n",
     "twice.sh": "torchrun --nproc_per_node=2 train.py\ntorchrun --nproc_per_node=2 finetune.py\n",
-    "moved.sh": 'cd "$(dirname "$0")"\ntorchrun --nproc_per_node=2 train.py\n',
+    "ranked.sh": "if [ -z $1 ]; then exit 1; fi\ntorchrun --nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node 4"
+    " --master-addr $MASTER_ADDR --master-port $MASTER_PORT train.py\n",
+    "stays.sh": 'cd "$(dirname "$0")"\ntorchrun --nproc_per_node=2 train.py\n',
+    "moved.sh": 'cd sub\ntorchrun --nproc_per_node=2 train.py\n',
     "secret.sh": "export HF_TOKEN=hf_" + "a1" * 17 + "\ntorchrun --nproc_per_node=2 train.py\n",
     "token.sh": "torchrun --nproc_per_node=2 train.py --token hf_" + "a1" * 17 + "\n",
     "precision.sh": "accelerate launch --num_processes 2 --mixed_precision $MP train.py\n",

@@ -10,6 +10,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
 from clusterrun.submit.launchers import Launch
+from clusterrun.submit.own_ranks import on_each_node
 
 Values = Mapping[str, Value]
 _ONE = Value(1, "default")
@@ -27,7 +28,9 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
     gpus = _slurm_gpus(launch, count, ranks)
     if gpus is None and launch.title in ("srun", "python") and not (typed_gpus or profile_gpus):
         gpus = Value(0, f"--gres: {launch.title} without GPUs")
-    if gpus is not None and "gres" not in options:
+    if gpus is not None and launch.gpu_type and gpus.value:
+        options["gres"] = Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)
+    elif gpus is not None and "gres" not in options:
         options["gpus-per-node"] = gpus
     devices = gpus or typed_gpus or profile_gpus
     if ranks is not None and typed_ranks is not None and typed_ranks.value != ranks.value:
@@ -37,6 +40,8 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
             devices = options["gpus-per-node"] = ranks
         if devices is None or devices.value != ranks.value or "tasks-per-node" in below:
             options["tasks-per-node"] = ranks
+    if cpus := _cpus_of_rank(launch, ranks or typed_ranks or devices):
+        options["cpus-per-task"] = cpus
     if env := launch.env | _shape_env(launch, count, devices, ranks or typed_ranks or devices):
         options["env"] = Value(env, f"--env of {launch.title}")
     for name, value in options.items():
@@ -47,6 +52,13 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
         elif typed.value != value.value and name not in ("sbatch-arg", "setup"):
             raise _conflict(typed, value)
     return options
+
+
+def _cpus_of_rank(launch: Launch, ranks: Value | None) -> Value | None:
+    """Return the cores of each rank, if a launcher starts the ranks in a task that has the cores of all."""
+    if launch.node_cpus is None:
+        return None
+    return Value(max(1, launch.node_cpus.value // max(1, ranks.value if ranks else 1)), launch.node_cpus.source)
 
 
 def _shape_env(launch: Launch, nodes: int, devices: Value | None, ranks: Value | None) -> dict[str, str]:
@@ -86,24 +98,48 @@ def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -
     return " ".join(words)
 
 
-def refused_line(launch: Launch, options: Values, given: Values) -> str:
+def one_gpu_each(launch: Launch) -> str:
+    """Return the notice about ranks that saw one GPU each, and now see all of their node."""
+    return (
+        f"with {launch.sees_one_gpu}, each task sees one GPU, as device 0; here each rank sees all GPUs of its node,"
+        " and must use that of its LOCAL_RANK"
+    )
+
+
+def refused_line(launch: Launch, options: Values, given: Values, below: Values) -> str:
     """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
     launcher = launch.instead.get("launcher")
     kept = {**options, **{name: Value(value, "") for name, value in launch.instead.items()}}
-    if launcher in ("accelerate", "none"):  # it sets its own variables, and starts the ranks
-        env = {**(given["env"].value if "env" in given else {}), **launch.typed}
-        kept = {name: value for name, value in kept.items() if name not in ("tasks-per-node", "env")}
-        kept |= {"env": Value(env, "")} if env else {}
-    line = format_line(kept, launch.line if launcher == "none" else launch.program)
-    if launcher == "none" and options.get("nodes", _ONE).value != 1:
-        variables = "$NODE_RANK, $MASTER_ADDR and $MASTER_PORT"
-        line += f"   (on several nodes, the script must use {variables}; see docs/launchers.md)"
-    return line
+    if launcher is None:
+        return format_line(kept, launch.program)
+    kept = _of_launcher(kept, launch, given)
+    if launcher != "none":
+        return format_line(kept, launch.program)
+    nodes = (options.get("nodes") or below.get("nodes") or _ONE).value
+    program = on_each_node(launch.line, launch.launcher, nodes)
+    if program is None:
+        return f"{launch.title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"
+    if "tasks-per-node" in options and not _has_gpus(options, below):
+        kept["tasks-per-node"] = options["tasks-per-node"]
+    return format_line(kept, program)
+
+
+def _has_gpus(options: Values, below: Values) -> bool:
+    devices = gpus_of(options) or gpus_of(below)
+    return devices is not None and bool(devices.value)
+
+
+def _of_launcher(options: Values, launch: Launch, given: Values) -> dict[str, Value]:
+    """Return the options of a launch for its own launcher, which sets its variables and starts the ranks."""
+    typed = given["env"].value if "env" in given else {}
+    env = {**typed, **launch.typed, **dict(launch.launcher.env if launch.launcher else ())}
+    kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
+    return kept | {"env": Value(env, "")} if env else kept
 
 
 def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:
     """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
-    nodes, total, ranks = launch.nodes, launch.total, launch.ranks
+    nodes, total, ranks = launch.nodes, launch.total, launch.ranks or _ranks_of_gpus(launch, devices)
     if nodes is None and "nodes" not in given:
         per_node = (
             ranks or launch.gpus.get("gpus-per-node") or (None if launch.title.startswith("accelerate") else devices)
@@ -116,6 +152,17 @@ def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value 
     if total and not ranks:
         ranks = _divided(total, nodes or given["nodes"])
     return nodes, ranks
+
+
+def _ranks_of_gpus(launch: Launch, devices: Value | None) -> Value | None:
+    """Return the ranks per node of ``--ntasks-per-gpu``. Raises RequestError without a number of GPUs."""
+    each = launch.gpus.get("ranks-per-gpu")
+    gpus = launch.gpus.get("gpus-per-node") or gpus_of(launch.options) or devices
+    if each is None:
+        return None
+    if gpus is None:
+        raise RequestError(f"{each.source} needs the number of GPUs per node", hint="add --gpus-per-node N before `--`")
+    return Value(each.value * gpus.value, each.source)
 
 
 def _divided(total: Value, by: Value) -> Value:

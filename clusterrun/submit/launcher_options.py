@@ -10,7 +10,9 @@ own                   clusterrun has its own: dropped, and named in the notice
 env NAME              the launcher passes it to the script in this variable
 field                 an option of clusterrun with the same name
 sbatch                an option of sbatch that clusterrun passes on
-output, torchrun, accelerate, none    cannot be translated; the last three name the ``--launcher`` that can do it
+output, torchrun, accelerate, none    cannot be translated; the last three name the ``--launcher`` that can do it; an
+                      argument is the value without effect
+unsupported           cannot be translated, and no ``--launcher`` can do it
 others                handled by name in ``launchers.py``
 """
 
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, nearest
 
 
 class Option(NamedTuple):
@@ -36,12 +38,14 @@ class Table(NamedTuple):
     """The options of one launcher, and how it parses them.
 
     ``single_dash``: long names may follow one hyphen. ``anywhere``: options are recognised after the script too,
-    unknown ones belong to the script. Beginnings of names and several letters in one word (``-lu``) are unknown.
+    unknown ones belong to the script. ``beginnings``: as getopt and argparse do, a long name may be cut where it can
+    mean one option only.
     """
 
     options: Mapping[str, Option]
     single_dash: bool = False
     anywhere: bool = False
+    beginnings: bool = False
 
 
 class Typed(NamedTuple):
@@ -62,33 +66,70 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
             program += rest
         elif not word.startswith("-") or word == "-":
             program += [word] if table.anywhere else [word, *rest]
-        elif found := _option_of(table, word, rest):
-            typed.append(found)
+        elif found := _options_of(table, word, rest):
+            typed += found
         elif table.anywhere and program:
             program.append(word)
         else:
-            raise RequestError(
-                f"{launcher}: option not recognized: {word.partition('=')[0]}",
-                hint="remove the option, or use --launcher none if the program starts its own ranks",
-            )
+            raise _unknown(launcher, table, word)
     return typed, program
 
 
-def _option_of(table: Table, word: str, rest: Iterator[str]) -> Typed | None:
-    """Return the option of a word, with its value from ``rest``; None if it is unknown."""
+def _unknown(launcher: str, table: Table, word: str) -> RequestError:
+    spelled = word.partition("=")[0]
+    names = [f"--{name}" for name in table.options if len(name) > 1 and not name.endswith("*")]
+    close = nearest(spelled, names) if spelled.startswith("--") else ""
+    hint = close or "remove the option, or use --launcher none if the program starts its own ranks"
+    return RequestError(f"{launcher}: option not recognized: {spelled}", hint=hint)
+
+
+def _options_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
+    """Return the options of a word (``-lu`` has two), with the value from ``rest``; none if one is unknown."""
     spelled, equals, value = word.partition("=")
-    joined = value if equals else None
-    name = spelled.lstrip("-").replace("_", "-")
-    option = table.options.get(name) if table.single_dash or (word.startswith("--") and len(name) > 1) else None
-    if option is None and word.startswith("--"):
-        families = (o for key, o in table.options.items() if key.endswith("*") and name.startswith(key[:-1]))
-        option = next(families, None)
-    elif option is None and (option := table.options.get(word[1])) is not None:
-        spelled, joined = word[:2], word[2:].removeprefix("=") or None
-    if option is None or (joined and not option.values and len(spelled) == 2):  # several letters in one word
-        return None
-    values = [joined] if joined is not None else []
-    values += [word for _, word in zip(range(option.values - len(values)), rest, strict=False)]
+    long = word.startswith("--")
+    option = _long_option(table, spelled.lstrip("-").replace("_", "-")) if long or table.single_dash else None
+    if option is None:
+        return [] if long else _letters_of(table, word, rest)
+    return [_with_values(option, spelled, [value] if equals else [], rest)]
+
+
+def _long_option(table: Table, name: str) -> Option | None:
+    """Return the option with this name, or the only one whose name begins with it. Raises RequestError for several."""
+    if name in table.options:
+        return table.options[name] if len(name) > 1 or table.single_dash else None
+    if not table.beginnings:
+        return _family_of(table, name)
+    meant = _beginning_with(table, name)
+    if len(meant) > 1:
+        names = " or ".join(f"--{option.name}" for option in meant)
+        raise RequestError(f"--{name} may mean {names}", hint="type the option in full")
+    return next(iter(meant), None)
+
+
+def _family_of(table: Table, name: str) -> Option | None:
+    """Return the option that stands for all names with its beginning (``fsdp-*``)."""
+    return next((one for key, one in table.options.items() if key.endswith("*") and name.startswith(key[:-1])), None)
+
+
+def _beginning_with(table: Table, name: str) -> list[Option]:
+    """Return the options with a name that begins so; two names of one option count once."""
+    return list(dict.fromkeys(one for key, one in table.options.items() if len(key) > 1 and key.startswith(name)))
+
+
+def _letters_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
+    """Return the options of ``-N2``, ``-t=3`` or ``-lu``; none if one is unknown."""
+    option = table.options.get(word[1])
+    if option is None:
+        return []
+    more = word[2:]
+    if option.values or not more:
+        return [_with_values(option, word[:2], [more.removeprefix("=")] if more else [], rest)]
+    others = _letters_of(table, f"-{more}", rest)
+    return [Typed(option, word[:2]), *others] if others else []
+
+
+def _with_values(option: Option, spelled: str, joined: list[str], rest: Iterator[str]) -> Typed:
+    values = joined + [word for _, word in zip(range(option.values - len(joined)), rest, strict=False)]
     if len(values) < option.values:
         raise RequestError(f"{spelled} needs a value")
     return Typed(option, spelled, "=".join(values) if option.values else "")
@@ -113,11 +154,12 @@ TORCHRUN = _table({
     "own": "rdzv-backend= rdzv-endpoint= rdzv-id= rdzv-conf= standalone node-rank= master-addr= master-port="
     " local-addr= monitor-interval= start-method= event-log-handler= role= signals-to-handle= shutdown-timeout="
     " run-path no-python",
-    "output": "log-dir= redirects|r= tee|t= local-ranks-filter= duplicate-stdout-filters= duplicate-stderr-filters=",
-    "torchrun": "max-restarts=",
+    "output": "log-dir= local-ranks-filter= duplicate-stdout-filters= duplicate-stderr-filters=",
+    "output 0": "redirects|r= tee|t=",
+    "torchrun 0": "max-restarts=",
     "none": "numa-binding= virtual-local-rank logs-specs=",
     "use-env": "use-env",  # of torch.distributed.launch
-})  # fmt: skip
+}, beginnings=True)  # fmt: skip
 ACCELERATE = _table({
     "nodes": "num-machines=",
     "total": "num-processes=",
@@ -139,8 +181,9 @@ ACCELERATE = _table({
     "env ACCELERATE_DYNAMO_USE_FULLGRAPH": "dynamo-use-fullgraph",
     "env ACCELERATE_DYNAMO_USE_DYNAMIC": "dynamo-use-dynamic",
     "env ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "dynamo-use-regional-compilation",
-    "output": "tee|t= log-dir=",
-    "torchrun": "max-restarts=",
+    "output": "log-dir=",
+    "output 0": "tee|t=",
+    "torchrun 0": "max-restarts=",
     "accelerate": "use-deepspeed use-fsdp use-megatron-lm use-parallelism-config tpu",
     "none": "mpirun-hostfile=",
 })  # fmt: skip
@@ -156,7 +199,7 @@ DEEPSPEED = _table({
     "output": "enable-each-rank-log=",
     "none": "exclude|e= min-elastic-nodes= max-elastic-nodes= elastic-training autotuning= bind-cores-to-rank"
     " bind-core-list= venv-script=",
-})  # fmt: skip
+}, beginnings=True)  # fmt: skip
 FABRIC = _table({
     "nodes": "num-nodes=",
     "ranks": "devices=",
@@ -180,17 +223,19 @@ MPI = _table({
 _SLURM = {
     "nodes": "nodes|N=",
     "total": "ntasks|n=",
-    "ranks": "ntasks-per-node=",
+    "ranks": "ntasks-per-node|tasks-per-node=",
     "gpus-per-node": "gpus-per-node=",
     "gpus": "gpus|G=",
     "gpus-per-task": "gpus-per-task=",
+    "ranks-per-gpu": "ntasks-per-gpu=",
+    "jobid": "jobid=",
     "gres": "gres=",
     "export": "export=",
     "requeue": "requeue no-requeue",
     "field": "cpus-per-task|c= mem= time|t= partition|p= account|A= qos|q= constraint|C= reservation= exclude|x="
     " nodelist|w= dependency|d= job-name|J= mail-type= comment= container-image= container-mounts=",
     "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="
-    " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable"
+    " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable whole"
     " get-user-env=? immediate|I=?"
     " compress=? bcast-exclude= msg-timeout= quit-on-interrupt send-libs=? slurmd-debug= preserve-env|E threads|T=",
     "sbatch": "begin|b= mail-user= licenses|L= exclusive=? hint= switches= mem-per-cpu= mem-per-gpu= cpus-per-gpu="
@@ -198,25 +243,80 @@ _SLURM = {
     " sockets-per-node= cores-per-socket= cpu-freq= contiguous spread-job use-min-nodes core-spec|S="
     " thread-spec= mincpus= hold|H propagate=? prefer= profile= acctg-freq= time-min= network= mem-bind="
     " bb= bbf= container= reboot extra-node-info|B= oversubscribe|s overcommit|O nodefile|F= no-kill|k=?"
-    " cluster-constraint= power= delay-boot="
+    " cluster-constraint= power= delay-boot= context= segment= oom-kill-step=? tres-bind="
     " kill-on-invalid-dep= mcs-label= batch= wait-all-nodes= ignore-pbs uid= gid=",
     "folder": "chdir|D=",
-    "none": "array|a= pty multi-prog jobid= relative|r= het-group= clusters|M= ntasks-per-core= ntasks-per-gpu="
-    " ntasks-per-socket= gpus-per-socket= export-file= prolog= epilog= task-prolog= task-epilog= bcast=? no-allocate|Z"
-    " x11=? test-only",
+    "unsupported": "array|a= pty multi-prog relative|r= het-group|pack-group= clusters|cluster|M= ntasks-per-core="
+    " ntasks-per-socket= ntasks-per-tres= gpus-per-socket= export-file= prolog= epilog= task-prolog= task-epilog="
+    " bcast=? no-allocate|Z x11=? test-only tres-per-task= help|h usage version|V interactive debugger-test",
 }  # fmt: skip
-SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="})
-SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="})
-#: Each launcher's options, and the words that start it, as a program or after -m.
-LAUNCHERS: dict[str, tuple[Table, tuple[str, ...]]] = {
-    "torchrun": (TORCHRUN, ("torchrun", "torch.distributed.run")),
-    "torch.distributed.launch": (TORCHRUN, ("torch.distributed.launch",)),
-    "accelerate launch": (ACCELERATE, ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
-                                       "accelerate.commands.accelerate_cli launch")),
-    "deepspeed": (DEEPSPEED, ("deepspeed", "deepspeed.launcher.runner")),
-    "fabric run": (FABRIC, ("fabric run model", "fabric run", "lightning run model")),
-    "srun": (SRUN, ("srun",)),
-    "mpirun": (MPI, ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")),
-    "horovodrun": (MPI, ("horovodrun",)),
-    "#SBATCH": (SBATCH, ()),
+SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="}, beginnings=True)
+SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="}, beginnings=True)
+COMPOSER = _table({
+    "ranks": "nproc|n=",
+    "total": "world-size=",
+    "module": "module-mode|m",
+    "own": "base-rank= node-rank= master-addr= master-port= verbose|v command-mode|c",
+    "output": "stdout= stderr=",
+}, beginnings=True)  # fmt: skip
+#: Programs that read everything themselves: their shape is clusterrun's, their options are not looked at.
+OWN_OPTIONS = Table({})
+
+
+class Launcher(NamedTuple):
+    """A launcher: its options, and the words that start it, as a program or after -m.
+
+    ``on_nodes`` are the options that make the ranks of several nodes one group if the launcher runs once per node (with
+    ``--launcher none``, whose variables they name). They are empty if it reads those variables itself, and None if
+    there are no such options; variables come before the launcher. ``own`` is whether only the launcher can start its
+    program, and ``env`` has the variables that make it do so.
+    """
+
+    table: Table
+    starts: tuple[str, ...]
+    on_nodes: str | None = None
+    own: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+
+
+_TORCHRUN_ON_NODES = (
+    "--nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node $NPROC_PER_NODE"
+    " --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
+)
+_ACCELERATE_ON_NODES = (
+    "--num_machines $NNODES --machine_rank $NODE_RANK --num_processes $((NNODES * NPROC_PER_NODE))"
+    " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
+)
+LAUNCHERS: dict[str, Launcher] = {
+    "torchrun": Launcher(TORCHRUN, ("torchrun", "torch.distributed.run"), _TORCHRUN_ON_NODES),
+    "torch.distributed.launch": Launcher(TORCHRUN, ("torch.distributed.launch",), _TORCHRUN_ON_NODES),
+    "accelerate launch": Launcher(
+        ACCELERATE,
+        ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
+         "accelerate.commands.accelerate_cli launch"),
+        # its default would start DeepSpeed on all nodes from each
+        f"{_ACCELERATE_ON_NODES} --deepspeed_multinode_launcher standard",
+    ),
+    "deepspeed": Launcher(DEEPSPEED, ("deepspeed", "deepspeed.launcher.runner")),
+    "fabric run": Launcher(FABRIC, ("fabric run model", "fabric run", "lightning run model")),
+    "composer": Launcher(COMPOSER, ("composer", "composer.cli.launcher")),
+    "srun": Launcher(SRUN, ("srun",)),
+    "mpirun": Launcher(MPI, ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")),
+    "horovodrun": Launcher(MPI, ("horovodrun",)),
+    "#SBATCH": Launcher(SBATCH, ()),
+    "tune run": Launcher(TORCHRUN, ("tune run",), _TORCHRUN_ON_NODES, own=True),
+    "llamafactory-cli train": Launcher(
+        OWN_OPTIONS, ("llamafactory-cli train", "lmf train"), "", own=True, env=(("FORCE_TORCHRUN", "1"),)
+    ),
+    "swift": Launcher(OWN_OPTIONS, tuple(f"swift {one}" for one in ("sft", "pt", "rlhf", "dpo")), "", own=True),
+    "xtuner train": Launcher(OWN_OPTIONS, ("xtuner train",), "ADDR=$MASTER_ADDR PORT=$MASTER_PORT", own=True),
+    "trl": Launcher(
+        OWN_OPTIONS,
+        tuple(f"trl {one}" for one in ("sft", "dpo", "grpo", "kto", "reward", "rloo", "ppo")),
+        _ACCELERATE_ON_NODES,
+        own=True,
+    ),
+    "axolotl train": Launcher(OWN_OPTIONS, ("axolotl train",), own=True),
+    "torchpack dist-run": Launcher(OWN_OPTIONS, ("torchpack dist-run",), own=True),
+    "fastai.launch": Launcher(OWN_OPTIONS, ("fastai.launch",), own=True),
 }  # fmt: skip

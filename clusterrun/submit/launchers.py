@@ -16,13 +16,18 @@ from typing import Any, NamedTuple
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, is_own_variable
 from clusterrun.submit import accelerate_yaml
-from clusterrun.submit.launcher_options import LAUNCHERS, Typed, parse_options
-from clusterrun.submit.script_source import local_rank_option, mpi_name, source_of
+from clusterrun.submit.launcher_options import LAUNCHERS, Launcher, Typed, parse_options
+from clusterrun.submit.python_line import as_variables, split_python
+from clusterrun.submit.script_source import local_rank_option, mpi_name, refuses_option, source_of
 
 _PREFIXES = ("env", "nohup", "time", "exec")
 #: Numbers of ranks that mean the devices of the node: clusterrun's own number is used.
 _AUTOMATIC = ("gpu", "auto", "cpu", "xpu", "-1", "")
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+#: Variables with which people tell a program to start torchrun: it must run once per node.
+STARTER_VARIABLES = {"FORCE_TORCHRUN", "NNODES", "NPROC_PER_NODE"}
+#: Those that --launcher none sets.
+STARTER_NUMBERS = {"NNODES", "NPROC_PER_NODE"}
 #: Options of accelerate that may stand beside a configuration that only accelerate can use.
 _BESIDE_CONFIG = {"config-file", "module", "multi-gpu", "num-machines", "num-processes", "machine-rank",
                   "main-process-ip", "main-process-port", "same-network", "rdzv-backend"}  # fmt: skip
@@ -33,9 +38,11 @@ class Launch:
     """What a launcher's line asks for; ``program`` is what each rank runs.
 
     ``nodes``, ``ranks`` (per node) and ``total`` are None if the line leaves them open; ``one_node`` is whether it then
-    means one node. ``gpus`` holds Slurm's GPU options, ``own`` the names of what clusterrun replaces, ``line`` all its
-    words, ``typed`` the variables before it. ``refusal`` is the reason why the line cannot be translated, and
-    ``instead`` the options that can run it.
+    means one node. ``gpus`` holds Slurm's GPU options, ``gpu_type`` their type, and ``node_cpus`` the cores of each
+    node for the ranks that a launcher starts in srun's tasks. ``own`` are the names of what clusterrun replaces,
+    ``line`` all its words, ``typed`` the variables before it. ``launcher`` is its row of the table, None for a program
+    of the user's own; ``own_ranks`` is whether only the program can start its ranks.
+    ``refusal`` is the reason why the line cannot be translated, and ``instead`` the options that can run it.
     """
 
     title: str
@@ -44,12 +51,17 @@ class Launch:
     ranks: Value | None = None
     total: Value | None = None
     gpus: dict[str, Value] = field(default_factory=dict)
+    gpu_type: str = ""
+    node_cpus: Value | None = None
     one_node: bool = True
     options: dict[str, Value] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
     typed: dict[str, str] = field(default_factory=dict)
     own: list[str] = field(default_factory=list)
     line: list[str] = field(default_factory=list)
+    launcher: Launcher | None = None
+    own_ranks: bool = False
+    warning: str = ""
     refusal: str = ""
     instead: dict[str, Any] = field(default_factory=dict)
 
@@ -57,6 +69,12 @@ class Launch:
         """Record why the line cannot be translated, and the options that can run it; the first reason counts."""
         if not self.refusal:
             self.refusal, self.instead = reason, {name.replace("_", "-"): value for name, value in instead.items()}
+
+    @property
+    def sees_one_gpu(self) -> str:
+        """The option with which each rank would see only its own GPU, if the line has one."""
+        one = self.gpus.get("gpus-per-task") or self.gpus.get("ranks-per-gpu")
+        return one.source if one is not None and one.value == 1 else ""
 
 
 class Place(NamedTuple):
@@ -67,22 +85,14 @@ class Place(NamedTuple):
     python: str = sys.executable
 
 
-def without_python(words: Sequence[str]) -> list[str]:
-    """Return a command without a leading ``python``, ``python -u`` and the like."""
-    rest = list(words[1:]) if words and re.fullmatch(r"python[0-9.]*", Path(words[0]).name) else list(words)
-    while len(rest) < len(words) and rest and rest[0] in ("-u", "-B", "-s"):
-        rest = rest[1:]
-    return rest
-
-
 def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     """Return the launcher that a command starts, and the words after its name; None if it starts none."""
-    rest = without_python(words)
+    rest = split_python(words)[1]
     if not rest or rest[0].endswith(".py") or rest[0].startswith(("./", "../")):  # the user's own program
         return None
     rest = rest[1:] if rest[0] == "-m" else [Path(rest[0]).name, *rest[1:]]
-    for title, (_, starts) in LAUNCHERS.items():
-        for start in starts:
+    for title, launcher in LAUNCHERS.items():
+        for start in launcher.starts:
             if rest[: start.count(" ") + 1] == start.split():
                 return title, rest[start.count(" ") + 1 :]
     return None
@@ -102,48 +112,92 @@ def prefix_length(words: Sequence[str]) -> int:
     return start
 
 
-def find_launch(words: Sequence[str], place: Place) -> Launch | None:
+def find_launch(words: Sequence[str], place: Place, outer: Launch | None = None) -> Launch | None:
     """Return what a command asks of its launcher, or None if it does not start with one.
 
-    Variables before it (``NCCL_DEBUG=INFO torchrun …``) belong to it. Raises RequestError for an option that the
-    launcher does not have, and for accelerate's other commands.
+    Variables before it (``NCCL_DEBUG=INFO torchrun …``) belong to it, and ``outer`` is the launch that it is in. Raises
+    RequestError for an option that the launcher does not have, and for commands that start no training.
     """
     start = prefix_length(words)
     named = launcher_of(words[start:])
     if named is None:
-        if words and Path(words[0]).name == "accelerate" and not words[0].startswith(("./", "../")):
-            hint = f"run this command without clusterrun: {shlex.join(words)}"
-            if [*words[1:2]] == ["config"]:
-                hint = (
-                    "to write the accelerate configuration without prompts, run: clusterrun render --gpus-per-node 4"
-                    " --accelerate-config"
-                )
-            raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
+        _refuse_other_commands(words[start:])
+    variables = variables_before(words)
+    if named is not None:
+        launch = parse_launch(*named, place)
+    elif words[start:] and STARTER_VARIABLES & variables.keys():
+        launch = _own_launch(words[start], words[start + 1 :])
+    else:
         return None
-    launch = parse_launch(*named, place)
-    launch.line, launch.typed = list(words[start:]), variables_before(words)
+    launch.line, launch.typed = list(words[start:]), variables
+    _add_variables(launch, words[:start])
+    if launch.own_ranks:
+        launch.nodes = _take_number(launch, "NNODES") or launch.nodes
+        launch.ranks = _take_number(launch, "NPROC_PER_NODE") or launch.ranks
+    if outer is not None:
+        launch = combine(outer, launch)
+    inner = None if launch.own_ranks else find_launch(launch.program, place, launch)
+    return inner or launch
+
+
+def _refuse_other_commands(words: Sequence[str]) -> None:
+    """Raise RequestError for commands of launchers that start no ranks here."""
+    if tuple(words[:3]) == ("ray", "job", "submit"):
+        message = "`ray job submit` hands the program to a Ray cluster; each rank would do so"
+        raise RequestError(message, hint=f"run this command without clusterrun: {shlex.join(words)}")
+    if not words or Path(words[0]).name != "accelerate" or words[0].startswith(("./", "../")):
+        return
+    hint = f"run this command without clusterrun: {shlex.join(words)}"
+    if [*words[1:2]] == ["config"]:
+        hint = (
+            "to write the accelerate configuration without prompts, run: clusterrun render --gpus-per-node 4"
+            " --accelerate-config"
+        )
+    raise RequestError(f"`{' '.join(words[:2])}` does not start a training run", hint=hint)
+
+
+def _add_variables(launch: Launch, before: Sequence[str]) -> None:
+    """Add the variables before a launcher: some are clusterrun's own, and some are all that the line says."""
     launch.env |= launch.typed
-    for name, _, text in (word.partition("=") for word in words[:start] if "=" in word):
-        if name == _DEVICES or is_own_variable(name):  # the scheduler chooses the devices
-            launch.own.append(name)
-        if name == _DEVICES and not launch.ranks and not launch.total:  # their number may be all that the line says
-            launch.ranks = Value(len(text.split(",")), f"--gpus-per-node from {name}")
-    inner = find_launch(launch.program, place)
-    return combine(launch, inner) if inner is not None else launch
+    assigned = dict(word.split("=", 1) for word in before if "=" in word)
+    launch.own += [name for name in assigned if name == _DEVICES or is_own_variable(name)]
+    if _DEVICES in assigned and not launch.ranks and not launch.total:  # their number may be all that the line says
+        launch.ranks = Value(len(assigned[_DEVICES].split(",")), f"--gpus-per-node from {_DEVICES}")
+
+
+def _take_number(launch: Launch, name: str) -> Value | None:
+    """Take a variable that ``--launcher none`` sets out of the launch; return its number, None if it has none."""
+    text = launch.typed.pop(name, "")
+    launch.env.pop(name, None)
+    return Value(int(text), f"--{name} before {launch.title}") if text.isdecimal() and int(text) else None
+
+
+def _own_launch(title: str, program: Sequence[str]) -> Launch:
+    """Return the launch of a program that starts its own ranks."""
+    launch = Launch(title, list(program) or [title], one_node=False, own_ranks=True)
+    launch.refuse(f"{title} starts the ranks of a node itself", launcher="none")
+    return launch
 
 
 def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     """Parse the words after a launcher's name."""
-    table = LAUNCHERS[title][0]
-    typed, program = parse_options(title, table, words)
-    launch = Launch(title, without_python(program) if title in ("srun", "mpirun", "horovodrun") else program)
-    launch.one_node = title not in ("srun", "#SBATCH")
+    launcher = LAUNCHERS[title]
+    table = launcher.table
+    typed, program = parse_options(title, table, words) if table.options else ([], list(words))
+    launch = _own_launch(title, program) if launcher.own else Launch(title, program)
+    launch.launcher = launcher
+    if title in ("srun", "mpirun", "horovodrun"):
+        python, launch.program = split_python(program)
+        variables, others = as_variables(python)
+        launch.env |= variables
+        launch.own += others
+    launch.one_node = launch.one_node and title not in ("srun", "#SBATCH")
     names = {one.option.name for one in typed}
     config = ""
     if title == "accelerate launch":
         added, config = accelerate_yaml.defaults(typed, table, place.cwd, place.python, place.environ)
         typed += added
-    if "module" in names and program:
+    if any(one.option.kind == "module" for one in typed) and program:
         launch.program = ["-m", *program]
     for option in typed:  # `why` repeats options whose source starts with two hyphens
         long = option.spelled.lstrip("-") if len(option.spelled.lstrip("-")) > 1 else option.option.name
@@ -155,7 +209,11 @@ def parse_launch(title: str, words: Sequence[str], place: Place) -> Launch:
     elif launch.instead.get("launcher") == "accelerate":  # other options beside a file have no place in it
         launch.instead["launcher"] = "none"
     if title == "torch.distributed.launch" and "use-env" not in names:
-        add_local_rank(launch.program, local_rank_option(source_of(launch.program, place.cwd)) or "--local-rank")
+        source = source_of(launch.program, place.cwd)
+        local_rank = local_rank_option(source) or "--local-rank"
+        if refuses_option(source, local_rank):
+            launch.warning = f"{program[0]} declares no {local_rank}, which {title} adds; with --use-env it does not"
+        add_local_rank(launch.program, local_rank)
     elif title == "deepspeed" and "no-local-rank" not in names:
         add_local_rank(launch.program, "--local_rank")
     elif title == "fabric run":
@@ -178,24 +236,42 @@ def combine(outer: Launch, inner: Launch) -> Launch:
             f"{outer.nodes.source} is {outer.nodes.value}, but {inner.nodes.source} is {inner.nodes.value}",
             hint="set the number of nodes in only one place, or use the same number in both",
         )
-    nodes = outer.nodes or inner.nodes
+    inner.nodes, inner.one_node = outer.nodes or inner.nodes, inner.one_node and outer.one_node
+    options = dict(outer.options)
     if inner.title == "srun":  # it inherits the tasks of #SBATCH lines
         inner.total = inner.total or (None if inner.ranks else outer.total)
         inner.ranks = inner.ranks or outer.ranks
-    elif outer.title != "#SBATCH":
-        tasks = outer.ranks.value if outer.ranks else 1
-        if outer.total and not outer.ranks:
-            tasks = outer.total.value / (nodes.value if nodes else 1)
-        if tasks != 1:
-            inner.refuse(f"this {outer.title} command starts more than one {inner.title} per node")
-        inner.title = f"{outer.title} {inner.title}"
-    inner.nodes, inner.one_node = nodes, inner.one_node and outer.one_node
+    else:
+        _share_task(outer, inner, options)
     inner.gpus, inner.own = outer.gpus | inner.gpus, [*outer.own, *inner.own]
+    inner.gpu_type = inner.gpu_type or outer.gpu_type
     inner.env, inner.typed = outer.env | inner.env, outer.env | inner.typed
-    inner.options = join_options(outer.options, inner.options)
+    inner.options = join_options(options, inner.options)
     if outer.refusal:
         inner.refusal, inner.instead, inner.line = outer.refusal, outer.instead, outer.line
+    if outer.title != "#SBATCH":
+        inner.title = f"{outer.title} {inner.title}"
     return inner
+
+
+def _share_task(outer: Launch, inner: Launch, options: dict[str, Value]) -> None:
+    """Give the ranks that a launcher starts in a task of Slurm what the task has: its GPUs and its cores."""
+    tasks = _tasks_per_node(outer)
+    if tasks != 1 and outer.title != "#SBATCH":
+        inner.refuse(f"this {outer.title} command starts more than one {inner.title} per node")
+    if (gpus := outer.gpus.pop("gpus-per-task", None)) is not None:
+        outer.gpus.setdefault("gpus-per-node", Value(int(gpus.value * max(1, tasks)), gpus.source))
+    if (cpus := options.pop("cpus-per-task", None)) is not None and isinstance(cpus.value, int):
+        inner.node_cpus = Value(int(cpus.value * max(1, tasks)), cpus.source)
+    elif cpus is not None:
+        options["cpus-per-task"] = cpus
+    inner.node_cpus = inner.node_cpus or outer.node_cpus
+
+
+def _tasks_per_node(launch: Launch) -> float:
+    if launch.ranks:
+        return float(launch.ranks.value)
+    return launch.total.value / (launch.nodes.value if launch.nodes else 1) if launch.total else 1.0
 
 
 def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict[str, Value]:
@@ -232,9 +308,11 @@ def _apply(launch: Launch, one: Typed, source: str) -> None:
         case "include" if re.fullmatch(r"localhost:\d+(,\d+)*", value):
             launch.own.append(one.spelled)
             launch.nodes, launch.ranks = Value(1, source), Value(value.count(",") + 1, source)
-        case "output" if value != "0":
+        case "output" if value != one.option.target:
             launch.refuse(f"{source} is not supported; `clusterrun logs JOBID --rank N` shows the output of one rank")
-        case "torchrun" | "accelerate" | "none" | "include" if value != "0":
+        case "unsupported":
+            launch.refuse(f"{source} is not supported")
+        case "torchrun" | "accelerate" | "none" | "include" if value != (one.option.target or None):
             launch.refuse(f"{source} is not supported", launcher="none" if kind == "include" else kind)
             if name == "max-restarts" and value.isdigit():
                 launch.instead.setdefault("max-restarts", int(value))
@@ -254,21 +332,40 @@ def _apply_slurm(launch: Launch, one: Typed, source: str) -> None:
             kind = FIELD[name].kind
             read = int(value) if kind == "int" and value.isdigit() else [value] if kind == "list" else value
             launch.options[name] = Value(read, source)
-        case "gres" if not re.fullmatch(r"gpu:\d+", value, re.ASCII):
+        case "gres" if not re.fullmatch(r"gpu(:[^:,]+)?(:\d+)?", value, re.ASCII):
             launch.options["gres"] = Value(value, source)
-        case "gpus-per-node" if ":" in value:
-            launch.options["gres"] = Value(f"gpu:{value}", source)
         case "gres" | "gpus-per-node" | "gpus" | "gpus-per-task":
-            if number := _count(launch, value.rpartition(":")[2], source):
-                launch.gpus["gpus-per-node" if kind == "gres" else kind] = number
+            _apply_gpus(launch, kind, value.removeprefix("gpu").removeprefix(":") if kind == "gres" else value, source)
+        case "ranks-per-gpu":
+            launch.gpus[kind] = Value(int(value) if value.isdecimal() else 1, source)
+        case "jobid" if "$" not in value:
+            launch.refuse(f"{source} is not supported: each run is a job of its own")
+        case "jobid":
+            launch.own.append(one.spelled)
         case "requeue":
             launch.options["requeue"] = Value(name == "requeue", source)
         case "sbatch":
             before = launch.options["sbatch-arg"].value if "sbatch-arg" in launch.options else []
-            added = f"--{name}={value}" if value else f"--{name}"
-            launch.options["sbatch-arg"] = Value([*before, added], "--sbatch-arg")
+            added = [f"--{name}={value}"] if value else [f"--{name}"] if one.option.values <= 0 else []
+            if before or added:
+                launch.options["sbatch-arg"] = Value([*before, *added], "--sbatch-arg")
         case "folder" if value != ".":
             launch.refuse(f"{source}: the job runs in the folder that it is submitted from; cd to {value} first")
+
+
+def _apply_gpus(launch: Launch, kind: str, text: str, source: str) -> None:
+    """Add a number of GPUs, with or without their type: ``4``, ``a100:4``, or ``h100-96`` for one."""
+    if "," in text:
+        launch.refuse(f"{source}: {text} has several types of GPU; --gres can ask for them")
+        return
+    kind = "gpus-per-node" if kind == "gres" else kind
+    gpu_type, _, count = text.rpartition(":")
+    if not gpu_type and not re.fullmatch(r"[0-9$].*|", text):
+        gpu_type, count = text, "1"
+    launch.gpu_type = gpu_type or launch.gpu_type
+    number = Value(0, source) if count == "0" else _count(launch, count or "1", source)
+    if number:
+        launch.gpus[kind] = number
 
 
 def _count(launch: Launch, text: str, source: str) -> Value | None:

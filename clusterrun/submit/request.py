@@ -25,6 +25,7 @@ from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import expand, find_python, with_python
+from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
@@ -202,6 +203,9 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     notices += _time_notices(values)
     useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
     notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
+    mem = str(values["mem"].value) if "mem" in values else ""
+    if re.fullmatch(r"[1-9][0-9]{0,2}", mem, re.ASCII):
+        notices.append(f"--mem {mem} is {mem} MB per node, too little to import torch; for gigabytes: --mem {mem}G")
     notices += [_as_two(name, text) for name, text in spec.env if _TWO_VARIABLES.fullmatch(text)]
     return spec, notices
 
@@ -244,9 +248,8 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
     """Parse the command after ``--``: a script, ``-m MODULE``, or another executable."""
     _check_words(words)
     first, rest = words[0], tuple(words[1:])
-    if re.fullmatch(r"python[0-9.]*", Path(first).name):
-        while rest and rest[0] in ("-u", "-B", "-s"):
-            rest = rest[1:]
+    if is_python(first):
+        rest = tuple(split_python(words)[1])
         if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
             raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
         what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
@@ -281,6 +284,10 @@ def _check_words(words: Sequence[str]) -> None:
     refuse_shapes(" ".join(words), "the script's arguments")
     for word in words:
         check_text(word, "the script's arguments", "after --")
+    if ":" in words and words[0] in ("srun", "sbatch"):
+        from clusterrun.submit.refused_scripts import several_groups  # most commands start no script
+
+        raise several_groups(f"this {words[0]} command", "`:`")
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
         raise RequestError(
             "the argument ':' is not supported, because srun treats it as a separator between job components",

@@ -58,6 +58,48 @@ def wanted_local_rank(source: str) -> str:
     return "" if {"LOCAL_RANK", "SLURM_LOCALID"} & texts else option
 
 
+def refuses_option(source: str, option: str) -> bool:
+    """Return whether a script's argparse would end it with a usage error at this option."""
+    strict = "ArgumentParser(" in source and ".parse_args(" in source and "parse_known_args" not in source
+    return strict and option not in source and "local_rank" not in source
+
+
+_STARTERS = re.compile(
+    r"(?:\S*/)?(torchrun|accelerate launch)(?:\s|$)|(?:.*\s)?(torch\.distributed\.(?:run|launch))(?:\s|$)"
+)
+_CALLS = ("elastic_launch", "launch_agent", "spawn", "start_processes", "notebook_launcher", "debug_launcher")
+
+
+def started_launcher(source: str) -> str:
+    """Return what a script starts its ranks with (``torchrun``, ``spawn``), as far as its source says it, else ``""``.
+
+    That is a program in a string other than a docstring, or a call of torch or accelerate.
+    """
+    tree = _tree(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        name = _starter(node) if id(node) not in docstrings or isinstance(node, ast.Call) else ""
+        if name:
+            return name
+    return ""
+
+
+def _starter(node: ast.AST) -> str:
+    """Return what a node of the syntax tree starts ranks with, else an empty text."""
+    if isinstance(node, ast.Call):
+        name = _name_of(node.func)
+        return name if name in _CALLS else ""
+    match = _STARTERS.match(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+    return "" if match is None else match[1] or match[2]
+
+
+def _name_of(function: ast.expr) -> str:
+    """Return the last name of what is called: ``spawn`` for ``torch.multiprocessing.spawn``."""
+    if isinstance(function, ast.Call):  # elastic_launch(config, main)(args)
+        return _name_of(function.func)
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
 def mpi_name(source: str) -> str:
     """Return the name by which a script uses MPI or Horovod (``mpi4py``), else an empty text."""
     found = _MPI.search(source)

@@ -6,6 +6,7 @@ level. Conditions, loops and here-documents make a script inexact.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,108 +16,302 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_shapes
 
 _CONTROL = re.compile(
-    r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|select|trap|exit|return|shift|getopts|eval|\[\[?|[{}(])(\s|;|$)"
+    r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|select|trap|exit|return|getopts|eval|\[\[?|[{}(])(\s|;|$)"
     r"|[\w-]+\s*\(\)|.*(<<|;;)"
 )
-_ASSIGNMENT = re.compile(r"(?P<export>export\s+)?(?P<name>[A-Za-z_]\w*)=(?P<value>.*)", re.ASCII)
+#: Words that open and close a block, where a command may stand.
+_BLOCKS = re.compile(r"(?:^|[;&|]|\b(?:do|then|else)\s)\s*(if|for|while|until|case|select|fi|done|esac)\b")
+_ASSIGNMENT = re.compile(r"(?P<export>export\s+)?(?P<name>[A-Za-z_]\w*)(?P<plus>\+)?=(?P<value>.*)", re.ASCII)
+_OPEN_ARRAY = re.compile(r"(export\s+)?[A-Za-z_]\w*\+?=\([^()]*", re.ASCII)
+_LOOPS = ("for", "while", "until")
 #: Variables that clusterrun or Slurm sets for each rank.
 _OWN = re.compile(r"MASTER_(ADDR|PORT)|(LOCAL_|GROUP_|NODE_|MACHINE_)?RANK|(LOCAL_)?WORLD_SIZE|CUDA_VISIBLE_DEVICES")
 _LONGEST = 10_000
 """Characters of a line that is parsed; a longer one is data, such as an archive in an installer."""
 _QUIET = ("echo", "printf", "set", "date", "hostname", "true", ":", "nvidia-smi", "wait")
 _VARIABLE = re.compile(
-    r"\"\$@\"|\$(?:(?P<plain>[A-Za-z_]\w*|[@*#\d])|\{(?P<name>[A-Za-z_]\w*|[@*\d]+)(?::?[-=](?P<default>[^{}]*))?\})",
+    r"(?P<quoted>\")?\$\{(?P<list>[A-Za-z_]\w*)\[[@*]\]\}(?(quoted)\")"
+    r"|\"\$(?:@|\{@\})\"|\$\{[@*]:(?P<first>\d+)\}"
+    r"|\$(?:(?P<plain>[A-Za-z_]\w*|[@*#\d])|\{(?P<name>[A-Za-z_]\w*|[@*\d]+)(?::?[-=](?P<default>[^{}]*))?\})",
     re.ASCII,
 )
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
 _REDIRECTION = re.compile(r"\s+(?:[12&]?>>?|\|&?|&$).*")
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)|\$\(\([^()]*\)\)|`[^`]*`")
+_HIDDEN = re.compile(r"\$CLUSTERRUN_HIDDEN_(\d+)_")
+#: The folder of the script itself, as scripts find it.
+_DIRNAME = re.compile(r"\$\(\s*dirname\s+(?:--\s+)?\"?(?P<path>[^\s\"'$`()]+)\"?\s*\)")
+_CD_PWD = re.compile(
+    r"\$\(\s*cd\s+(?:--\s+)?\"?(?P<path>[^\s\"'$`()]+)\"?\s*(?:>\s*/dev/null\s*)?(?:&&|;)\s*pwd(?:\s+-P)?\s*\)"
+)
+
+Words = Sequence[str]
 
 
 @dataclass(slots=True)
 class ShellScript:
     """What a script does: ``directives`` are the words of its #SBATCH lines, ``command`` those of its launcher.
 
-    ``setup`` are the lines before the command, ``env`` its exported constants. ``lost`` are the numbers of lines that
-    are in none of these; ``exact`` is False if the command may not run exactly once as it is.
+    ``late`` are the numbers of #SBATCH lines after the first command, which sbatch ignores. ``setup`` are the lines
+    before the command, ``env`` its exported constants. ``lost`` are the numbers of lines that are in none of these;
+    ``exact`` is False if the command may not run exactly once as it is, ``loop`` is the line of the loop around it, and
+    ``output`` its redirections.
     """
 
     directives: list[str] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
-    lost: list[int] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
     exact: bool = True
+    loop: int = 0
+    output: str = ""
 
 
-def parse_script(text: str, args: Sequence[str], is_command: Callable[[Sequence[str]], bool]) -> ShellScript:
+def parse_script(
+    text: str,
+    args: Words,
+    is_command: Callable[[Words], bool],
+    name: str = "",
+    environ: Mapping[str, str] | None = None,
+) -> ShellScript:
     """Parse a script that runs with ``args``; ``is_command`` recognises the line to find.
 
-    A value is filled in where the script or the arguments give it; other variables stay (``$HOME``).
+    A value is filled in where the script, the arguments or the name give it, and for ``${GPUS:-8}`` also from the
+    environment; other variables stay (``$HOME``).
     """
-    script, begun = ShellScript(), False
-    known = {str(number): word for number, word in enumerate(args, 1)}
+    parser = _Parser(list(args), is_command, environ or {}, {"0": name} if name else {})
     for number, line in _logical_lines(text):
         if line.startswith("#"):
-            script.directives += [] if begun else _words(line.removeprefix("#SBATCH")) or []
-            continue
-        begun = True
+            parser.read_directive(number, line)
+        else:
+            parser.read_line(number, line)
+    return parser.script
+
+
+@dataclass(slots=True)
+class _Parser:
+    """A script as far as it was read: ``known`` are the values of its variables, ``lists`` those of its arrays.
+
+    ``unknown`` are variables that only the node will know. ``blocks`` are the open blocks: what opened each, and its
+    line.
+    """
+
+    args: list[str]
+    is_command: Callable[[Words], bool]
+    environ: Mapping[str, str]
+    known: dict[str, str]
+    lists: dict[str, list[str]] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
+    blocks: list[tuple[str, int]] = field(default_factory=list)
+    begun: bool = False
+    script: ShellScript = field(default_factory=ShellScript)
+
+    def read_directive(self, number: int, line: str) -> None:
+        words = _words(line.removeprefix("#SBATCH")) or []
+        self.script.directives += words
+        if self.begun and words:
+            self.script.late.append(number)
+
+    def read_line(self, number: int, line: str) -> None:
+        self.begun = True
         control = len(line) > _LONGEST or _CONTROL.match(line) is not None
-        script.exact = script.exact and not control
+        self.script.exact = self.script.exact and not control
         for part in [line] if re.search(r"['\"].*(&&|;).*['\"]", line) else re.split(r"\s*(?:&&|;)\s*", line):
-            if control or not _read(script, _fill(part, known, args), known, is_command):
-                script.lost.append(number)
-    return script
+            if control or not self.read_command(part):
+                self.script.lost.append(str(number))
+        self.enter_blocks(number, line[:_LONGEST])
 
+    def enter_blocks(self, number: int, line: str) -> None:
+        """Note the blocks that a line opens and closes."""
+        for word in _BLOCKS.findall(line):
+            if word not in ("fi", "done", "esac"):
+                self.blocks.append((word, number))
+            elif self.blocks:
+                self.blocks.pop()
 
-def _read(script: ShellScript, line: str, known: dict[str, str], is_command: Callable[[Sequence[str]], bool]) -> bool:
-    """Add a line, whose variables are filled in, to the script; return False if it is lost."""
-    words = _words(_REDIRECTION.sub("", _without_commands(line)))
-    if words and is_command(words):
-        script.exact = script.exact and not script.command
-        script.command = script.command or words
-        return True
-    match = _ASSIGNMENT.fullmatch(line)
-    if match is not None and (done := _assign(script, match, known, is_command)) is not None:
+    def read_command(self, typed: str) -> bool:
+        """Add a line, with its variables filled in, to the script; return False if it is lost."""
+        line = self.fill(typed)
+        words = self.words_of(line)
+        match = _ASSIGNMENT.fullmatch(line)
+        done: bool | None = None
+        if words and self.is_command(words):
+            done = self.set_command(line, words)
+        elif words and (match is None or _has_several(match, words)):
+            done = self.read_builtin(words)
+        elif match is not None:
+            done = self.assign(match, typed)
+        return self.read_other(line, words, is_assignment=match is not None) if done is None else done
+
+    def read_builtin(self, words: list[str]) -> bool | None:
+        """Do what ``shift`` and ``export A B=2`` do; return None for another command."""
+        if words[0] == "shift" and not self.blocks:
+            del self.args[: int(words[1]) if words[1:] and words[1].isdigit() else 1]
+            return True
+        return self.export(words[1:]) if words[0] == "export" else None
+
+    def read_other(self, line: str, words: list[str] | None, *, is_assignment: bool) -> bool:
+        """Add a line that is no launcher to the setup; return False if it is lost."""
+        if not is_assignment and words is not None and (not words or words[0] in _QUIET or _stays(words)):
+            return True
+        lost = words is None or self.script.command or _is_secret(line) or re.match(r"cd\b", line)
+        self.script.setup += [] if lost else [line]
+        return not lost
+
+    def export(self, words: Words) -> bool:
+        """Read the words after ``export``: ``A B=2``."""
+        if self.script.command:
+            return False
+        done = True
+        for word in words:
+            name, equals, text = word.partition("=")
+            if equals and not _SUBSTITUTION.search(text):
+                self.known[name] = text
+            done = self.export_known(name) and done
         return done
-    if match is None and words is not None and (not words or words[0] in _QUIET):
-        return True
-    lost = words is None or script.command or _is_secret(line) or re.match(r"cd\b", line)
-    script.setup += [] if lost else [line]
-    return not lost
 
-
-def _assign(
-    script: ShellScript, match: re.Match[str], known: dict[str, str], is_command: Callable[[Sequence[str]], bool]
-) -> bool | None:
-    """Note an assignment: return whether the script has it, None if it must run before the ranks."""
-    name, words = match["name"], _words(match["value"])
-    if _OWN.fullmatch(name):
-        return True
-    if words is None or len(words) > 1 or _SUBSTITUTION.search(match["value"]):
-        known.pop(name, None)
-    elif not script.command:
-        known[name] = text = "".join(words)
-        if not match["export"] or is_command(text.split()):  # of use only to the command
+    def export_known(self, name: str) -> bool:
+        """Give the ranks a variable of the script; return False if its value is not known."""
+        if _OWN.fullmatch(name) or name not in {*self.known, *self.unknown}:
             return True
-        if "$" not in text and not _is_secret(match[0]):
-            script.env[name] = text
+        text = self.known.get(name, "$")
+        if "$" in text or _is_secret(f"{name}={text}"):
+            return False
+        self.script.env[name] = text
+        return True
+
+    def assign(self, match: re.Match[str], typed: str) -> bool | None:
+        """Note an assignment: return whether the script has it, None if it must run before the ranks.
+
+        ``typed`` is the line before variables were filled in: bash splits no value of theirs in an assignment.
+        """
+        name, own = match["name"], _OWN.fullmatch(match["name"]) is not None
+        elsewhere = None if match["export"] else False
+        if self.script.command or not self.note(match, typed):
+            return own or elsewhere
+        return True if own or not match["export"] else self.exported(name)
+
+    def note(self, match: re.Match[str], typed: str) -> bool:
+        """Note the value of a variable; return False if it is not known."""
+        name, value = match["name"], match["value"]
+        items = self.array(value)
+        if items is not None:
+            self.lists[name] = [*self.lists.pop(name, []), *items] if match["plus"] else items
             return True
-    return None if match["export"] else False
+        is_one_word = re.fullmatch(r"[^\s\"']*", typed.partition("=")[2].strip()) is not None
+        text = self.constant(value, is_one_word=is_one_word)
+        before = self.known.pop(name, None) if match["plus"] else ""
+        self.lists.pop(name, None)
+        if text is None or before is None:
+            self.known.pop(name, None)
+            self.unknown.add(name)
+            return False
+        self.known[name] = before + text
+        return True
 
+    def exported(self, name: str) -> bool | None:
+        """Give the ranks a variable, unless only the launcher's line uses it; None if it must run before them."""
+        is_part = self.is_command(self.known.get(name, "").split())
+        return is_part or self.export_known(name) or None
 
-def _fill(line: str, known: Mapping[str, str], args: Sequence[str]) -> str:
-    """Replace the variables of a line whose values are known; nothing between single quotes."""
+    def array(self, value: str) -> list[str] | None:
+        """Return the elements of ``(--lr 1 "$HOME/x")``; None if they are not known."""
+        match = re.fullmatch(r"\((.*)\)", value.strip())
+        return None if match is None or _SUBSTITUTION.search(value) else _words(match[1])
 
-    def value(match: re.Match[str]) -> str:
+    def constant(self, value: str, *, is_one_word: bool) -> str | None:
+        """Return a value as bash would assign it; None if only the node knows it and no launcher's line uses it."""
+        words = [value] if is_one_word else self.words_of(value, keep=True)
+        if words is None or len(words) > 1:
+            return None
+        text = "".join(words)
+        return None if _SUBSTITUTION.search(text) and not self.is_command(text.split()) else text
+
+    def set_command(self, line: str, words: list[str]) -> bool:
+        """Take the launcher's line, unless there is one already."""
+        if self.script.command:
+            self.script.exact = False
+            return False
+        self.script.command = words
+        self.script.output = line[_end_of_command(line) :].strip(" &")
+        self.script.loop = next((number for word, number in self.blocks if word in _LOOPS), 0)
+        return True
+
+    def words_of(self, line: str, *, keep: bool = False) -> list[str] | None:
+        """Return the words of a line without redirections (unless ``keep``); ``$(…)`` stays in its word."""
+        hidden: list[str] = []
+
+        def hide(match: re.Match[str]) -> str:
+            hidden.append(match[0])
+            return f"$CLUSTERRUN_HIDDEN_{len(hidden) - 1}_"
+
+        while (shorter := _SUBSTITUTION.sub(hide, line)) != line:
+            line = shorter
+        words = _words(line if keep else line[: _end_of_command(line)])
+        return None if words is None else [_shown(word, hidden).replace("\\$", "$") for word in words]
+
+    def fill(self, line: str) -> str:
+        """Replace the variables of a line whose values are known; nothing between single quotes."""
+        pieces = re.split(r"('[^']*')", line.replace("${BASH_SOURCE[0]}", "$0"))
+        filled = "".join(piece if piece.startswith("'") else _VARIABLE.sub(self.value, piece) for piece in pieces)
+        return _CD_PWD.sub(lambda match: match["path"], _DIRNAME.sub(_folder, filled))
+
+    def value(self, match: re.Match[str]) -> str:
+        """Return what stands for ``$NAME`` and the like; the text itself if it is not known."""
         name = match["plain"] or match["name"] or "@"
-        if name in ("@", "*"):
-            return shlex.join(args) if match[0] == '"$@"' else " ".join(args)
-        text = known.get(name, match["default"] or ("" if name.isdigit() else None))
+        if match["list"] or name in ("@", "*"):
+            items = self.items(match["list"], int(match["first"] or 1))
+            join = shlex.join if match[0].startswith('"') else " ".join
+            return match[0] if items is None else join(items)
+        text = self.text_of(name, match["default"])
         return match[0] if text is None or re.search(r"[\"'`\\]", text) else text
 
-    pieces = re.split(r"('[^']*')", line)
-    return "".join(piece if piece.startswith("'") else _VARIABLE.sub(value, piece) for piece in pieces)
+    def items(self, name: str | None, first: int) -> list[str] | None:
+        """Return the elements of an array, or the arguments from ``first`` on; None if they are not known."""
+        return self.args[first - 1 :] if name is None else self.lists.get(name)
+
+    def text_of(self, name: str, default: str | None) -> str | None:
+        """Return the value of a variable; None if it is not known."""
+        if name in self.known:
+            return self.known[name]
+        otherwise = None if default is None else default.strip("\"'")
+        if name.isdigit() and name != "0":
+            return "".join(self.args[int(name) - 1 : int(name)]) or otherwise or ""
+        exported = self.exported_by_user(name)
+        return exported if exported and (default is not None or exported.isdecimal()) else otherwise
+
+    def exported_by_user(self, name: str) -> str:
+        """Return the value of a variable in the environment, unless the script sets it, or the job."""
+        return "" if name in self.unknown or _OWN.fullmatch(name) else self.environ.get(name, "")
+
+
+def _end_of_command(line: str) -> int:
+    """Return where the redirection or pipe of a line begins; none counts that is between quotes."""
+    outside = re.sub(r"\"[^\"]*\"|'[^']*'", lambda match: "x" * len(match[0]), line)
+    match = _REDIRECTION.search(outside)
+    return match.start() if match else len(line)
+
+
+def _has_several(match: re.Match[str], words: Words) -> bool:
+    """Return whether an assignment is a list for ``export``: ``export A=1 B=2``."""
+    return match["export"] is not None and len(words) > 2 and not match["value"].startswith("(")
+
+
+def _folder(match: re.Match[str]) -> str:
+    return os.path.dirname(match["path"]) or "."  # noqa: PTH120 - as dirname does
+
+
+def _shown(word: str, hidden: Sequence[str]) -> str:
+    while match := _HIDDEN.search(word):
+        word = word.replace(match[0], hidden[int(match[1])])
+    return word
+
+
+def _stays(words: Words) -> bool:
+    """Return whether a command is ``cd`` to the folder that the script runs in."""
+    return words[0] == "cd" and len(words) == 2 and os.path.normpath(words[1]) == "."
 
 
 def _is_secret(line: str) -> bool:
@@ -126,13 +321,6 @@ def _is_secret(line: str) -> bool:
     except RequestError:
         return True
     return False
-
-
-def _without_commands(line: str) -> str:
-    """Replace ``$(…)``, ``$((…))`` and backticks by the variable ``$COMMAND``, so that a word stays one."""
-    while (shorter := _SUBSTITUTION.sub("$COMMAND", line)) != line:
-        line = shorter
-    return line
 
 
 def _words(line: str) -> list[str] | None:
@@ -155,10 +343,13 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
         if opened := _HERE_DOCUMENT.search(line):
             here = opened[1]
         first = first if joined else number
-        if not joined and line.lstrip().startswith("#") and not line.startswith("#SBATCH"):
+        if line.lstrip().startswith("#") and (joined or not line.startswith("#SBATCH")):
             continue
         if line.endswith("\\") and not line.endswith("\\\\"):
             joined += line[:-1] + " "
+            continue
+        if _OPEN_ARRAY.fullmatch(joined + line):
+            joined += line.partition(" #")[0] + " "
             continue
         if whole := (joined + line).strip():
             yield first, whole

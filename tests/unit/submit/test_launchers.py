@@ -91,7 +91,14 @@ def test_launchers_are_translated(project: Path, line: str, expected: str) -> No
     assert became(load(project, line)) == f"clusterrun submit {expected}"
 
 
-ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR and $MASTER_PORT; see docs/launchers.md)"
+TORCHRUN_ON_NODES = (
+    "--nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node $NPROC_PER_NODE"
+    " --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
+)
+ACCELERATE_ON_NODES = (
+    "--num_machines $NNODES --machine_rank $NODE_RANK --num_processes $((NNODES * NPROC_PER_NODE))"
+    " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT --deepspeed_multinode_launcher standard"
+)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +117,11 @@ ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR a
         ("accelerate launch --use_fsdp --num_processes 4 train.py", "--use_fsdp of accelerate launch",
          "--gpus-per-node 4 --launcher none -- accelerate launch --use_fsdp --num_processes 4 train.py"),
         ("accelerate launch --use_deepspeed --num_processes 8 --num_machines 2 train.py", "--use_deepspeed",
-         "--nodes 2 --gpus-per-node 4 --launcher none -- accelerate launch --use_deepspeed --num_processes 8"
-         f" --num_machines 2 train.py{ON_NODES}"),
+         "--nodes 2 --gpus-per-node 4 --launcher none -- bash -c"
+         f" 'accelerate launch {ACCELERATE_ON_NODES} --use_deepspeed train.py'"),
         ("accelerate launch --config_file fsdp.yaml --fsdp_offload_params true train.py", "FSDP in fsdp.yaml",
-         "--nodes 2 --gpus-per-node 4 --launcher none -- accelerate launch --config_file fsdp.yaml"
-         f" --fsdp_offload_params true train.py{ON_NODES}"),
+         "--nodes 2 --gpus-per-node 4 --launcher none -- bash -c"
+         f" 'accelerate launch {ACCELERATE_ON_NODES} --config_file fsdp.yaml --fsdp_offload_params true train.py'"),
         ("NCCL_DEBUG=INFO MASTER_PORT=1 torchrun --nproc_per_node 2 --numa-binding=node train.py", "--numa-binding",
          "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- torchrun --nproc_per_node 2 --numa-binding=node"
          " train.py"),
@@ -122,13 +129,13 @@ ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR a
          "--nodes 2 --gpus-per-node 4 --launcher accelerate --accelerate-config fsdp.yaml --env NCCL_DEBUG=INFO"
          " -- train.py"),
         ("NCCL_DEBUG=INFO bash shifted.sh 2", "shifted.sh starts torchrun",
-         "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- bash shifted.sh 2"),
+         "--gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py"),
         ("NCCL_DEBUG=INFO uv run torchrun --nproc_per_node 2 train.py", "the uv command starts torchrun",
          "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- uv run torchrun --nproc_per_node 2 train.py"),
         ("srun --ntasks-per-node=1 bash launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
          "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-        ("A=1 srun -N2 -n2 --gres=gpu:4 bash checked.sh a", "checked.sh starts torchrun",
-         "--nodes 2 --gpus-per-node 4 --launcher none --env A=1 -- bash checked.sh a"),
+        ("A=1 srun -N2 -n2 --gres=gpu:4 bash ranked.sh a", "ranked.sh starts torchrun",
+         "--nodes 2 --gpus-per-node 4 --launcher none --env A=1 -- bash ranked.sh a"),
         ("mpirun -np 2 python mpi.py", "mpi.py uses mpi4py",
          "--gpus-per-node 2 --launcher none -- mpirun -np 2 python mpi.py"),
         ("srun -N2 -D /data train.py", "--chdir of srun",
@@ -141,7 +148,8 @@ ON_NODES = "   (on several nodes, the script must use $NODE_RANK, $MASTER_ADDR a
         ("bash -e counted.sh", "counted.sh starts torchrun", "--launcher none -- bash -e counted.sh"),
         ("./twice.sh", "twice.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./twice.sh"),
         ("./moved.sh", "moved.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./moved.sh"),
-        ("./shifted.sh 2 a", "shifted.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./shifted.sh 2 a"),
+        ("./stays.sh", "stays.sh starts torchrun", "--gpus-per-node 2 -- train.py"),
+        ("./shifted.sh 2 a", "shifted.sh starts torchrun", "--gpus-per-node 2 -- train.py a"),
         ("./precision.sh", "precision.sh starts", "--gpus-per-node 2 --launcher none -- ./precision.sh"),
         ("./secret.sh", "secret.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./secret.sh"),
         ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),

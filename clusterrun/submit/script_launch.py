@@ -1,0 +1,184 @@
+"""Find the launcher in a script that a command starts, and the line that does the same; or refuse it.
+
+A script is a shell script, ``bash -c …``, ``sbatch job.sh``, or a wrapper's line (``uv run torchrun …``). What it runs
+may be another script.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterrun.base.errors import RequestError
+from clusterrun.config.files import is_file
+from clusterrun.jobspec.fields import Value
+from clusterrun.submit.launcher_options import SBATCH, SRUN, parse_options
+from clusterrun.submit.launchers import (
+    STARTER_VARIABLES,
+    Launch,
+    Place,
+    combine,
+    find_launch,
+    launcher_of,
+    parse_launch,
+    prefix_length,
+    variables_before,
+)
+from clusterrun.submit.python_line import is_python, split_python
+from clusterrun.submit.script_source import read_text
+from clusterrun.submit.shell_scripts import ShellScript, parse_script
+
+_SHELL = re.compile(r"(ba|z|k|da)?sh")
+_SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
+_WRAPPERS = ("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba", "singularity", "apptainer", "numactl",
+             "taskset", "timeout", "nice", "nsys", "stdbuf")  # fmt: skip
+_DEEPEST = 4
+"""How many scripts may run one another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script in a command: its name, text and arguments, and sbatch's typed options (None without sbatch)."""
+
+    name: str
+    text: str
+    arguments: Sequence[str] = ()
+    sbatch: Sequence[str] | None = None
+    wrapper: bool = False
+
+
+def script_of(words: Sequence[str], cwd: Path) -> Script | None:
+    """Return the script that a command starts, or None. Raises RequestError if sbatch's script is missing."""
+    if not words:
+        return None
+    first, rest = Path(words[0]).name, list(words[1:])
+    if first in _WRAPPERS:
+        at = _wrapped_launcher(words)
+        return None if at is None else Script(words[0], shlex.join(words[at:]), wrapper=True)
+    if first == "sbatch":
+        return _batch_script(rest, cwd)
+    if _SHELL.fullmatch(first):
+        return _shell_script(words, cwd)
+    text = read_text(cwd / words[0])
+    return Script(words[0], text, rest) if first.endswith(".sh") or _SHEBANG.match(text) else None
+
+
+def _batch_script(words: list[str], cwd: Path) -> Script:
+    typed, program = parse_options("sbatch", SBATCH, words)
+    options = words[: len(words) - len(program)]
+    wrapped = next((one.value for one in typed if one.option.kind == "wrap"), None)
+    if wrapped is not None:
+        return Script("--wrap", wrapped, (), options)
+    if not program or not is_file(cwd / program[0]):
+        raise RequestError(f"sbatch: no such script: {' '.join(program[:1])}")
+    return Script(program[0], read_text(cwd / program[0]), program[1:], options)
+
+
+def _shell_script(words: Sequence[str], cwd: Path) -> Script | None:
+    """Return the script of ``bash x.sh`` or ``bash -c …``."""
+    rest = list(words[1:])
+    while rest and rest[0].startswith("-"):
+        if "c" in rest[0] and not rest[0].startswith("--"):
+            return Script(shlex.join(words[:2]), "".join(rest[1:2]), rest[3:])
+        rest = rest[1:]
+    return Script(rest[0], read_text(cwd / rest[0]), rest[1:]) if rest else None
+
+
+def _wrapped_launcher(words: Sequence[str]) -> int | None:
+    """Return where the launcher begins in a wrapper's line (``uv run torchrun …``), None if it starts none.
+
+    A word after an option may be the option's value (``uv run --with accelerate``), so it does not count.
+    """
+    for at in range(1, len(words)):
+        if launcher_of(words[at:]) is not None and not words[at - 1].startswith("-"):
+            return at
+        if words[at].endswith(".py") or is_python(words[at]):
+            return None  # the program: the rest is its arguments
+    return None
+
+
+def parse(script: Script, place: Place, depth: int = 0) -> ShellScript:
+    """Parse a script; its command is a launcher's line, or starts another script that has one."""
+
+    def is_command(words: Sequence[str]) -> bool:
+        rest = words[prefix_length(words) :]
+        if not rest or {"--version", "--help", "-h"} & {*rest}:
+            return False
+        if launcher_of(rest) is not None or STARTER_VARIABLES & variables_before(words).keys():
+            return True
+        if script.sbatch is not None and is_python(rest[0]):
+            return True
+        inner = script_of(rest, place.cwd) if rest[0] != "sbatch" and depth < _DEEPEST else None
+        return inner is not None and bool(parse(inner, place, depth + 1).command)
+
+    return parse_script(script.text, script.arguments, is_command, script.name, place.environ)
+
+
+def launch_in(script: Script, parsed: ShellScript, place: Place, outer: Launch | None = None) -> Launch:
+    """Return what a parsed script asks for; if it starts no launcher, one process.
+
+    What the scripts inside it do is added to ``parsed``. Raises RequestError for a line that cannot be understood.
+    """
+    outer = _with_directives(script, parsed, place, outer)
+    command = _without_srun(parsed.command) if parsed.loop else parsed.command
+    launch = find_launch(command, place, outer)
+    inner = script_of(launch.program if launch else command[prefix_length(command) :], place.cwd)
+    inside = parse(inner, place, 1) if inner is not None else ShellScript()
+    if inner is not None and inside.command:
+        found = launch_in(inner, inside, place, launch or outer)
+        _absorb(parsed, inside, inner)
+    else:
+        found = launch or _one_process(script, command, outer)
+    found.env = parsed.env | found.env
+    if parsed.setup and command:
+        found.options["setup"] = Value(parsed.setup, "--setup")
+    return found
+
+
+def _with_directives(script: Script, parsed: ShellScript, place: Place, outer: Launch | None) -> Launch | None:
+    directives = [*parsed.directives, *(script.sbatch or ())]
+    if not directives:
+        return outer
+    asked = parse_launch("#SBATCH", directives, place)
+    return combine(outer, asked) if outer is not None else asked
+
+
+def _without_srun(command: Sequence[str]) -> list[str]:
+    """Return a command without the srun of one pass of a loop, whose options are about that pass (``-w $node``)."""
+    start = prefix_length(command)
+    named = launcher_of(command[start:])
+    if named is None or named[0] != "srun":
+        return list(command)
+    return [*command[:start], *parse_options("srun", SRUN, named[1])[1]]
+
+
+def _one_process(script: Script, command: Sequence[str], outer: Launch | None) -> Launch:
+    launch = Launch("python", split_python(command)[1] or ["train.py"])
+    if command:
+        launch.ranks = Value(1, f"--tasks-per-node of {script.name} (one process)")
+    return combine(outer, launch) if outer is not None else launch
+
+
+def _absorb(parsed: ShellScript, inside: ShellScript, inner: Script) -> None:
+    """Add what a script inside another does to the outer one."""
+    parsed.env |= inside.env
+    parsed.setup += inside.setup
+    parsed.lost += [f"{number} of {inner.name}" for number in inside.lost]
+    parsed.exact = parsed.exact and inside.exact and not inner.wrapper
+    parsed.loop, parsed.output = parsed.loop or inside.loop, parsed.output or inside.output
+
+
+def text_of_all(script: Script, cwd: Path, depth: int = 0) -> str:
+    """Return the texts of a script and of the shell scripts that it names."""
+    inner = _named_scripts(script, cwd) if depth < _DEEPEST else ()
+    return "\n".join([script.text, shlex.join(script.arguments), *(text_of_all(one, cwd, depth + 1) for one in inner)])
+
+
+def _named_scripts(script: Script, cwd: Path) -> Iterator[Script]:
+    for name in dict.fromkeys(re.findall(r"[\w./-]+\.(?:sh|bash|env)\b", script.text)[:20]):
+        text = read_text(cwd / name)
+        if text and text != script.text:
+            yield Script(name, text)
