@@ -25,7 +25,7 @@ ClusterName             = desk
 GresTypes               = gpu
 """
 #: Logs the number of its words, its name and its words, each ended by a NUL; then answers what stands beside it. An
-#: `sbatch --test-only` is answered from `sbatch-test.err` and not logged.
+#: `sbatch --test-only` is answered from `sbatch-test.err` and not logged. `scancel` removes jobs from squeue's.
 _FAKE = """#!/bin/sh
 case "${0##*/} $1" in "sbatch --test-only")
     /bin/cat >/dev/null; /bin/cat "$0-test.err" >&2; exec /bin/grep -q "to start at" "$0-test.err";;
@@ -34,6 +34,9 @@ printf '%s\\0' "$#" "${0##*/}" "$@" >>"${0%/*}/calls"
 [ ! -s "$0.err" ] || /bin/cat "$0.err" >&2
 [ ! -s "$0.out" ] || /bin/cat "$0.out"
 [ ! -s "$0.status" ] || read -r status <"$0.status"
+if [ "${0##*/}" = scancel ] && [ "${status:-0}" = 0 ]; then  # what it has cancelled is no longer in the queue
+    for job in "$@"; do /bin/sed -i "/^$job[^0-9]/d; /^${job%%_*}_\\[/d" "${0%/*}/squeue.out"; done
+fi
 exit "${status:-0}"
 """
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "sacctmgr")

@@ -168,8 +168,11 @@ class Site:
         return dict(until(job.end, timeout, lambda: f"{job} left no end record:\n{_text(job.err)}"))
 
     def close(self) -> None:
-        """Cancel what still runs."""
-        self.cli("cancel", "--all", "--yes", status=None)
+        """Cancel what still runs of this project; other tests' jobs may be in the same queue."""
+        found = json.loads(self.cli("list", "--json", status=None).stdout)["data"] or []
+        mine = [row for row in found if (row["run_dir"] or "").startswith(str(self.project))]
+        if mine:
+            self.cli("cancel", *(row["job_id"] or row["run_id"] for row in mine), status=None)
 
 
 def until(

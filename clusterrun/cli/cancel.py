@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -12,6 +13,7 @@ from clusterrun.base.units import plural
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
+from clusterrun.scheduler import Cancelled
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import STATE_COLUMNS, handle, state_json, state_row
@@ -50,7 +52,8 @@ def cancel(
     count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
-        ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
+        if targets:
+            ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
         ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled" if targets else "no matching active jobs")
         return
     if not job_ids and not yes and count:
@@ -67,18 +70,30 @@ def cancel(
     ui.data([{**state_json(target), "cancelled": result.done, "said": result.detail} for target, result in results])
     for target, result in results:
         detail = f": {result.detail}" if result.detail else ""
-        ui.say(f"{'Cancelled' if result.done else 'Not cancelled'} {handle(target)}{detail}")
-    left = [(target, result) for target, result in results if not result.done]
-    if any(target.status.outcome is Outcome.RUNNING or target.copies for target, _ in left):
-        ctx.exit(3)
-    if any(target.status.outcome is Outcome.UNKNOWN for target, _ in left):
-        ctx.exit(75)  # it may be running where this shell cannot see it
+        word = "Cancelled" if result.done else "Not confirmed" if result.may_be else "Not cancelled"
+        ui.say(f"{word} {handle(target)}{detail}")
+    ctx.exit(_exit_code(results))
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
     """Return the named jobs, each once; raises NoSuchJob."""
-    states = cluster.status(find_ids(cluster, job_ids, several=True))
-    return list({state.record.run_id if state.record else str(state.status.id): state for state in states}.values())
+    states = cluster.status(find_ids(cluster, job_ids, several=True, active=True))
+    return list({s.record.submission.key if s.record else str(s.status.id): s for s in states}.values())
+
+
+def _exit_code(results: Sequence[tuple[RunState, Cancelled]]) -> int:
+    """Return 0 if no job of these is alive any more, 3 if one is, 75 if it is not known."""
+    left = [(target, result) for target, result in results if not result.done]
+    if any(_is_alive(target, result) for target, result in left):
+        return 3
+    # it may be running where this shell cannot see it
+    unknown = any(result.may_be or target.status.outcome is Outcome.UNKNOWN for target, result in left)
+    return 75 if unknown else 0
+
+
+def _is_alive(target: RunState, result: Cancelled) -> bool:
+    """Return whether a job is known to be alive after it was not cancelled."""
+    return not result.may_be and (result.alive or target.status.outcome is Outcome.RUNNING or bool(target.copies))
 
 
 def _can_be_cancelled(target: RunState, user: str) -> bool:

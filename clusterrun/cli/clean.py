@@ -111,7 +111,7 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
     if unreadable := cleaning.find_unreadable(store.folders(), runs):
         note(f"deleting nothing: cannot read {unreadable[0]}/record.json, and its run may be active")
         return []
-    states = cluster.states(store.here())
+    states = cluster.states(store.here(), current=True)
     over = [state for state in states if _is_over(state) and _ended(state) < before]
     old = {state.record.run_id: state.record for state in over if state.record}
     users = cleaning.find_users([*old.values()], [run for run in runs if run.run_id not in old])
@@ -146,7 +146,7 @@ def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Calla
 
 def _is_over(state: RunState) -> bool:
     """Return whether this is a run of the user's that has certainly ended, with no other job of it in the queue."""
-    if state.record is None or not state.record.mine or state.copies or state.earlier:
+    if state.record is None or not state.record.mine or state.copies or state.others:
         return False
     return state.status.is_final and state.status.outcome is not Outcome.LOST
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -48,7 +49,7 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
     if command is None and not terminal:
         raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")
     cluster = session.cluster(ui.note)
-    state = find_running(cluster, *find_ids(cluster, [job_id]))
+    state = find_running(cluster, *find_ids(cluster, [job_id], active=True))
     if state.status.id.is_local:
         raise RequestError(f"job {state.status.id} is running on this machine", hint="run the command in this shell")
     where = _choose_node(state, node, rank)
@@ -66,13 +67,20 @@ def find_running(cluster: Cluster, job_id: str) -> RunState:
     if (state.record is not None and not state.record.mine) or job.user not in ("", cluster.user):
         raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
     if len(states) > 1 or job.tasks:
-        ids = first_few([str(one.status.id) for one in states])
-        raise RequestError(f"job {job.id.base} has several array tasks or components", hint=f"give one of them: {ids}")
+        raise _several(job_id, states)
     if job.outcome is Outcome.UNKNOWN and state.note:
         raise SchedulerError(f"the state of job {job.id} is unknown", detail=state.note, hint="try again in a moment")
     if job.state != "RUNNING":
         raise RequestError(f"job {job.id} is {job.state}, not RUNNING", hint=f"clusterrun why {job.id}")
     return state
+
+
+def _several(job_id: str, states: Sequence[RunState]) -> RequestError:
+    jobs = {state.status.id.base for state in states}
+    what = f"run {job_id} has several active jobs"
+    if len(jobs) == 1:
+        what = f"job {jobs.pop()} has several array tasks or components"
+    return RequestError(what, hint=f"give one of them: {first_few([str(state.status.id) for state in states])}")
 
 
 def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:

@@ -7,7 +7,6 @@ import time
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.job import JobId
 from clusterrun.cli.names import LAST, find_ids
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
@@ -154,12 +153,10 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     ui = Ui("wait", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
-    found = {job_id: cluster.run(job_id) for job_id in find_ids(cluster, job_ids, several=True)}
-    runs = {run.run_id: run for run in found.values() if run is not None}
-    others = [JobId.parse(job_id) for job_id, run in found.items() if run is None]
-    parts = [job_id for job_id, run in found.items() if run is not None and filters.is_part(job_id)]
+    named = find_ids(cluster, job_ids, several=True, active=True)
+    parts = [name for name in named if filters.is_part(name) and cluster.run(name) is not None]
     if parts:
         cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run
-    states = cluster.wait([*runs.values()], others)
+    states = cluster.wait(cluster.find_jobs(named))
     ui.data([state_json(state) for state in states])
     ctx.exit(report_end(ui, filters.collapse(states)))

@@ -108,16 +108,22 @@ class ExternalLogs:
         return [location for location in found if location is not None and any(map(_exists, files_of(location)))]
 
 
-def find_logs(cluster: Cluster, text: str) -> RunLogs | ExternalLogs:
-    """Return the logs of a job id or run id. Raises NoSuchJob, also if Slurm does not report their paths."""
-    run = cluster.run(text)
-    if run is not None:
-        if run.job_id is None:
-            raise NoSuchJob(f"run {run.run_id} has no job yet", hint=f"clusterrun submit --recover {run.run_id}")
-        return RunLogs(run, run.job_id if is_run_id(text) else JobId.parse(text))
-    job = JobId.parse(text)
-    cluster.status([text])  # raises NoSuchJob
-    return find_external_logs(job, cluster.scheduler("slurm"))
+def find_logs(cluster: Cluster, text: str, *, follow: bool) -> RunLogs | ExternalLogs:
+    """Return the logs of a job id or run id; of a run's several active jobs those of the newest.
+
+    Raises NoSuchJob, also if Slurm does not report their paths, and RequestError to ``follow`` several jobs.
+    """
+    found = cluster.find_jobs([text])
+    run = found[-1]
+    if isinstance(run, JobId):
+        cluster.status([text])  # raises NoSuchJob
+        return find_external_logs(run, cluster.scheduler("slurm"))
+    if run.job_id is None:
+        raise NoSuchJob(f"run {run.run_id} has no job yet", hint=f"clusterrun submit --recover {run.run_id}")
+    if follow and len(found) > 1:
+        ids = ", ".join(str(one if isinstance(one, JobId) else one.job_id) for one in found)
+        raise RequestError(f"run {run.run_id} has several active jobs: {ids}", hint="give one of these ids")
+    return RunLogs(run, run.job_id if is_run_id(text) else JobId.parse(text))
 
 
 def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:

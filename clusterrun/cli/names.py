@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.base.job import JobId, is_job_id, is_run_id
+import click
+
+from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import JobId, Outcome, is_job_id, is_run_id
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.safe_text import safe_line
@@ -17,20 +20,21 @@ if TYPE_CHECKING:
 
 LAST = "last"
 _SHOWN = 3  # of the older jobs with the same name
+_LISTED = 8  # of the jobs that a name may mean
 
 
-def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False) -> tuple[str, ...]:
+def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False, active: bool = False) -> tuple[str, ...]:
     """Return a job id or run id for each word: a job's number may mean other jobs too, on other clusters or later.
 
     With ``several`` a sweep's name or array becomes the run ids of its tasks; else it raises RequestError.
 
     ``last`` is the job submitted last from the current project. A name means the newest run of that name, of this
-    project if it has one, else the user's external job in the queue with that name. Raises NoSuchJob, or RequestError
-    for a mistyped id and for several external jobs.
+    project if it has one, else the user's external job in the queue with that name. With ``active`` both mean an active
+    job if there is one. Raises NoSuchJob, or RequestError for a mistyped id and for several jobs that may be meant.
     """
     found: list[str] = []
     for word in words:
-        one = _find_id(cluster, word)
+        one = _find_id(cluster, word, active=active)
         tasks = _tasks(cluster, word, one)
         if len(tasks) > 1 and not several:
             raise RequestError(f"{word} is a sweep of {len(tasks)} tasks", hint=f"give one task, such as {tasks[0][0]}")
@@ -78,15 +82,17 @@ def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
     return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
 
 
-def _find_id(cluster: Cluster, word: str) -> str:
+def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
     if word == LAST:
-        return _last(cluster)
+        return _last(cluster, active=active)
     if is_run_id(word) or is_job_id(word):
         return word
     runs = cluster.store().all()
     same = [run for run in runs if run.name == word]
     if not same and not word[:1].isalpha():
         JobId.parse(word)  # raises RequestError: it is more likely a mistyped id than a name
+    if active and (found := _find_active(cluster, word)):
+        return found
     same = [run for run in same if run.root == cluster.store().root] or same
     if not same:
         return _external(cluster, word, {run.name for run in runs})
@@ -99,30 +105,89 @@ def _find_id(cluster: Cluster, word: str) -> str:
     return newest.run_id
 
 
-def _last(cluster: Cluster) -> str:
-    runs = [run for run in cluster.store().here() if run.what != "check"]
-    if not runs:
+def _find_active(cluster: Cluster, name: str) -> str:
+    """Return the active job of a name; empty if there is none.
+
+    The user chooses one of several; raises RequestError if there is no terminal for that.
+    """
+    named = [state for state in _listed(cluster) if _name(state) == name]
+    found = _handles(_of_here(cluster, named) or named)
+    if len(found) < 2:
+        return next(iter(found.values()), "")
+    return _choose(f"{len(found)} jobs are named {safe_line(name)}", found)
+
+
+def _listed(cluster: Cluster) -> list[RunState]:
+    """Return the active jobs of ``list``; none if Slurm does not respond, which a later query reports."""
+    try:
+        states = cluster.listing(all_clusters=True).states  # without a notice about runs out of reach
+    except SchedulerError:
+        return []
+    return [state for state in states if state.status.outcome is Outcome.RUNNING]
+
+
+def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
+    """Return the jobs that are runs of this project."""
+    roots = cluster.store().root, cluster.store().base.folder
+    return [state for state in states if state.record is not None and state.record.root in roots]
+
+
+def _newest_here(cluster: Cluster) -> RunRecord | None:
+    """Return the run that was submitted last from the current project, checks aside."""
+    runs = (run for run in cluster.store().here() if run.what != "check")
+    return max(runs, key=_submitted, default=None)
+
+
+def _handles(states: Sequence[RunState]) -> dict[str, str]:
+    """Return what to show and what to type for each job; a run, a sweep and an array are each one job."""
+    jobs: dict[tuple[str, str], list[RunState]] = {}
+    for state in states:
+        run, job = state.record, state.status.id
+        key = (job.cluster, job.base) if run is None else ("", run.sweep or run.run_id)
+        jobs.setdefault(key, []).append(state)
+    found = {}
+    for (where, base), rows in jobs.items():
+        run, external = rows[0].record, base + (f";{where}" if where else "") if rows[1:] else _handle(rows[0])
+        found[external if run is None else str(rows[0].status.id)] = external if run is None else run.run_id
+    return found
+
+
+def _choose(message: str, found: Mapping[str, str]) -> str:
+    """Return what to type for the job that the user chooses; raises RequestError without a terminal."""
+    if not sys.stdin.isatty():
+        raise RequestError(f"{message}: {', '.join([*found][:_LISTED])}", hint="give one of these ids")
+    return found[click.prompt(f"{message}. Which one", type=click.Choice([*found]), err=True)]
+
+
+def _name(state: RunState) -> str:
+    return state.record.name if state.record is not None else state.status.name
+
+
+def _last(cluster: Cluster, *, active: bool) -> str:
+    run = _newest_here(cluster)
+    if run is None:
         raise NoSuchJob(
             f"no job was submitted from {cluster.store().root}", hint="give a job id; `clusterrun list` shows your jobs"
         )
-    run = max(runs, key=_submitted)
-    cluster.notify(f"{LAST}: {'job' if run.job_id else 'run'} {_id_of(run)} ({safe_line(run.name)})")
+    live = _of_here(cluster, _listed(cluster)) if active else []
+    runs = [state.record for state in live if state.record is not None and state.record.what != "check"]
+    if runs and run.run_id not in [one.run_id for one in runs]:
+        newest, run = run, max(runs, key=_submitted)
+        cluster.notify(f"{LAST}: job {_id_of(newest)} is not active; using job {_id_of(run)} ({safe_line(run.name)})")
+    else:
+        cluster.notify(f"{LAST}: {'job' if run.job_id else 'run'} {_id_of(run)} ({safe_line(run.name)})")
     return run.run_id
 
 
 def _external(cluster: Cluster, name: str, known: set[str]) -> str:
     """Return the id of the user's only active job of this name that clusterrun did not submit."""
     states = cluster.listing().states if cluster.facts() is not None else ()
-    jobs: dict[tuple[str, str], list[RunState]] = {}  # by cluster and number: an array may have several rows
-    for state in states:
-        if state.record is None and state.status.name == name:
-            jobs.setdefault((state.status.id.cluster, state.status.id.base), []).append(state)
-    found = [base + (f";{where}" if where else "") if len(rows) > 1 else _handle(rows[0])
-             for (where, base), rows in jobs.items()]  # fmt: skip
+    found = _handles([state for state in states if state.record is None and state.status.name == name])
     if len(found) > 1:
-        raise RequestError(f"{len(found)} jobs are named {name}: {', '.join(found[:8])}", hint="give one of these ids")
+        ids = ", ".join([*found][:_LISTED])
+        raise RequestError(f"{len(found)} jobs are named {name}: {ids}", hint="give one of these ids")
     if found:
-        return found[0]
+        return next(iter(found.values()))
     import difflib  # its import takes longer than the rest of this module
 
     near = difflib.get_close_matches(name, sorted({*known, LAST}), n=1)

@@ -120,11 +120,8 @@ class NamedJobs:
 
     def __init__(self, cluster: Cluster, names: Sequence[str], *, explain: bool) -> None:
         self.problems: list[str] = []
-        known = {name: cluster.run(name) for name in dict.fromkeys(names)}
-        runs = {run.run_id: run for run in known.values() if run is not None}
-        others = [JobId.parse(name) for name, run in known.items() if run is None]
-        self._order = [run.run_id if run is not None else JobId.parse(name) for name, run in known.items()]
-        self._watches = cluster.watches([*runs.values()], others)
+        self._order = cluster.find_jobs(names)
+        self._watches = cluster.watches(self._order)
         self._explain = explain
         self._found: list[tuple[Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
@@ -153,9 +150,9 @@ class NamedJobs:
     def _position(self, state: RunState) -> int:
         job = state.status.id
         names = (
-            state.record is not None and state.record.run_id == one
-            if isinstance(one, str)
-            else one.raw == job.raw and one.task in (None, job.task)
+            one.raw == job.raw and one.task in (None, job.task)
+            if isinstance(one, JobId)
+            else state.record is not None and state.record.submission.key == one.submission.key
             for one in self._order
         )
         return next((number for number, found in enumerate(names) if found), 0)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
-from clusterrun.base.job import LOCAL, JobId, Outcome, is_run_id
+from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.job import LOCAL, JobId, is_run_id
 from clusterrun.cluster.arrays import ArrayMethods
 from clusterrun.config.files import find_root
 from clusterrun.records.run_record import RunRecord
@@ -212,12 +212,14 @@ class Cluster(ArrayMethods):
         from clusterrun.submit import checks, resume
 
         def confirm(run: RunRecord) -> None:
-            refuse_to_resume(self.states([run])[0], time.time())
+            answer = self._query().queue([run])
+            refuse_to_resume(self.states([run], answer)[0], time.time(), answer)
 
         run = self.run(text)
         if run is None:
             self.status([text])  # raises NoSuchJob
             raise RequestError(f"job {text} is not a clusterrun job", hint="submit the script again with sbatch")
+        run = run.newest
         if run.mine and run.job_id is None:
             return self.recover(run.run_id)
         confirm(run)
@@ -229,13 +231,31 @@ class Cluster(ArrayMethods):
     # -- querying --------------------------------------------------------------------------------------------------
 
     def run(self, text: str) -> RunRecord | None:
-        """Return the run of a job id or run id, the newest if Slurm reused the id; None for an external job."""
+        """Return the run of a job id, as that job's submission has it, or of a run id; None for an external job.
+
+        If Slurm reused the id it is the newest run.
+        """
         if is_run_id(text):
             run = self.store().by_run_id(text)
             if run is None:
                 raise NoSuchJob(f"no record of run {text} found", hint="`clusterrun list --all` shows your jobs")
             return run
         return self._query().find_run(JobId.parse(text))
+
+    def find_jobs(self, texts: Iterable[str]) -> list[RunRecord | JobId]:
+        """Return the jobs of job ids and run ids, each once: runs, and the ids of external jobs.
+
+        A job id means that job's submission of the run, a run id each live job of the run, else its newest.
+        """
+        typed = {text: self.run(text) for text in dict.fromkeys(texts)}
+        live = self._query().live_runs([run for text, run in typed.items() if run is not None and is_run_id(text)])
+        found: dict[object, RunRecord | JobId] = {}
+        for text, run in typed.items():
+            if run is None:
+                found[text] = JobId.parse(text)
+            else:
+                found |= {one.submission.key: one for one in (live[run.run_id] if is_run_id(text) else [run])}
+        return [*found.values()]
 
     def ladder(self, run: RunRecord) -> list[RunRecord]:
         """Return the rungs of a ladder up to this run, smallest first; only this run if it is no rung, or the first."""
@@ -244,12 +264,16 @@ class Cluster(ArrayMethods):
             runs.insert(0, before)
         return runs
 
-    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
+    def states(
+        self, runs: Sequence[RunRecord], answer: Answer | None = None, *, current: bool = False
+    ) -> list[RunState]:
         """Return the states of runs, in their order, with one query per scheduler.
 
-        ``answer`` is a Slurm answer to use instead of a new query.
+        ``answer`` is a Slurm answer to use instead of a new query. With ``current`` Slurm is queried even if all have
+        ended long ago by their records, since it may have requeued one.
         """
-        return self._query().states(runs, answer)
+        query = self._query()
+        return query.states(runs, query.queue(runs) if current else answer)
 
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
@@ -258,19 +282,32 @@ class Cluster(ArrayMethods):
     def status(self, texts: Iterable[str]) -> list[RunState]:
         """Return the states of jobs by their ids: runs, and any other job that Slurm shows; an array by its tasks.
 
-        Raises NoSuchJob for an unknown job, and for a task of a run that is not an array.
+        A job id means that job, a run id all live jobs of the run. Raises NoSuchJob for an unknown job, and for a task
+        of a run that is not an array.
         """
-        from clusterrun.state import external, filters
+        from clusterrun.state import filters
 
         texts = list(texts)
-        runs = {text: self.run(text) for text in texts}
-        known = self.states([run for run in runs.values() if run is not None])
+        typed = {text: self.run(text) for text in texts}
+        runs = {text: run for text, run in typed.items() if run is not None}
+        query, answer = self._query(), self._query().queue([*runs.values()])
+        known = query.states([*runs.values()], answer)
         filters.refuse_parts(texts, known)
-        by_run = {state.record.run_id: state for state in known if state.record is not None}
-        ids = [JobId.parse(text) for text, run in runs.items() if run is None]
-        others = external.query_states(ids, self._factory.slurm_for(ids), time.time()) if ids else {}
-        found = {text: [by_run[run.run_id]] if run else others[JobId.parse(text)] for text, run in runs.items()}
+        found = {
+            text: query.live_jobs([state], answer) if is_run_id(text) else [state]
+            for text, state in zip(runs, known, strict=True)
+        }
+        found |= self._external_states([text for text in typed if text not in runs])
         return [state for text in texts for state in found[text]]
+
+    def _external_states(self, texts: Sequence[str]) -> dict[str, list[RunState]]:
+        from clusterrun.state import external
+
+        ids = [JobId.parse(text) for text in texts]
+        if not ids:
+            return {}
+        found = external.query_states(ids, self._factory.slurm_for(ids), time.time())
+        return {text: found[job] for text, job in zip(texts, ids, strict=True)}
 
     def listing(self, *, everything: bool = False, all_clusters: bool = False, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
@@ -283,11 +320,12 @@ class Cluster(ArrayMethods):
             everything=everything, all_clusters=all_clusters, cached=self._polling, cluster=cluster
         )
 
-    def watches(self, runs: Sequence[RunRecord], ids: Sequence[JobId] = ()) -> list[Watch]:
+    def watches(self, jobs: Sequence[RunRecord | JobId]) -> list[Watch]:
         """Return watches over runs and over external jobs, which are queried now. Raises NoSuchJob."""
         from clusterrun.state.external_watch import ExternalWatch
         from clusterrun.state.watch import RunWatch
 
+        runs, ids = [one for one in jobs if not isinstance(one, JobId)], [one for one in jobs if isinstance(one, JobId)]
         watches: list[Watch] = []
         if runs:
             watches.append(RunWatch(runs, self.states, self.cached_states if self._polling else None))
@@ -295,35 +333,33 @@ class Cluster(ArrayMethods):
             watches.append(ExternalWatch(ids, self._factory.slurm_for(ids)))
         return watches
 
-    def wait(
-        self, runs: Sequence[RunRecord], ids: Sequence[JobId] = (), *, sleep: Callable[[float], None] = time.sleep
-    ) -> list[RunState]:
+    def wait(self, jobs: Sequence[RunRecord | JobId], *, sleep: Callable[[float], None] = time.sleep) -> list[RunState]:
         """Wait until runs and external jobs have ended, also while the scheduler does not respond. Raises NoSuchJob."""
         from clusterrun.state.watch import wait_for_end
 
-        return wait_for_end(self.watches(runs, ids), self.notify, sleep)
+        return wait_for_end(self.watches(jobs), self.notify, sleep)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
     def select(self, *, name: str = "") -> list[RunState]:
-        """Return the user's active runs whose name matches a glob. Raises SchedulerError if a scheduler is silent."""
-        from clusterrun.records import open_runs
-        from clusterrun.state import filters
+        """Return the user's active runs in :meth:`listing` whose name matches a glob.
 
-        runs = self._query().reachable(open_runs.open_runs(self.store()))
-        found = filters.choose(self.states(runs), filters.JobFilter(name=name))
-        silent = next((s for s in found if s.note and s.status.outcome is Outcome.UNKNOWN), None)
-        if silent is not None:
-            raise SchedulerError(
-                "the scheduler did not respond; nothing was cancelled", detail=silent.note, hint="try again in a moment"
-            )
-        return [s for s in found if s.status.outcome is Outcome.RUNNING and s.record is not None and s.record.mine]
+        Raises SchedulerError if a scheduler is silent.
+        """
+        return self._query().active_runs(name)
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
-        """Cancel the user's own jobs. Raises NoSuchJob for another user's, before anything is cancelled."""
+        """Cancel the user's own jobs, and return the results as the scheduler shows the jobs afterwards.
+
+        Raises NoSuchJob for another user's, before anything is cancelled.
+        """
         from clusterrun.state import cancel
 
-        return cancel.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
+        results = cancel.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
+        is_queued = self._query().is_queued
+        if not any(is_queued(target.record) for target in targets):
+            return results
+        return cancel.confirm(results, self.scheduler("slurm").query(), is_queued)
 
     def hold(self, target: RunState, *, release: bool = False) -> None:
         """Hold a pending job of the user, or release it. Raises NoSuchJob, RequestError or SchedulerError."""

@@ -9,7 +9,6 @@ is left out.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +78,7 @@ class Goodput(NamedTuple):
 
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
-    jobs = [replace(run, submissions=(one,)) for one in run.submissions]
+    jobs = [run.as_submission(one) for one in sorted(run.submissions, key=lambda one: one.at)]
     return [_load(folder) for job in jobs for folder in run_record.attempts(job, task)]
 
 

@@ -8,7 +8,6 @@ job's first action, and the other copies exit when they find it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from clusterrun.base.job import JobStatus, split_tasks, token_part
 from clusterrun.records import claims
@@ -30,7 +29,7 @@ class JobIndex:
                 self._by_key.setdefault(job.script, []).append(job)
 
     def of(self, run: RunRecord) -> list[JobStatus]:
-        """Return all jobs of a run's newest submission, copies included, oldest first."""
+        """Return all jobs of a run's submission, copies included, oldest first."""
         token, script, task = run.submission.token[:8], str(run.sent_script), run.submission.task
         named = self._by_key.get(token, []) if task is None else self._of_task(token, task)
         renamed = self._by_key.get(script, []) if task is None else self._of_task(script, task)
@@ -47,10 +46,9 @@ class JobIndex:
                     tasks.setdefault(job.id.task, []).append(job)
         return self._tasks[key].get(task, [])
 
-    def earlier(self, run: RunRecord) -> list[JobStatus]:
-        """Return the jobs of a run's earlier submissions."""
-        earlier = (replace(run, submissions=run.submissions[:end]) for end in range(1, len(run.submissions)))
-        return [job for one in earlier for job in self.of(one)]
+    def others(self, run: RunRecord) -> list[JobStatus]:
+        """Return the jobs of a run's other submissions."""
+        return [job for one in run.submissions[:-1] for job in self.of(run.as_submission(one))]
 
     def own(self, run: RunRecord) -> JobStatus | None:
         """Return the run's own job: the one with the claim, else the recorded one, else the oldest.

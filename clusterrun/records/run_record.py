@@ -95,17 +95,31 @@ class RunRecord:
 
     @property
     def submission(self) -> SubmissionRecord:
-        """The newest submission."""
+        """The newest submission, unless ``as_job`` or ``as_submission`` chose another."""
         return self.submissions[-1]
+
+    def as_job(self, job: JobId) -> RunRecord:
+        """Return the run as the submission of one of its jobs has it; as it is if no submission has this job id."""
+        return self.as_submission(submission_of(self, job))
+
+    def as_submission(self, one: SubmissionRecord) -> RunRecord:
+        """Return the run as one of its submissions has it."""
+        rest = tuple(other for other in self.submissions if other is not one)
+        return replace(self, submissions=(*rest, one), cluster=one.cluster or self.cluster)
+
+    @property
+    def newest(self) -> RunRecord:
+        """The run as its newest submission has it."""
+        return self.as_submission(max(self.submissions, key=lambda one: one.at))
 
     @property
     def job_id(self) -> JobId | None:
-        """The job id of the newest submission, or None."""
+        """The job id of the submission, or None."""
         return JobId.parse(self.submission.job_id) if self.submission.job_id else None
 
     @property
     def script(self) -> Path:
-        """The script of the newest submission."""
+        """The script of the submission."""
         return self.run_dir / self.submission.script
 
     @property
@@ -218,7 +232,7 @@ def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | Non
 
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
-    """Return the attempt folders of the newest submission, oldest first (by restart, then launch)."""
+    """Return the attempt folders of a run's submission, oldest first (by restart, then launch)."""
     one = record.submission
     prefix = (one.key if task is None or one.task is not None else f"{one.token}_{task}") + "."
     found: list[tuple[int, int, Path]] = []
@@ -232,11 +246,11 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
 
 def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
     """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
-    return attempts(replace(run, submissions=(submission_of(run, job),)), job.task)
+    return attempts(run.as_job(job), job.task)
 
 
 def submission_of(run: RunRecord, job: JobId) -> SubmissionRecord:
-    """Return the submission with this job id, else the newest."""
+    """Return the submission with this job id, else the run's ``submission``."""
     found = (one for one in run.submissions if one.job_id and JobId.parse(one.job_id).base == job.base)
     return next(found, run.submission)
 

@@ -55,12 +55,14 @@ class Cancelled(NamedTuple):
     """The result of one cancel request: whether it was accepted, and the scheduler's message.
 
     ``may_be``: the request was not answered in time, so the job may be cancelled although ``done`` is False.
+    ``alive``: the scheduler showed the job as active after the request.
     """
 
     id: JobId
     done: bool
     detail: str = ""
     may_be: bool = False
+    alive: bool = False
 
 
 class ClusterFacts(NamedTuple):

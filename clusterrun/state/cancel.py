@@ -7,16 +7,16 @@ query just before showed the run's own token.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
-from clusterrun.base.job import JobId, Outcome
+from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
 from clusterrun.records import run_record
+from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler import Cancelled, Scheduler
-from clusterrun.state import reconcile
+from clusterrun.scheduler import Answer, Cancelled, Scheduler
+from clusterrun.state import external, reconcile
 from clusterrun.state.reconcile import RunState
 
 
@@ -28,48 +28,150 @@ def cancel(
 ) -> list[tuple[RunState, Cancelled]]:
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
-    Raises, before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
-    SchedulerError if a scheduler does not respond.
+    A scheduler that does not respond, or a record that cannot be written, is told in the results of its jobs. Raises,
+    before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
+    SchedulerError if it is not known whether a job is active.
     """
     for target in targets:
         _check(target, user)
-    found: dict[int, Cancelled] = {}
     by_scheduler: dict[str, list[int]] = {}
     for index, target in enumerate(targets):
-        run = target.record
-        if run is not None and run.job_id is None:
-            found[index] = Cancelled(
-                target.status.id, done=True, detail="the run was never submitted; its folder was removed"
-            )
-        elif _may_run(target) or target.copies:
-            by_scheduler.setdefault(run.scheduler if run else "slurm", []).append(index)
-        else:
-            found[index] = Cancelled(target.status.id, done=False, detail=_nothing_to_cancel(target))
+        if _is_requested(target):
+            by_scheduler.setdefault(_scheduler_of(target), []).append(index)
     schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
+    found: dict[int, Cancelled] = {}
     for name, indices in by_scheduler.items():
-        wanted: list[tuple[int, JobId]] = []
-        for index in indices:
-            own = [targets[index].status.id] if _may_run(targets[index]) else []
-            wanted += [(index, job) for job in (*own, *targets[index].copies)]
-        noted = {index for index in indices if _note(targets[index], store_of)}
-        try:
-            results = schedulers[name].cancel([job for _, job in wanted])
-        except SchedulerError as error:
-            has_answered = not isinstance(error, CommandError) or not error.timed_out  # else it may be cancelled
-            _forget(targets, noted if has_answered else (), store_of)
-            raise
-        for (index, _), result in zip(wanted, results, strict=True):
-            if index not in found or found[index].done:  # one failure is the result of the whole run
-                found[index] = result
-        for index in indices:
-            run = targets[index].record
-            if found[index].done and run is not None and (index not in noted or _never_started(targets[index])):
-                now = int(time.time())  # one that never starts leaves no other record of its end
-                final = _CANCELLED | {"ended": now} if _never_started(targets[index]) else None
-                reconcile.record_cancel(store_of(run), run, now, final)
-        _forget(targets, {index for index in noted if not found[index].done and not found[index].may_be}, store_of)
-    _discard_unsent(targets, store_of)  # last: if scancel fails, nothing was done
-    return [(target, found[index]) for index, target in enumerate(targets)]
+        results = _cancel_on(schedulers[name], [targets[index] for index in indices], store_of)
+        found |= dict(zip(indices, results, strict=True))
+    was_refused = not all(result.done for result in found.values())
+    return [
+        (target, found.get(index) or _without_request(target, store_of, keep=was_refused))
+        for index, target in enumerate(targets)
+    ]
+
+
+def _is_requested(target: RunState) -> bool:
+    """Return whether a scheduler has a job to cancel."""
+    return not _is_unsent(target) and (_may_run(target) or bool(target.copies))
+
+
+def _scheduler_of(target: RunState) -> str:
+    return target.record.scheduler if target.record is not None else "slurm"
+
+
+def _is_unsent(target: RunState) -> bool:
+    return target.record is not None and target.record.job_id is None
+
+
+def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *, keep: bool) -> Cancelled:
+    """Return the result for a job that no scheduler was asked about.
+
+    A run that was never submitted is only a folder, which is deleted; ``keep`` it after a cancel that failed.
+    """
+    run, job = target.record, target.status
+    if run is None or not _is_unsent(target):
+        return Cancelled(job.id, done=False, detail=_nothing_to_cancel(target))
+    if keep:
+        detail = "the run was never submitted; its folder is kept, since other jobs were not cancelled"
+        return Cancelled(job.id, done=False, detail=detail)
+    store_of(run).discard(run)
+    return Cancelled(job.id, done=True, detail="the run was never submitted; its folder was removed")
+
+
+def _cancel_on(
+    scheduler: Scheduler, targets: Sequence[RunState], store_of: Callable[[RunRecord], Store]
+) -> list[Cancelled]:
+    """Cancel the jobs of one scheduler and record that; a failure to write is told in the job's result."""
+    # before the request, so that a job that is saving is not requeued
+    noted = [_record(target, store_of, int(time.time())) for target in targets]
+    results = _request(scheduler, targets)
+    return [
+        _recorded(target, result, problem, store_of)
+        for target, result, problem in zip(targets, results, noted, strict=True)
+    ]
+
+
+def _recorded(target: RunState, result: Cancelled, problem: str, store_of: Callable[[RunRecord], Store]) -> Cancelled:
+    """Correct the record after the request, and return the result with what could not be written.
+
+    ``problem`` is why nothing was recorded before the request, empty if something was.
+    """
+    if result.done:
+        if problem or _never_started(target):
+            problem = _record(target, store_of, int(time.time()), ended=_never_started(target))
+        return result._replace(detail="; ".join(filter(None, (result.detail, problem))))
+    if target.record is not None and not (result.may_be or problem):
+        _record(target, store_of, target.record.submission.cancel_asked)  # it was refused
+    return result
+
+
+def confirm(
+    results: Sequence[tuple[RunState, Cancelled]], answer: Answer, is_queued: Callable[[RunRecord | None], bool]
+) -> list[tuple[RunState, Cancelled]]:
+    """Compare results with the queue after the cancel: a job that it still shows as active is not cancelled.
+
+    Without an answer it is not known whether a job has ended, also one that has by its records. ``is_queued`` returns
+    whether the jobs of a run, or an external job (None), are in this queue.
+    """
+    active = [one for job in answer.jobs if _is_active(job) for one in split_tasks(job)]
+    jobs, found = JobIndex(active), list[tuple[RunState, Cancelled]]()
+    for target, result in results:
+        run, new = target.record, result
+        if run is None:
+            own = [job for job in active if external.is_answer_for(job, target.status.id)]
+            new = _confirmed(target, result, own, answer)
+        elif run.job_id is not None and is_queued(run):
+            new = _confirmed(target, result, jobs.of(run), answer)
+        found.append((target, new))
+    return found
+
+
+def _is_active(job: JobStatus) -> bool:
+    return not (job.is_over or job.state in _ENDING)
+
+
+def _confirmed(target: RunState, result: Cancelled, active: Sequence[JobStatus], answer: Answer) -> Cancelled:
+    was_refused = not result.done and _is_requested(target)
+    if was_refused or (answer.complete and not active):
+        return result
+    if not answer.complete:
+        detail = f"Slurm did not confirm that it has ended: {answer.note}"
+        return result._replace(done=False, may_be=True, detail=detail)
+    return result._replace(done=False, alive=True, detail=f"Slurm shows job {active[0].id} as {active[0].state}")
+
+
+def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelled]:
+    """Cancel all jobs of these targets, and return a result for each target: the first failure, if there is one."""
+    jobs = [_jobs_of(target) for target in targets]
+    try:
+        answers = iter(scheduler.cancel([job for some in jobs for job in some]))
+    except SchedulerError as error:
+        detail = ": ".join(filter(None, (error.message, error.detail)))
+        unanswered = isinstance(error, CommandError) and error.timed_out  # then it may be cancelled
+        return [Cancelled(target.status.id, done=False, detail=detail, may_be=unanswered) for target in targets]
+    each = ([next(answers) for _ in some] for some in jobs)
+    return [min(some, key=lambda one: one.done) for some in each]
+
+
+def _jobs_of(target: RunState) -> list[JobId]:
+    """Return what there is to cancel of a run: its job and its copies."""
+    own = [target.status.id] if _may_run(target) else []
+    return [*own, *target.copies]
+
+
+def _record(target: RunState, store_of: Callable[[RunRecord], Store], at: int, *, ended: bool = False) -> str:
+    """Record when a cancel was asked for (0: not), and with ``ended`` the end of a job that never started.
+
+    Returns why that failed, empty if it did not. A job that never starts leaves no other record of its end.
+    """
+    run = target.record
+    if run is None:
+        return ""
+    try:
+        reconcile.record_cancel(store_of(run), run, at, {**_CANCELLED, "ended": at} if ended else None)
+    except OSError as error:
+        return f"the record of run {run.run_id} cannot be written: {error.strerror}"
+    return ""
 
 
 def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) -> None:
@@ -105,39 +207,13 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         )
 
 
+#: States of a job that has been cancelled and whose last processes are being ended, or whose files are copied out.
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _CANCELLED = {"state": "CANCELLED", "reason": "cancelled while pending", "source": "record"}
 
 
 def _never_started(target: RunState) -> bool:
     return target.status.state == "PENDING" and not target.is_old and not target.copies
-
-
-def _note(target: RunState, store_of: Callable[[RunRecord], Store]) -> bool:
-    """Record the cancel before it is sent, so that a job that is saving is not requeued; return whether that worked.
-
-    A disk that is full must not prevent a cancel.
-    """
-    with suppress(SchedulerError):
-        if target.record is not None:
-            reconcile.record_cancel(store_of(target.record), target.record, time.time())
-            return True
-    return False
-
-
-def _forget(targets: Sequence[RunState], indices: Collection[int], store_of: Callable[[RunRecord], Store]) -> None:
-    """Remove the record of cancels that were refused."""
-    for index in indices:
-        run = targets[index].record
-        with suppress(SchedulerError):
-            if run is not None:
-                reconcile.record_cancel(store_of(run), run, run.submission.cancel_asked)
-
-
-def _discard_unsent(targets: Sequence[RunState], store_of: Callable[[RunRecord], Store]) -> None:
-    """Delete the runs that were never submitted, which are only folders."""
-    for run in (target.record for target in targets):
-        if run is not None and run.job_id is None:
-            store_of(run).discard(run)
 
 
 def _may_run(target: RunState) -> bool:

@@ -6,12 +6,12 @@ Runs of a cluster that is not reachable from this shell get state UNKNOWN and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.base.errors import NoScheduler, RequestError, SchedulerError
-from clusterrun.base.job import LOCAL, JobId, JobStatus, covers, one_cluster, split_tasks, token_part
+from clusterrun.base.job import LOCAL, JobId, JobStatus, Outcome, covers, one_cluster, split_tasks, token_part
 from clusterrun.base.units import plural
 from clusterrun.records import open_runs, run_record, scripts
 from clusterrun.records.ownership import JobIndex
@@ -45,7 +45,14 @@ class StateQuery(NamedTuple):
         if len(known) > 1:
             older = ", ".join(run.run_id for run in known[:-1])
             self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
-        return known[-1] if known else None
+        return self._at(known[-1], job) if known else None
+
+    def _at(self, run: RunRecord, job: JobId) -> RunRecord:
+        """Return a run as the submission of this job has it; report that the run went on in another job."""
+        found, newest = run.as_job(job), run.newest.job_id
+        if found.job_id is not None and newest is not None and newest != found.job_id:
+            self.notify(f"job {job} is an earlier job of this run; its newest is job {newest}")
+        return found
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order. ``answer`` is a Slurm answer to use instead of a new query."""
@@ -55,17 +62,37 @@ class StateQuery(NamedTuple):
             try:
                 scheduler = self.factory.scheduler(name)
             except NoScheduler as error:
-                found |= {run.run_id: reconcile.state_from_records(self.store, run, error.message) for run in some}
+                states = (reconcile.state_from_records(self.store, run, error.message) for run in some)
+                found |= {run.submission.key: state for run, state in zip(some, states, strict=True)}
                 continue
             for run in some:
                 if not _is_on(run, scheduler):
-                    found[run.run_id] = reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler))
+                    elsewhere = _elsewhere(run, scheduler)
+                    found[run.submission.key] = reconcile.state_from_records(self.store, run, elsewhere)
             here = [run for run in some if _is_on(run, scheduler)]
             known = answer if scheduler.name != LOCAL else None
             for state in reconcile.reconcile(self.store, scheduler, here, answer=known):
                 assert state.record is not None
-                found[state.record.run_id] = state
-        return [found[run.run_id] for run in runs]
+                found[state.record.submission.key] = state
+        return [found[run.submission.key] for run in runs]
+
+    def queue(self, runs: Sequence[RunRecord]) -> Answer | None:
+        """Return the queue as it is now, to be used for these runs; None if Slurm has no part in them."""
+        slurm = any(run.mine and self.is_queued(run) for run in runs)
+        return self.factory.scheduler("slurm").query() if slurm else None
+
+    def is_queued(self, run: RunRecord | None) -> bool:
+        """Return whether the jobs of a run, or an external job (None), are in the queue of this shell's Slurm."""
+        return run is None or (run.scheduler != LOCAL and self.is_here(run))
+
+    def live_jobs(self, states: Sequence[RunState], answer: Answer | None = None) -> list[RunState]:
+        """Return the states of runs with those of all their live jobs; a run that has one is not shown as ended."""
+        live = dict[Path, list[RunState]]()
+        others = [other for state in states if state.others for other in _other_submissions(state)]
+        for state in self.states(others, answer) if others else ():
+            if state.record is not None and not state.status.is_over:
+                live.setdefault(state.record.run_dir, []).append(state)
+        return [one for state in states for one in _alive(state, live)]
 
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
@@ -74,6 +101,29 @@ class StateQuery(NamedTuple):
             return Listing(self.states(runs))
         answer, age = self._cached_queue(runs)
         return Listing(self.states(runs, answer), age, None if age else answer)
+
+    def live_runs(self, runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+        """Return by run id each run as each of its live jobs has it; as it is if it has none, or was submitted once."""
+        again = [run for run in runs if len(run.submissions) > 1]
+        answer = self.queue(again)
+        found: dict[str, list[RunRecord]] = {run.run_id: [] for run in again}
+        for state in self.live_jobs(self.states(again, answer), answer):
+            assert state.record is not None
+            found[state.record.run_id].append(state.record)
+        return {run.run_id: [run] for run in runs} | found
+
+    def active_runs(self, name: str) -> list[RunState]:
+        """Return the active runs of ``list`` whose name matches a glob; raises SchedulerError if one may be missing."""
+        listing = self.list_jobs(everything=False, all_clusters=False, cached=False)
+        found = [s for s in filters.choose(listing.states, filters.JobFilter(name=name)) if s.record is not None]
+        notes = [state.note for state in found if state.status.outcome is Outcome.UNKNOWN]
+        if listing.answer is not None and not listing.answer.complete:
+            notes.append(listing.answer.note)  # a job that has ended by its record may be in the queue again
+        if silence := next(filter(None, notes), ""):
+            raise SchedulerError(
+                "the scheduler did not respond; nothing was cancelled", detail=silence, hint="try again in a moment"
+            )
+        return [state for state in found if state.status.outcome is Outcome.RUNNING]
 
     def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
@@ -94,7 +144,7 @@ class StateQuery(NamedTuple):
             known = self.reachable(known, everything=everything)
         answer, age, others = Answer(), 0.0, list[RunState]()
         if self.factory.facts() is None or out_of_reach:
-            found = self.states(known)
+            found = self.live_jobs(self.states(known))
         else:
             slurm = self.factory.scheduler("slurm")
             answer, age = self._cached_queue(known) if cached and not everything else (slurm.query(), 0.0)
@@ -102,7 +152,7 @@ class StateQuery(NamedTuple):
             if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
                 answer, age = slurm.query(), 0.0
                 more, others = unmatched_jobs(known, answer)
-            found = self.states([*known, *more], answer)
+            found = self.live_jobs(self.states([*known, *more], answer), answer)
         shown = [s for s in (*found, *others) if everything or s.status.outcome in filters.OPEN]
         if cluster:
             shown = [s for s in shown if _cluster_of(s, at_hand) == cluster]
@@ -171,7 +221,7 @@ def unmatched_jobs(
         of_sweep = row.tasks and (token_part(row) in arrays or scripts.sweep_of_script(row.script) is not None)
         rows += split_tasks(row) if of_sweep else [row]
     jobs = JobIndex(rows)
-    matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.earlier(run))}
+    matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.others(run))}
     known, seen = {run.run_dir for run in runs}, set[str]()
     more, others = [], []
     for job in rows:
@@ -180,7 +230,7 @@ def unmatched_jobs(
         if job.script not in seen:
             seen.add(job.script)
             for run in _runs_of_script(job.script, known):
-                found = (*jobs.of(run), *jobs.earlier(run))
+                found = (*jobs.of(run), *jobs.others(run))
                 more += [run] if any(everything or not one.is_over for one in found) else []
                 matched |= {id(one) for one in found}
         if id(job) not in matched:
@@ -203,6 +253,17 @@ def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
             hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
         )
     return scheduler
+
+
+def _other_submissions(state: RunState) -> list[RunRecord]:
+    run = state.record
+    return [run.as_submission(one) for one in run.submissions[:-1]] if run is not None else []
+
+
+def _alive(state: RunState, others: Mapping[Path, Sequence[RunState]]) -> list[RunState]:
+    """Return the live jobs of a run's other submissions, and its own unless that has ended."""
+    found = others.get(state.record.run_dir, ()) if state.record is not None else ()
+    return [*found, *([state] if not found or state.status.outcome in filters.OPEN else [])]
 
 
 def _cluster_of(state: RunState, at_hand: str) -> str:

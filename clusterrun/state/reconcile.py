@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int
-from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
 from clusterrun.base.units import format_duration
 from clusterrun.records import claims, progress, run_record
@@ -38,7 +37,7 @@ class RunState:
     """The state of a job. ``record`` is None for an external job, ``note`` says which source did not respond.
 
     ``as_of`` is None for a current state; for an older one it is the epoch second at which it was last seen. ``copies``
-    are other pending or running jobs of the same submission, ``earlier`` those of the run's earlier submissions.
+    are other pending or running jobs of the same submission, ``others`` those of the run's other submissions.
     """
 
     record: RunRecord | None
@@ -46,7 +45,7 @@ class RunState:
     note: str = ""
     as_of: int | None = None
     copies: tuple[JobId, ...] = ()
-    earlier: tuple[JobId, ...] = ()
+    others: tuple[JobId, ...] = ()
 
     @property
     def is_old(self) -> bool:
@@ -112,8 +111,8 @@ def reconcile(
     if theirs:  # a query without ids shows the jobs of this user only
         ids = [run.job_id for run in theirs if run.job_id is not None]
         found += _join(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
-    by_run = {state.record.run_dir: state for state in found if state.record is not None}
-    return [by_run[run.run_dir] for run in runs]
+    by_submission = {state.record.submission.key: state for state in found if state.record is not None}
+    return [by_submission[run.submission.key] for run in runs]
 
 
 def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
@@ -138,8 +137,8 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
 def _with_others(state: RunState, jobs: JobIndex) -> RunState:
     assert state.record is not None
     copies = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
-    earlier = [job.id for job in jobs.earlier(state.record) if not job.is_over]
-    return replace(state, copies=tuple(copies), earlier=tuple(earlier)) if copies or earlier else state
+    others = [job.id for job in jobs.others(state.record) if not job.is_over]
+    return replace(state, copies=tuple(copies), others=tuple(others)) if copies or others else state
 
 
 def _last_known(state: RunState, last: JobIndex, answer: Answer) -> RunState:
@@ -339,11 +338,11 @@ def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRe
         return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
-def record_cancel(store: Store, run: RunRecord, now: float, final: dict[str, Any] | None = None) -> RunRecord:
-    """Record when a cancel was sent, 0 if it was refused, and the end of a job that was cancelled while pending."""
-    try:
-        return store.save_submission(
-            run, replace(run.submission, cancel_asked=int(now), final=final or run.submission.final)
-        )
-    except OSError as error:
-        raise SchedulerError(f"cannot write the record of run {run.run_id}: {error.strerror}") from error
+def record_cancel(store: Store, run: RunRecord, now: float, final: Mapping[str, Any] | None = None) -> RunRecord:
+    """Record when a cancel was sent, 0 if it was refused, and the end of a job that was cancelled while pending.
+
+    Raises OSError.
+    """
+    return store.save_submission(
+        run, replace(run.submission, cancel_asked=int(now), final=final or run.submission.final)
+    )

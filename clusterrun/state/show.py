@@ -106,7 +106,7 @@ def status_json(state: RunState) -> dict[str, Any]:
             for r in ranks
         ],
         "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
-        "earlier_jobs": [str(job) for job in state.earlier],
+        "earlier_jobs": [str(job) for job in state.others],
         "launches": launches_json(runs),
         "goodput": goodput_json(goodput_of(state, runs)),
         "first_failure": _first_failure(state),
@@ -172,7 +172,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
-        "earlier": f"still in the queue: job {', job '.join(map(str, state.earlier))}" if state.earlier else "",
+        "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if over else "",
         "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),

@@ -87,9 +87,9 @@ class RunWatch:
             self._timer.on_query(self._latest.age)
             for state, run in zip(states, self._runs, strict=True):
                 if _is_doubtful(state) and not state.note:
-                    self._doubtful_since.setdefault(run.run_id, self._now())
+                    self._doubtful_since.setdefault(run.submission.key, self._now())
                 else:
-                    self._doubtful_since.pop(run.run_id, None)
+                    self._doubtful_since.pop(run.submission.key, None)
         return self._latest
 
     def on_output(self) -> None:
@@ -104,7 +104,7 @@ class RunWatch:
             return False
         if not _is_doubtful(state):
             return True
-        since = self._doubtful_since.get(state.record.run_id) if state.record else None
+        since = self._doubtful_since.get(state.record.submission.key) if state.record else None
         return since is not None and self._now() - since >= BELIEVED_AFTER
 
 
@@ -136,7 +136,8 @@ def _format_changes(states: Sequence[RunState]) -> dict[str, str]:
         elif state.note:
             silent.setdefault(state.note, []).append(str(job.id))
         else:
-            lines[run.run_id if run is not None else str(job.id)] = f"job {job.id}: {job.state} {job.reason}".rstrip()
+            key = run.submission.key if run is not None else str(job.id)
+            lines[key] = f"job {job.id}: {job.state} {job.reason}".rstrip()
     for raw, counts in arrays.items():
         lines[raw] = f"job {raw}: " + ", ".join(
             f"{plural(count, 'task')} {word}" for word, count in sorted(counts.items())

@@ -64,7 +64,7 @@ class TopData:
 
     def __init__(self, cluster: Cluster, pinned: RunRecord | None = None, *, polled: Cluster | None = None) -> None:
         self._cluster, self._polled = cluster, polled or cluster
-        self._seen = {pinned.run_id: pinned} if pinned is not None else {}
+        self._seen = {pinned.submission.key: pinned} if pinned is not None else {}
 
     @property
     def user(self) -> str:
@@ -74,11 +74,11 @@ class TopData:
         """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
         listing = self._polled.listing()
         found = listing.states
-        live = {state.record.run_id: state.record for state in found if state.record is not None}
-        gone = [run for run in self._seen.values() if run.run_id not in live]
+        live = {state.record.submission.key: state.record for state in found if state.record is not None}
+        gone = [run for key, run in self._seen.items() if key not in live]
         ended = self._polled.states(gone, listing.answer) if gone else []
         self._seen = live | {
-            s.record.run_id: s.record for s in ended if s.record is not None and not self._long_over(s)
+            s.record.submission.key: s.record for s in ended if s.record is not None and not self._long_over(s)
         }
         return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
 
@@ -142,10 +142,16 @@ class TopData:
 def key_of(state: RunState) -> str:
     """Return the key of a job's row, the same for its whole life; that of array tasks in one row has their state."""
     job, run = state.status, state.record
-    name = run.run_id if run is not None else job.id.base
+    name = _run_key(run) if run is not None else job.id.base
     if job.tasks:
         return f"{name} {job.state}"
     return name if job.id.task is None else f"{name} {job.id.task}"
+
+
+def _run_key(run: RunRecord) -> str:
+    """Return the key of one of a run's jobs: of its first submission the run id."""
+    first = min(run.submissions, key=lambda one: one.at)
+    return run.run_id if run.submission.token == first.token else f"{run.run_id} {run.submission.token}"
 
 
 def is_over(state: RunState) -> bool:

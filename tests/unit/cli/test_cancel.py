@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import resource
 import sys
 from pwd import getpwuid
 
@@ -79,7 +80,7 @@ def cancel_asked(run: RunRecord) -> int:
 def test_a_cancel_is_recorded_before_it_is_sent(desk: Desk, run: RunRecord) -> None:
     record = run.run_dir / "submissions" / f"{run.submission.token}.json"
     scancel = desk.slurm.folder / "scancel"
-    scancel.write_text(f"#!/bin/sh\n/bin/cp {record} {desk.slurm.folder}/seen\n")
+    scancel.write_text(f"#!/bin/sh\n/bin/cp {record} {desk.slurm.folder}/seen\n: >{desk.slurm.folder}/squeue.out\n")
     assert desk.type("cancel", "101").status == 0
     assert json.loads((desk.slurm.folder / "seen").read_text())["cancel_asked"] == cancel_asked(run) > 0
 
@@ -96,3 +97,47 @@ def test_a_job_that_may_run_where_slurm_does_not_show_it_is_no_success(desk: Des
     desk.slurm.answer("squeue", rows())
     said = desk.type("cancel", "101")
     assert said.status == 75 and said.out.startswith("Not cancelled 101"), said
+
+
+def test_a_job_that_slurm_still_shows_after_the_cancel_is_not_cancelled(desk: Desk, run: RunRecord) -> None:
+    (desk.slurm.folder / "scancel").write_text("#!/bin/sh\n")  # it succeeds, and nothing changes
+    said = desk.type("cancel", "101")
+    assert (said.status, said.out) == (3, "Not cancelled 101: Slurm shows job 101 as RUNNING\n")
+
+
+@pytest.mark.usefixtures("run")
+def test_a_cancel_that_slurm_does_not_confirm_is_no_success(desk: Desk) -> None:
+    squeue = desk.slurm.folder / "squeue"
+    (desk.slurm.folder / "scancel").write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\nexit 1\\n' >{squeue}\n")
+    said = desk.type("cancel", "101")
+    assert said.status == 75 and said.out.startswith("Not confirmed 101: Slurm did not confirm that it has ended"), said
+
+
+def test_an_ended_job_is_no_success_while_slurm_is_silent(desk: Desk, run: RunRecord) -> None:
+    claim(run)
+    attempt(run, end=end())
+    desk.slurm.answer("squeue", err="squeue: error: Unable to contact slurm controller\n", status=1)
+    assert desk.type("cancel", "101").status == 75  # it may be in the queue again
+
+
+def test_with_nothing_to_cancel_no_table_is_printed(desk: Desk) -> None:
+    said = desk.type("cancel", "--all", "--yes")
+    assert (said.status, said.out, said.err) == (0, "", "clusterrun: no matching active jobs\n")
+
+
+def test_a_requeued_run_whose_end_was_recorded_is_found_by_cancel_as_by_list(desk: Desk, run: RunRecord) -> None:
+    desk.slurm.answer("squeue", rows(run_row(run, u=ME, T="FAILED")))
+    desk.type("status", "101")
+    desk.slurm.answer("squeue", rows(run_row(run, u=ME, T="PENDING", o=str(run.script))))
+    assert desk.type("cancel", "--all", "--yes").out == "Cancelled 101\n"  # `list` would remove the end first
+
+
+def test_a_record_that_cannot_be_written_hides_no_cancel(desk: Desk, run: RunRecord) -> None:
+    other = submitted(Store(desk.project, desk.state), 2, cluster="desk", user=ME)
+    desk.slurm.answer("squeue", rows(run_row(run, u=ME), run_row(other, u=ME, T="PENDING")))
+    (desk.slurm.folder / "calls").symlink_to("/dev/null")
+    (desk.slurm.folder / "scancel").write_text(f"#!/bin/sh\n: >{desk.slurm.folder}/squeue.out\n")
+    said = desk.process("cancel", "101", "102", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    assert said.status == 0, said
+    assert [line.partition(": ")[0] for line in said.out.splitlines()] == ["Cancelled 101", "Cancelled 102"]
+    assert said.out.count("cannot be written") == 2 and "Traceback" not in said.err

@@ -137,3 +137,50 @@ def test_a_check_is_not_the_last_job(desk: Desk, runs: list[RunRecord]) -> None:
 def test_a_job_name_that_no_command_could_find_is_refused(desk: Desk, name: str) -> None:
     message, _ = refused(desk, "submit", "--job-name", name, "--", "train.py")
     assert f"--job-name {name!r} is reserved" in message
+
+
+@pytest.fixture
+def named(desk: Desk) -> list[RunRecord]:
+    """Runs of one name: 101 and 102 are active, 103 has ended."""
+    store = Store(desk.project, desk.state)
+    found = [submitted(store, number, cluster="desk", user=ME, name="lm") for number in (1, 2, 3)]
+    claim(found[2])
+    attempt(found[2], end=end(3))
+    desk.slurm.answer("squeue", rows(run_row(found[0], u=ME), run_row(found[1], u=ME, T="PENDING")))
+    return found
+
+
+@pytest.mark.parametrize("verb", [("cancel", "lm"), ("exec", "lm", "--", "true"), ("wait", "lm"), ("logs", "lm", "-f")])
+@pytest.mark.usefixtures("named")
+def test_of_several_active_jobs_with_a_name_none_is_guessed(desk: Desk, verb: tuple[str, ...]) -> None:
+    said = desk.type(*verb)
+    assert (said.status, said.out) == (2, "")
+    assert said.err == "clusterrun: 2 jobs are named lm: 101, 102\n  hint: give one of these ids\n"
+    assert desk.slurm.count("scancel") == 0
+
+
+def test_on_a_terminal_the_user_chooses_one_of_them(
+    desk: Desk, named: list[RunRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Keyboard("102\n"))
+    said = desk.type("cancel", "lm")
+    assert said.out == "Cancelled 102\n" and "Which one (101, 102)" in said.err
+
+
+@pytest.mark.parametrize("word", ["lm", "last"])
+def test_an_active_job_is_meant_before_a_newer_one_that_has_ended(
+    desk: Desk, named: list[RunRecord], word: str
+) -> None:
+    desk.slurm.answer("squeue", rows(run_row(named[1], u=ME)))
+    assert shown(desk, word) == ["103"]
+    assert desk.type("cancel", word).out == "Cancelled 102\n"
+
+
+def test_last_says_which_job_it_means_if_a_later_one_has_ended(desk: Desk, named: list[RunRecord]) -> None:
+    assert "last: job 103 is not active; using job 102 (lm)" in desk.type("cancel", "last", "--dry-run").err
+
+
+@pytest.mark.usefixtures("named")
+def test_a_name_without_an_active_job_means_the_newest(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows())
+    assert desk.type("wait", "lm").err.count("job 103: FAILED") == 1

@@ -210,8 +210,8 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
     for job, expected in ((old, True), (replace(old, state="COMPLETED", outcome=Outcome.DONE), False)):
         state = ask(store, moved, Scripted(Answer([job, row(moved, "PENDING")])))
         assert (str(state.status.id), state.status.state) == ("109", "PENDING")
-        shown = [line for line in state_lines(state) if line.strip().startswith("earlier")]
-        assert shown == ["  earlier  still in the queue: job 101"] * expected
+        shown = [line for line in state_lines(state) if line.strip().startswith("also")]
+        assert shown == ["     also  still in the queue: job 101"] * expected
         assert status_json(state)["earlier_jobs"] == ["101"] * expected
 
 
