@@ -22,7 +22,7 @@ try:
     from clusterrun import __version__
     from clusterrun.base.errors import Ambiguous, ClusterrunError, RequestError
     from clusterrun.cli import streams
-    from clusterrun.cli.session import Session
+    from clusterrun.cli.session import AGENT, Session
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
@@ -224,11 +224,20 @@ def _has_word(path: str) -> bool:
         os.close(descriptor)
 
 
+def _stays_here(host: str | None, words: list[str]) -> bool:
+    """Return whether a command runs on this machine whatever a profile names. Raises RequestError."""
+    if AGENT not in os.environ:
+        return REMOTE in os.environ or "--help" in words or "-h" in words
+    if host is not None:
+        raise RequestError("an agent's command runs on this machine, without --remote")
+    return True
+
+
 def _run_remote(
     host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool
 ) -> int | None:
     """Run the command on another host and return its exit code; None if it is to run here, which costs no import."""
-    if REMOTE in os.environ or "--help" in words or "-h" in words:
+    if _stays_here(host, words):
         return None
     if "--remote" in words:
         raise RequestError("--remote needs a host", hint="clusterrun --remote USER@HOST list")

@@ -45,7 +45,7 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
     """
     ui = Ui("free", as_json=as_json)
     session: Session = ctx.obj
-    cluster = session.cluster(ui.note)
+    cluster = session.planner(ui.note, submits=False)
     job, script = job_and_script(words, session.script)
     request = submit_args(job, script, profile, options)
     if job and (shape := re.fullmatch(r"([1-9][0-9]{0,4})[x×]([1-9][0-9]{0,3})", job)):

@@ -12,14 +12,14 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_amount
-from clusterrun.cli.session import Session
+from clusterrun.cli.session import AGENT, Session
 from clusterrun.system import shell
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ LINES = 200
 LONGEST = 100_000
 """Characters of an answer."""
 UNKNOWN = 75
-#: Options of submit that an agent may not use: they hide the cost of a job, or keep the tool from returning.
-_REFUSED = ("--sbatch-arg", "--template", "--recover", "--ladder", "--chain", "--array", "--follow", "--wait", "--json",
-            "--no-check", "--dry-run", "--script", "--help", "-h")  # fmt: skip
 INSTRUCTIONS = """\
 Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.
 After a failure, call `why` first: it names the first cause across all ranks. Read logs only for more context.
@@ -86,7 +83,6 @@ class Budget:
 
     def submit(self, arguments: list[str]) -> str:
         """Submit a job; `arguments` as in plan_submit, with --time. Refused if it exceeds the budget of GPU-hours."""
-        _refuse(arguments, _REFUSED)
         with self._lock:
             hours = run_verb("submit", "--dry-run", *arguments)["gpu_hours"]
             if hours is None:
@@ -104,6 +100,8 @@ class Budget:
                 if error.exit_code == UNKNOWN:  # it may have been submitted
                     self._left -= hours
                 raise
+            if "job_id" not in found:
+                raise Denied("--dry-run cannot be used through this server: call plan_submit", exit_code=2)
             self._left -= hours
             self._jobs.add(found["job_id"])
             return json.dumps(found | {"gpu_hours": hours, "gpu_hours_left": self._left})
@@ -116,10 +114,13 @@ class Budget:
 
 
 def run_verb(verb: str, *words: str) -> Any:
-    """Run a command with ``--json`` and return its data; raises Denied with its message and hint."""
+    """Run a command with ``--json``, as ``cli/agent.py`` allows it, and return its data.
+
+    Raises Denied with its message and hint.
+    """
     command = [sys.executable, "-P", "-m", "clusterrun", verb, "--json", *words]
     try:
-        done = shell.run(command, env=os.environ, timeout=ANSWER_S)
+        done = shell.run(command, env={**os.environ, AGENT: "1"}, timeout=ANSWER_S)
     except CommandError as error:
         raise Denied(f"`clusterrun {verb}` did not complete: {error.message}") from None
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -168,10 +169,11 @@ def free() -> str:
 def plan_submit(arguments: list[str]) -> str:
     """Check a submission without submitting it, and return its script, summary and GPU-hours.
 
+    No program of the project is started, so packages and settings are not checked.
+
     `arguments` are those of `clusterrun submit`: ["--nodes", "2", "--gpus-per-node", "4", "--time", "1:00:00", "--",
     "train.py"].
     """
-    _refuse(arguments, (*_REFUSED, "--python"))  # the checks run the job's Python
     return _answer("submit", "--dry-run", *arguments)
 
 
@@ -185,12 +187,6 @@ def _answer(verb: str, *options: str, job: str = "") -> str:
     if len(text) <= LONGEST:
         return text
     return f"{text[:LONGEST]} … (truncated, {len(text):,} characters in total; request fewer lines or jobs)"
-
-
-def _refuse(arguments: list[str], names: Sequence[str]) -> None:
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    if refused := next((name for word in options if (name := word.partition("=")[0]) in names), None):
-        raise Denied(f"{refused} cannot be used through this server")
 
 
 def _make_server(budget: Budget | None) -> MCPServer[Any]:

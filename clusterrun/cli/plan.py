@@ -117,7 +117,7 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
         _print(ui, found, None)
         return
     session: Session = ctx.obj
-    cluster = session.cluster(ui.note)
+    cluster = session.planner(ui.note, submits=options["measured"])
     args = _job_args(job, options)
     request = cluster.request(args)
     facts = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)

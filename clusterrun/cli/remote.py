@@ -10,12 +10,13 @@ import click
 
 from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.config.files import current_folder
+from clusterrun.records.agreed import agree
 from clusterrun.records.identity import new_identity
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import NOT_INSTALLED, Session
 from clusterrun.remote.ssh import LOST, Unreachable, find_host
-from clusterrun.remote.target import find_target
+from clusterrun.remote.target import find_target, require_agreement
 from clusterrun.terminal.ui import Ui
 
 #: Commands that read the project's files, which are sent before.
@@ -48,6 +49,7 @@ def dispatch(
             hint=f"clusterrun --remote {target.host} init --print >clusterrun.toml",
         )
     state = state_folder(environ)
+    require_agreement(target, state)
     session = Session(target, find_host(target.host, state), Ui(verb, as_json=as_json), environ)
     session.host.connect()
     if verb in READ_FILES:
@@ -146,8 +148,11 @@ def remote() -> None:
 @click.argument("host")
 @click.option("--python", metavar="PATH", help="Python to use on HOST, 3.11 or later; default: the first found.")
 @click.option("--wheels", metavar="DIR", help="Install from the wheels in the local folder DIR; HOST needs no network.")
-def setup(host: str, python: str | None, wheels: str | None) -> None:
+@click.option("--profile", metavar="NAME", help="Agree to the host and folder of [profile.NAME] in clusterrun.toml.")
+def setup(host: str, python: str | None, wheels: str | None, profile: str | None) -> None:
     """Install this version of clusterrun on HOST, in ~/.local/share/clusterrun.
+
+    If clusterrun.toml names HOST, or a folder there, commands in this project may use it from now on.
 
     \b
       clusterrun remote setup login.cluster.example
@@ -155,8 +160,13 @@ def setup(host: str, python: str | None, wheels: str | None) -> None:
     """
     from clusterrun.remote.setup import install
 
-    there = find_host(host, state_folder(os.environ))
+    state = state_folder(os.environ)
+    there = find_host(host, state)
+    target = find_target(host, current_folder(None), os.environ, profile)
     there.connect()
     ui = Ui("remote")
     for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
         ui.say(line)
+    if target is not None and set(target.profiles.remote_of_project):
+        agree(state, *target.agreement)
+        ui.say(f"  project {target.root} is sent to {host}, in {target.folder} there")

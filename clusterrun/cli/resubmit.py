@@ -74,7 +74,7 @@ def resubmit(
         )
     if folder != cluster.cwd:
         ui.note(f"submitting from {folder}")
-    there = session.cluster(ui.note, cwd=folder)
+    there = session.planner(ui.note, submits=not dry_run, cwd=folder)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
     ctx.exit(submit_plan(ui, there, plan_after(there, args, find_after(cluster, after, after_ok)), **how))
 

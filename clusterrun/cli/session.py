@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:  # `--help` needs no Cluster
 
     from clusterrun.cli.link import Link
     from clusterrun.cluster import Cluster
+
+AGENT = "CLUSTERRUN_AGENT"
+"""Set in the environment of a command that a coding agent runs: see ``cli/agent.py``."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
@@ -24,6 +28,7 @@ class Session:
 
     def __init__(self, script: Sequence[str] | None = None, link: Link | None = None) -> None:
         self.script, self.link = script, link
+        self.for_agent = AGENT in os.environ
 
     def cluster(
         self, notify: Callable[[str], None], *, polling: bool = False, cwd: Path | None = None
@@ -35,3 +40,17 @@ class Session:
         from clusterrun.cluster import Cluster
 
         return Cluster(cwd=cwd, notify=notify, polling=polling)
+
+    def planner(self, notify: Callable[[str], None], *, submits: bool, cwd: Path | None = None) -> Cluster:
+        """Return a Cluster for plans: unless it ``submits`` them, no file of the project chooses what is started here.
+
+        For an agent's command requests are vetted, and its plans start nothing.
+        """
+        from clusterrun.cluster import Cluster
+        from clusterrun.submit.job_python import Starts
+
+        if not self.for_agent:
+            return Cluster(cwd=cwd, notify=notify, starts=Starts.ANY if submits else Starts.OWN)
+        from clusterrun.cli.agent import check_request
+
+        return Cluster(cwd=cwd, notify=notify, starts=Starts.ANY if submits else Starts.NONE, vet=check_request)

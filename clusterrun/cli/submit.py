@@ -10,6 +10,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.cli.after import after_options, find_after, plan_after
+from clusterrun.cli.agent import check_typed
 from clusterrun.cli.options import BARE, job_and_script, spec_options, submit_args
 from clusterrun.cli.session import Session, json_option
 from clusterrun.cli.submitting import announce, how_options, refuse_pairs, stay, submit_plan
@@ -57,7 +58,9 @@ def submit(
     ui = Ui("submit", as_json=as_json)
     refuse_pairs(as_json, follow, as_script, dry_run)
     session: Session = ctx.obj
-    cluster = session.cluster(ui.note)
+    if session.for_agent:
+        check_typed(ctx, words)
+    cluster = session.planner(ui.note, submits=not dry_run)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
     if ladder + chain + bool(recover) + bool(array) > 1:
         raise RequestError("--ladder, --chain, --array and --recover cannot be combined", hint="use one of them")
@@ -115,7 +118,7 @@ def render(
     """
     ui = Ui("render", as_json=as_json)
     session: Session = ctx.obj
-    cluster = session.cluster(ui.note)
+    cluster = session.planner(ui.note, submits=False)
     job, script = job_and_script(words, session.script)
     print_yaml = options["accelerate_config"] == BARE
     if print_yaml:

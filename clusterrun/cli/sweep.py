@@ -74,7 +74,7 @@ def sweep(
     """
     ui = Ui("sweep", as_json=as_json)
     session: Session = ctx.obj
-    cluster = session.cluster(ui.note)
+    cluster = session.planner(ui.note, submits=not dry_run)
     args = submit_args(*job_and_script(words, session.script), profile, options)
     base, request = _plan(cluster, args, find_after(cluster, after, after_ok))
     from clusterrun.submit.parameters import parse_axis, show
@@ -141,7 +141,7 @@ def resubmit_failed(
     from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, task_again
 
     args, folder = resubmit_args(again[0], changes, None, cluster.cwd, cluster.environ, ui.note)
-    there = session.cluster(ui.note, cwd=folder)
+    there = session.planner(ui.note, submits=not dry_run, cwd=folder)
     base = there.plan(args)
     size = max_array_size(there.scheduler(base.record.scheduler).slurm)
     first = [run.submissions[0].task for run in again]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # a command that queries jobs needs only some of them, a subm
     from clusterrun.state.query import StateQuery
     from clusterrun.state.reconcile import Listing, RunState
     from clusterrun.state.watch import Watch
+    from clusterrun.submit.job_python import Starts
     from clusterrun.submit.plan import LocalContext, Plan
     from clusterrun.submit.request import Request, SubmitArgs
 
@@ -38,6 +39,7 @@ class Cluster(ArrayMethods):
     ``notify`` gets lines for the user (what is waited for, what was left out). ``environ`` and ``cwd`` default to this
     process's own. A command that polls sets ``polling``: it queries accounting once a minute at most, and shares
     squeue's answers with the user's other processes. A test passes ``scheduler``: see :mod:`clusterrun.testing`.
+    ``starts`` is which Python the checks of a plan may start, by default any; ``vet`` raises for a request to refuse.
     """
 
     def __init__(
@@ -48,6 +50,8 @@ class Cluster(ArrayMethods):
         notify: Callable[[str], None] = lambda line: None,
         polling: bool = False,
         scheduler: Scheduler | None = None,
+        starts: Starts | None = None,
+        vet: Callable[[Request], None] = lambda request: None,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.notify = notify
@@ -55,6 +59,7 @@ class Cluster(ArrayMethods):
         self.state = state_folder(self.environ)
         self.user = pwd.getpwuid(os.getuid()).pw_name
         self._polling = polling
+        self._starts, self._vet = starts, vet
         interval = ACCOUNTING_INTERVAL if polling else 0.0
         self._factory = SchedulerFactory(self.environ, self.state, accounting_interval=interval, scheduler=scheduler)
 
@@ -84,6 +89,7 @@ class Cluster(ArrayMethods):
 
     def request(self, args: SubmitArgs) -> Request:
         """Return the merged options, job file and profiles, with those for the cluster at hand. Raises RequestError."""
+        from clusterrun.submit.job_python import Starts
         from clusterrun.submit.request import load_request
 
         def find_cluster() -> str | None:
@@ -91,7 +97,9 @@ class Cluster(ArrayMethods):
             local = (typed is not None and typed.value == LOCAL) or self.facts() is None
             return None if local else self.scheduler("slurm").cluster
 
-        return load_request(args, self.cwd, self.environ, find_cluster)
+        request = load_request(args, self.cwd, self.environ, find_cluster, self._starts or Starts.ANY)
+        self._vet(request)
+        return request
 
     def plan(self, args: SubmitArgs, *, named: bool = True, change: Callable[[Request], Request] | None = None) -> Plan:
         """Decide everything about a run and write nothing.
@@ -144,11 +152,14 @@ class Cluster(ArrayMethods):
 
         Raises RequestError or SchedulerError, after which nothing is left, or Ambiguous, which names the run.
         """
+        from clusterrun.records.agreed import agree
         from clusterrun.submit import protocol, snapshot
 
         scheduler, store = self.scheduler(plan.record.scheduler), self.store(plan.record.root)
         lines = self.check(plan, preload=True) if check else []
         snapshot.stage(plan, store, lines, self.environ, self.notify)
+        for words in plan.python.agreements:
+            agree(self.state, *words)
         with store.submitting(plan.record):
             return protocol.submit(store, scheduler, plan.record, plan.submission, notify=self.notify)
 
@@ -210,6 +221,7 @@ class Cluster(ArrayMethods):
         """
         from clusterrun.state.resumable import refuse_to_resume
         from clusterrun.submit import checks, resume
+        from clusterrun.submit.job_python import JobPython
 
         def confirm(run: RunRecord) -> None:
             answer = self._query().queue([run])
@@ -225,7 +237,7 @@ class Cluster(ArrayMethods):
         confirm(run)
         return resume.resume(
             run, self.store(run.root), self._scheduler_of(run), confirm, self._here(),
-            lambda spec, script: checks.check(spec, script, self.environ), self.notify,
+            lambda spec, script: checks.check(spec, script, self.environ, JobPython(spec.python)), self.notify,
         )  # fmt: skip
 
     # -- querying --------------------------------------------------------------------------------------------------

@@ -209,9 +209,11 @@ def check_arrays(cluster: Submits, arrays: Sequence[PlannedArray]) -> list[str]:
 
     plans = [plan for array in arrays for plan in array.plans]
     lines = cluster.check(plans[0], preload=True, tasks=len(plans))
-    patience = Patience(cluster.state, plans[0].spec.python, LIMIT)
-    others = [plan.spec for plan in plans[1:]]
-    return lines + check_others(others, cluster.environ, plans[0].submission.workdir, patience)
+    others, first = [plan.spec for plan in plans[1:]], plans[0]
+    if first.python.why_not:
+        return lines
+    patience = Patience(cluster.state, first.spec.python, LIMIT)
+    return lines + check_others(others, first.python, cluster.environ, first.submission.workdir, patience)
 
 
 def submit_arrays(
@@ -222,6 +224,7 @@ def submit_arrays(
 
     ``prepare`` adds files to each run's folder, ``before`` is as for :func:`submit_sweep`, which raises.
     """
+    from clusterrun.records.agreed import agree
     from clusterrun.submit.snapshot import check_option, save_code
     from clusterrun.submit.staged_environment import pack
     from clusterrun.submit.sweep_send import submit_sweep
@@ -232,4 +235,6 @@ def submit_arrays(
     store.prepare(first.spec.shared)
     code = save_code(first, cluster.environ, cluster.notify) | pack(first, cluster.environ, cluster.notify)
     scheduler = cluster.scheduler(first.record.scheduler)
+    for words in first.python.agreements:
+        agree(cluster.state, *words)
     return submit_sweep(store, scheduler, made, arrays, cluster.notify, before, code=code, prepare=prepare)

@@ -65,6 +65,10 @@ class Profiles:
     notices: list[str] = field(default_factory=list)
     remote: dict[str, Value] = field(default_factory=dict)
     """The values of ``REMOTE_KEYS``: where commands run."""
+    of_project: int = 0
+    """How many of the first ``levels`` are of the project's file."""
+    remote_of_project: frozenset[str] = frozenset()
+    """Which values of ``remote`` are of the project's file."""
 
 
 class JobFile(NamedTuple):
@@ -106,6 +110,7 @@ def load_profiles(
     if is_file(root / PROJECT_FILE) and not why_unused(root / PROJECT_FILE):
         raw = read_config(root / PROJECT_FILE, PROJECT_FILE)
         files.append(_read_profile(parse(PROJECT_FILE, raw, root, home)))
+    project = files[:]
     user = user_profile_path(environ, home)
     if user and is_file(user):
         source = display_path(user, home)
@@ -122,12 +127,14 @@ def load_profiles(
         raise RequestError(f"no profile {chosen.value!r} ({chosen.source})", hint=hint)
     if find_cluster is not None:
         chosen = _for_cluster(files, chosen, find_cluster, notices)
-    levels = [t for f in files for t in ((f.tables.get(chosen.value) if chosen else None), f.top) if t is not None]
+    levels = _levels(files, chosen)
     job = _first("job", levels) or Value(DEFAULT_JOB, "default")
     settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
     variables = {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
     remote = {key: value for key in REMOTE_KEYS if (value := _first(key, levels)) is not None}
-    return Profiles(root, job, [*settings, variables], notices, remote)
+    of_project = _levels(project, chosen)
+    foreign = frozenset(key for key, value in remote.items() if any(level.get(key) is value for level in of_project))
+    return Profiles(root, job, [*settings, variables], notices, remote, len(of_project), foreign)
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
@@ -229,6 +236,12 @@ def _for_cluster(
 class _ProfileFile(NamedTuple):
     top: dict[str, Value]
     tables: dict[str, dict[str, Value]]
+
+
+def _levels(files: Iterable[_ProfileFile], chosen: Value | None) -> list[dict[str, Value]]:
+    """Return the values of each file's chosen table, and of its top, which the table precedes."""
+    tables = [(one.tables.get(str(chosen.value)) if chosen else None, one.top) for one in files]
+    return [level for both in tables for level in both if level is not None]
 
 
 def _read_profile(document: Document) -> _ProfileFile:

@@ -13,6 +13,7 @@ from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.preflight.patience import Patience
 from clusterrun.submit import checks
+from clusterrun.submit.job_python import NotStarted
 
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot
@@ -52,17 +53,20 @@ def check(
     def settings() -> list[Finding]:
         from clusterrun.preflight.settings import check_settings
 
-        return check_settings(spec, environ, workdir, patience)
+        return check_settings(spec, plan.python, environ, workdir, patience)
 
     with ThreadPoolExecutor(max_workers=5) as pool:
-        packages = pool.submit(checks.check, spec, plan.script, environ, plan.notify)
-        of_settings = pool.submit(settings) if isinstance(spec.work, Task) else None
+        packages = pool.submit(checks.check, spec, plan.script, environ, plan.python, plan.notify)
+        of_settings = pool.submit(settings) if isinstance(spec.work, Task) and not plan.python.why_not else None
         answers = _ask_slurm(pool, slurm, plan, user) if slurm is not None else {}
         if preload and slurm is not None:
             from clusterrun.scheduler.slurm import executor  # noqa: F401
         if of_settings:
             _await(of_settings, patience, say)
-    packages.result()
+    try:
+        packages.result()
+    except NotStarted as error:
+        unchecked.append(f"Python, its packages and settings ({error.message})")
     found = (attempt("settings", of_settings.result) if of_settings else None) or []
     refuse(found)
     if slurm is None:

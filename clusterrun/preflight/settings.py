@@ -13,26 +13,28 @@ from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.preflight.patience import Patience
-from clusterrun.submit.job_python import ask_worker
+from clusterrun.submit.job_python import JobPython, ask_worker
 
 _EACH_S = 0.05
 """Seconds more for each further task of a sweep."""
 
 
-def check_settings(spec: JobSpec, environ: Mapping[str, str], workdir: Path, patience: Patience) -> list[Finding]:
+def check_settings(
+    spec: JobSpec, python: JobPython, environ: Mapping[str, str], workdir: Path, patience: Patience
+) -> list[Finding]:  # fmt: skip
     """Return what is wrong with the task's settings, and which files, packages or tokens are missing.
 
     With ``--setup`` or a container what is missing is only doubtful: they may provide it. Raises CannotCheck if the
     job's Python cannot run the check.
     """
-    results, why_not = _run([spec], environ, workdir, patience)
+    results, why_not = _run([spec], python, environ, workdir, patience)
     if not results:
         raise CannotCheck(why_not)
     return _judge(spec, results[0])
 
 
 def check_others(
-    specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path, patience: Patience
+    specs: Sequence[JobSpec], python: JobPython, environ: Mapping[str, str], workdir: Path, patience: Patience
 ) -> list[str]:  # fmt: skip
     """Check the other tasks of a sweep, all in one process; return lines for the user. Raises RequestError.
 
@@ -41,7 +43,7 @@ def check_others(
     distinct = list({tuple(work_argv(spec)): spec for spec in specs if isinstance(spec.work, Task)}.values())
     if not distinct:
         return []
-    results, why_not = _run(distinct, environ, workdir, patience)
+    results, why_not = _run(distinct, python, environ, workdir, patience)
     found = [one for spec, result in zip(distinct, results, strict=False) for one in _judge(spec, result)]
     refuse(found)
     unchecked = len(distinct) - len(results)
@@ -58,7 +60,7 @@ class Result(NamedTuple):
 
 
 def _run(
-    specs: Sequence[JobSpec], environ: Mapping[str, str], workdir: Path, patience: Patience
+    specs: Sequence[JobSpec], python: JobPython, environ: Mapping[str, str], workdir: Path, patience: Patience
 ) -> tuple[list[Result], str]:
     """Return the results of the first tasks, and why those of the others are unknown.
 
@@ -69,9 +71,7 @@ def _run(
     timeout = patience.seconds + _EACH_S * (len(specs) - 1)
     sets = "\n".join(json.dumps(work_argv(one)[1:]) for one in specs)
     try:
-        done = ask_worker(
-            spec.python, words, env=dict(spec.env), environ=environ, cwd=workdir, timeout=timeout, stdin=sets
-        )
+        done = ask_worker(python, words, env=dict(spec.env), environ=environ, cwd=workdir, timeout=timeout, stdin=sets)
     except CommandError as error:
         results = _results(error.stdout)[: len(specs)]
         if error.timed_out and not results:

@@ -13,7 +13,7 @@ from clusterrun.base.units import plural
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target, make_folder
 from clusterrun.system import safe_files, shell
-from clusterrun.system.work_tree import is_inside
+from clusterrun.system.work_tree import is_inside, run_git
 
 LIMIT = 500_000_000
 """The most bytes that are sent; more is data, which belongs on the cluster's own file system."""
@@ -49,8 +49,7 @@ def send(target: Target, host: Host, state: Path) -> None:
 def list_files(root: Path) -> list[str]:
     """Return the paths of a project's files from its root: by git, outside a work tree all but those in ``SKIPPED``.
 
-    Names that are not UTF-8 are left out. Raises RequestError if git fails in a work tree: it alone knows which files
-    are ignored.
+    Raises RequestError if git fails in a work tree: it alone knows which files are ignored.
     """
     try:
         tracked, others = _git(root, "--cached", "--recurse-submodules"), _git(root, "--others", "--exclude-standard")
@@ -81,8 +80,7 @@ def check_size(root: Path, names: list[str]) -> None:
 
 
 def _git(root: Path, *which: str) -> list[str]:
-    done = shell.check_output(["git", "ls-files", "-z", *which], env=os.environ, cwd=root)
-    return [name for name in done.split("\0") if name]
+    return [name for name in run_git(root, os.environ, "ls-files", "-z", *which).split("\0") if name]
 
 
 def _walk(root: Path) -> Iterator[str]:

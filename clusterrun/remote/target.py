@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import PROJECT_FILE, find_root, is_file
 from clusterrun.config.profiles import Profiles, load_profiles
-from clusterrun.system import shell
+from clusterrun.records.agreed import has_agreed
+from clusterrun.system.work_tree import run_git
 
 PROJECTS = "clusterrun-projects"
 """The folder for projects in the home folder there."""
@@ -28,6 +30,12 @@ class Target:
     """From the home folder there, or absolute; letters, digits and ``_./+-`` only."""
     below: PurePosixPath
     profiles: Profiles
+    chosen_by: str = ""
+    """The file of the project that chose the host or the folder, empty if the user did."""
+
+    @property
+    def agreement(self) -> tuple[str, ...]:
+        return ("remote", str(self.root), self.host, self.folder)
 
 
 def find_target(host: str | None, cwd: Path, environ: Mapping[str, str], profile: str | None) -> Target | None:
@@ -49,7 +57,22 @@ def find_target(host: str | None, cwd: Path, environ: Mapping[str, str], profile
             hint="use only letters, digits and _ . / + - (after an optional ~/), for example"
             ' remote-dir = "~/projects/vision"',
         )
-    return Target(name, root, where, PurePosixPath(cwd.relative_to(root)), profiles)
+    foreign = profiles.remote_of_project - ({"remote"} if host is not None else set())
+    chosen_by = next((profiles.remote[key].source for key in sorted(foreign)), "")
+    return Target(name, root, where, PurePosixPath(cwd.relative_to(root)), profiles, chosen_by)
+
+
+def require_agreement(target: Target, state: Path) -> None:
+    """Raise RequestError for a host or a folder that a file of the project chose and the user has not agreed to."""
+    if not target.chosen_by or has_agreed(state, *target.agreement):
+        return
+    table = re.search(r" \[profile\.(.+)\]$", target.chosen_by)
+    profile = f" --profile {shlex.quote(table[1])}" if table else ""
+    raise RequestError(
+        f"{target.chosen_by} runs commands on {target.host}, with the project's files in {target.folder} there;"
+        " you have not agreed to that, and nothing was sent",
+        hint=f"to agree, run in this project: clusterrun remote setup {target.host}{profile}",
+    )
 
 
 def project_root(cwd: Path) -> Path:
@@ -58,11 +81,10 @@ def project_root(cwd: Path) -> Path:
     if is_file(root / PROJECT_FILE):
         return root
     try:
-        done = shell.run(["git", "rev-parse", "--show-toplevel"], env=os.environ, cwd=cwd)
+        top = Path(run_git(cwd, os.environ, "rev-parse", "--show-toplevel").rstrip("\n"))
     except CommandError:
         return cwd
-    top = Path(done.stdout.rstrip("\n"))
-    return top if done.status == 0 and top.is_absolute() and cwd.is_relative_to(top) else cwd
+    return top if top.is_absolute() and cwd.is_relative_to(top) else cwd
 
 
 def default_folder(root: Path) -> str:

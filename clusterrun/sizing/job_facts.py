@@ -42,7 +42,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
         )
     name = work.name
     settings = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in work.settings]
-    python, words = str(request.values["python"].value), ["--samples", str(samples)] if samples else []
+    python, words = request.python, ["--samples", str(samples)] if samples else []
     given = request.values["env"].value if "env" in request.values else {}
     env = {**given, "CUDA_VISIBLE_DEVICES": ""}  # counting needs no GPU
     try:
@@ -51,7 +51,7 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
         )
     except CommandError as error:
         if not error.timed_out:
-            raise RequestError(f"--python: cannot run {python}", detail=error.detail) from error
+            raise RequestError(f"--python: cannot run {python.path}", detail=error.detail) from error
         raise RequestError(f"counting the samples of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
     if not done.status:
         return parse_facts(done.stdout)

@@ -11,14 +11,14 @@ from typing import Any
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import JobSpec
+from clusterrun.submit.job_python import JobPython, NotStarted
 from clusterrun.submit.launcher_options import Option, Table, Typed
-from clusterrun.system import shell
 
 _PROBE = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))"
 
 
 def defaults(
-    typed: Sequence[Typed], table: Table, cwd: Path, python: str, environ: Mapping[str, str]
+    typed: Sequence[Typed], table: Table, cwd: Path, python: JobPython, environ: Mapping[str, str]
 ) -> tuple[list[Typed], str]:
     """Return the options that the configuration adds to the typed ones, and its path.
 
@@ -41,10 +41,10 @@ def defaults(
     return list(_options(data, table, source, names)), source
 
 
-def check_shape(spec: JobSpec, environ: Mapping[str, str]) -> None:
+def check_shape(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -> None:
     """Raise RequestError if the file of --accelerate-config is unreadable, or of other nodes and ranks than the job."""
     path = Path(spec.accelerate_config)
-    config = load(path, f"--accelerate-config: {path}", spec.python, environ)
+    config = load(path, f"--accelerate-config: {path}", python, environ)
     for name, number in (("num_machines", spec.nodes), ("num_processes", spec.world_size)):
         if config.get(name, number) != number:
             raise RequestError(
@@ -53,17 +53,20 @@ def check_shape(spec: JobSpec, environ: Mapping[str, str]) -> None:
             )
 
 
-def load(path: Path, source: str, python: str, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser."""
+def load(path: Path, source: str, python: JobPython, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the content of a configuration. The job's Python parses it: accelerate brings a YAML parser.
+
+    Raises RequestError.
+    """
     if not is_file(path):
         raise RequestError(f"{source}: no such file", hint="create the file with: accelerate config --config_file FILE")
-    clean, _ = shell.scrub(environ)
     try:
-        text = shell.check_output([python, "-c", _PROBE, os.path.abspath(path)], env=clean, cwd=Path("/"))  # noqa: PTH100
-        data = json.loads(text)
+        data = json.loads(python.read(["-c", _PROBE, os.path.abspath(path)], environ=environ))  # noqa: PTH100
+    except NotStarted as error:
+        raise RequestError(f"{source} cannot be read: {error.message}", hint=error.hint) from error
     except (CommandError, ValueError) as error:
         detail = getattr(error, "detail", "").strip().splitlines()
-        raise RequestError(f"{source} cannot be parsed by {python}", detail="\n".join(detail[-3:])) from error
+        raise RequestError(f"{source} cannot be parsed by {python.path}", detail="\n".join(detail[-3:])) from error
     if not isinstance(data, dict):
         raise RequestError(f"{source}: not an accelerate configuration")
     if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from clusterrun.base.errors import RequestError
@@ -13,6 +14,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.submit import request
 from clusterrun.submit.containers import check_image
 from clusterrun.submit.environments import find_environment
+from clusterrun.submit.job_python import JobPython, NotStarted
 from clusterrun.submit.notify_target import check_address
 from clusterrun.system import shell
 
@@ -21,21 +23,23 @@ SHORTEST_SECRET = 8
 
 
 def check(
-    spec: JobSpec, script: str, environ: Mapping[str, str], notify: Mapping[str, Any] | None = None
+    spec: JobSpec, script: str, environ: Mapping[str, str], python: JobPython, notify: Mapping[str, Any] | None = None
 ) -> None:  # fmt: skip
-    """Check that the secrets are set, that the image exists, that Python has torch, and that the script is bash.
+    """Check that the secrets are set, that the image exists, that the script is bash, and that Python has torch.
 
-    ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError.
+    ``notify`` is the content of ``notify.json``, whose address is checked. Raises RequestError, and after all other
+    checks NotStarted if ``python`` must not be started.
     """
     check_secrets(spec.secrets, shell.scrub(environ)[0], script)
     if spec.container_image:
         check_image(spec)
-    request.check_python(spec, environ)
     if spec.stage_env:
         find_environment(spec.python)
     request.check_setup(spec, script, environ)
     if notify is not None:
-        check_address(str(notify["target"]), spec.python, environ)
+        with suppress(NotStarted):  # raised below
+            check_address(str(notify["target"]), python, environ)
+    request.check_python(spec, python, environ)
 
 
 def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str = "") -> None:

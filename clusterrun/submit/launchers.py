@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, Value, is_own_variable
 from clusterrun.submit import accelerate_yaml
+from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.launcher_options import LAUNCHERS, Launcher, Typed, parse_options
 from clusterrun.submit.python_line import as_variables, split_python
 from clusterrun.submit.script_source import local_rank_option, mpi_name, refuses_option, source_of
@@ -82,7 +83,7 @@ class Place(NamedTuple):
 
     cwd: Path
     environ: Mapping[str, str]
-    python: str = sys.executable
+    python: JobPython = JobPython(sys.executable)
 
 
 def launcher_of(words: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.system import shell
+from clusterrun.submit.job_python import JobPython
 
 _HINT = "give a webhook (https://…), an apprise address, or a command"
 _NO_APPRISE, _REFUSED = 3, 4
@@ -24,10 +24,10 @@ sys.exit(0 if apprise.Apprise().add(sys.stdin.read()) else {_REFUSED})
 """
 
 
-def check_address(target: str, python: str, environ: Mapping[str, str]) -> None:
+def check_address(target: str, python: JobPython, environ: Mapping[str, str]) -> None:
     """Check a webhook or an address of apprise; other targets are commands, see ``check_command``.
 
-    ``python`` is the job's Python, which needs apprise. Raises RequestError.
+    ``python`` is the job's Python, which needs apprise. Raises RequestError, or NotStarted for apprise's addresses.
     """
     scheme = target.partition("://")[0]
     if _is_command(target):
@@ -70,15 +70,14 @@ def _is_command(target: str) -> bool:
     return not separator or " " in scheme
 
 
-def _check_apprise(target: str, scheme: str, python: str, environ: Mapping[str, str]) -> None:
-    clean, _ = shell.scrub(environ)
+def _check_apprise(target: str, scheme: str, python: JobPython, environ: Mapping[str, str]) -> None:
     try:
         # on stdin: other users can list the arguments of processes
-        status = shell.run([python, "-c", _APPRISE], env=clean, cwd=Path("/"), stdin=target).status
+        status = python.run(["-c", _APPRISE], environ=environ, stdin=target).status
     except CommandError:
         return  # the job's Python is checked elsewhere
     if status == _NO_APPRISE:
-        hint = f"{shlex.quote(python)} -m pip install apprise   (http:// and https:// work without it)"
-        raise RequestError(f"--notify: {scheme}:// needs apprise, which {python} does not have", hint=hint)
+        hint = f"{shlex.quote(python.path)} -m pip install apprise   (http:// and https:// work without it)"
+        raise RequestError(f"--notify: {scheme}:// needs apprise, which {python.path} does not have", hint=hint)
     if status == _REFUSED:
         raise RequestError(f"--notify: apprise does not accept this {scheme}:// address", hint=_HINT)

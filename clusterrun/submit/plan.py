@@ -22,20 +22,24 @@ from clusterrun.scheduler.local import processes
 from clusterrun.submit import notify_target
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.containers import with_container
-from clusterrun.submit.job_python import WORKER
+from clusterrun.submit.job_python import WORKER, JobPython
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
 from clusterrun.system import shell
 from clusterrun.system.safe_files import RECORDS
 
 
 class Plan(NamedTuple):
-    """A run that is ready to be submitted; ``notices`` are lines for the user, ``notify`` is for ``notify.json``."""
+    """A run that is ready to be submitted; ``notices`` are lines for the user, ``notify`` is for ``notify.json``.
+
+    ``python`` is the job's Python as its checks may start it here.
+    """
 
     spec: JobSpec
     record: RunRecord
     submission: Submission
     script: str
     notices: tuple[str, ...]
+    python: JobPython
     notify: Mapping[str, Any] | None = None
 
     def spec_json(self) -> dict[str, Any]:
@@ -124,7 +128,7 @@ def plan(
     )
     places = Places(here.cwd, logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
-    made = Plan(spec, record, submission, script, (*request.notices, *notices), notify)
+    made = Plan(spec, record, submission, script, (*request.notices, *notices), request.python, notify)
     if named:
         check_secrets(spec.secrets, clean, script + json.dumps(made.spec_json(), ensure_ascii=False))
     return made

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from clusterrun.base.errors import CommandError, RequestError, from_source, nearest
 from clusterrun.base.units import minutes_and_seconds
@@ -25,6 +25,7 @@ from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import expand, find_python, with_python
+from clusterrun.submit.job_python import JobPython, Starts, choose_python
 from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.system import shell
 
@@ -49,7 +50,8 @@ NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "tot
 class SubmitArgs:
     """The arguments of a submit: a job file's name, the command after ``--``, and the flags (names of ``FIELDS``).
 
-    ``work``, if given, replaces the first two. With ``exact`` the flags are all values: profiles are not used.
+    ``work``, if given, replaces the first two. With ``exact`` the flags are all values, those of a record but for the
+    ``typed`` ones: profiles are not used.
     """
 
     job: str | None = None
@@ -58,6 +60,7 @@ class SubmitArgs:
     profile: str | None = None
     work: Work | None = None
     exact: bool = False
+    typed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, *words: str, job: str | None = None, profile: str | None = None, **options: Any) -> SubmitArgs:
@@ -72,14 +75,51 @@ class SubmitArgs:
         return cls(job=job, command=words, flags=flags, profile=profile)
 
 
+Writer = Literal["typed", "file", "own"]
+
+
+class Origin(NamedTuple):
+    """Who set an option: the user who typed it, a file of the project, or the user's own profile or environment."""
+
+    who: Writer
+    source: str
+
+
+class Levels(NamedTuple):
+    """The levels of a request by who wrote them, highest first."""
+
+    typed: list[dict[str, Value]]
+    files: list[dict[str, Value]]
+    own: list[dict[str, Value]]
+
+    def merge(self) -> dict[str, Value]:
+        return profiles.merge([*self.typed, *self.files, *self.own])
+
+    def origins(self) -> dict[str, Origin]:
+        """Return the origin of each option, at its highest level."""
+        found: dict[str, Origin] = {}
+        by_writer: list[tuple[Writer, list[dict[str, Value]]]] = [
+            ("own", self.own), ("file", self.files), ("typed", self.typed)
+        ]  # fmt: skip
+        for who, levels in by_writer:
+            for level in reversed(levels):
+                found |= {name: Origin(who, value.source) for name, value in level.items()}
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A merged request: values with their sources, the work, and lines for the user."""
+    """A merged request: values with their sources, the work, and lines for the user.
+
+    ``python`` is the job's Python as checks may start it here; ``origins`` are those of all options that were set.
+    """
 
     root: Path
     values: dict[str, Value]
     work: Work
     notices: list[str]
+    python: JobPython
+    origins: Mapping[str, Origin]
     job: JobFile | None = None
 
     @property
@@ -88,26 +128,41 @@ class Request:
 
 
 def load_request(
-    args: SubmitArgs, cwd: Path, environ: Mapping[str, str], find_cluster: Callable[[], str | None] | None = None
-) -> Request:
+    args: SubmitArgs, cwd: Path, environ: Mapping[str, str], find_cluster: Callable[[], str | None] | None = None,
+    starts: Starts = Starts.ANY,
+) -> Request:  # fmt: skip
     """Merge job file, profiles and flags (flag > job file > project > user > environment). Raises RequestError.
 
-    ``find_cluster`` returns the cluster at hand, as for :func:`profiles.load_profiles`.
+    ``find_cluster`` returns the cluster at hand, as for :func:`profiles.load_profiles`; ``starts`` is which Python the
+    command may start.
     """
     load = profiles.load_profiles
     known = profiles.no_profiles(cwd) if args.exact else load(cwd, environ, args.profile, find_cluster)
-    flags = with_python(args.flags, cwd, environ)
+    recorded = {name: value for name, value in args.flags.items() if args.exact and name not in args.typed}
+    typed_flags = {name: value for name, value in args.flags.items() if name not in recorded}
+    flags, recorded = with_python(typed_flags, cwd, environ), with_python(recorded, cwd, environ)
     below_job = [with_python(level, known.root, environ) for level in known.levels]
     notices = list(known.notices)
     in_file: dict[str, Value] = {}
     job: JobFile | None = None
     work: Work
     typed: dict[str, Value] = {}
+    project, own = below_job[: known.of_project], below_job[known.of_project :]
+
+    def levels() -> Levels:
+        if args.exact:  # recorded values: a record may have come with the project
+            return Levels([flags], [recorded], [])
+        if args.command:
+            return Levels([flags, typed], project, own)
+        return Levels([flags], [typed, in_file, *project], own)
+
+    def job_python(value: Value | None) -> JobPython:
+        return choose_python(levels().typed, levels().files, value, known.root, environ, starts)
 
     def work_of(words: Sequence[str], folder: Path) -> Work:
         _check_words(words)
         given, below = profiles.merge([flags, in_file]), profiles.merge(below_job)
-        python = str(find_python(given.get("python") or below.get("python"), environ).value)
+        python = job_python(given.get("python") or below.get("python"))
         # the tables of other launchers, which a job file without a command does not need
         from clusterrun.submit.launchers import Place
         from clusterrun.submit.typed_launch import translate
@@ -130,7 +185,7 @@ def load_request(
         job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
         in_file = with_python(job.values, known.root, environ)
         work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
-    values = profiles.merge([flags] if args.exact else [flags, typed, in_file, *below_job])
+    values, origins = levels().merge(), levels().origins()
     expand(values, environ)
     for name in NOT_FOR_CHECKS if isinstance(work, Check) else ():  # the profile's, for training
         values.pop(name, None)
@@ -146,8 +201,9 @@ def load_request(
                 f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
             )
     values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
+    python = job_python(values.get("python"))
     values["python"] = find_python(values.get("python"), environ)
-    return Request(known.root, values, work, notices, job)
+    return Request(known.root, values, work, notices, python, origins, job)
 
 
 def typed_files(flags: Mapping[str, Value], folder: Path) -> dict[str, str]:
@@ -318,18 +374,18 @@ except Exception:
 """
 
 
-def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
+def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need, and that it can compile the script.
 
-    In a container the image's Python needs them; outside, torch serves the run's store. Raises RequestError.
+    In a container the image's Python needs them; outside, torch serves the run's store. Raises RequestError, also
+    NotStarted.
     """
     inside = bool(spec.container_image)
     script = spec.work.path if isinstance(spec.work, Script) and not inside else ""
     more = (*_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher))
     needs = ["torch", *(() if inside else more)]
-    clean, _ = shell.scrub(environ)
-    try:  # not in the current folder, which may contain a torch.py
-        found = shell.check_output([spec.python, "-c", _FIND_PACKAGES, script, *needs], env=clean, cwd=Path("/"))
+    try:
+        found = python.read(["-c", _FIND_PACKAGES, script, *needs], environ=environ)
     except CommandError as error:
         raise RequestError(
             f"--python: cannot run {spec.python}",
@@ -356,7 +412,7 @@ def check_python(spec: JobSpec, environ: Mapping[str, str]) -> None:
     if spec.accelerate_config and not inside:
         from clusterrun.submit.accelerate_yaml import check_shape
 
-        check_shape(spec, clean)
+        check_shape(spec, python, environ)
 
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:

@@ -58,9 +58,9 @@ def resubmit_args(
     work = _with_words(work, words)
     if isinstance(work, Script | Module):
         program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
-        place = Place(folder, environ, str(values["python"].value) if "python" in values else "")
-        work = replace(work, args=with_local_rank((*program, *work.args), values, {}, place, notify)[len(program) :])
-    return SubmitArgs(work=work, flags=values, exact=True), folder
+        words = with_local_rank((*program, *work.args), values, {}, Place(folder, environ), notify)
+        work = replace(work, args=words[len(program) :])
+    return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
 
 
 def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:

@@ -19,6 +19,9 @@ LONGEST_DIFF, LARGEST_COMPARED = 1_000_000, "1m"
 _SUBMODULE = "160000"
 #: They would make git use another repository than that of the folder.
 _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_NAMESPACE")
+#: They keep a repository's configuration from starting programs (observed on 2.39: each `git ls-files` runs
+#: core.fsmonitor, also a submodule's), and a folder that only looks like a bare repository from having one.
+_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
 
 
 class TreeFile(NamedTuple):
@@ -52,9 +55,9 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
 
     Raises CommandError if git is missing, fails or does not respond in time.
     """
-    root = Path(_git(folder, environ, "rev-parse", "--show-toplevel").removesuffix("\n"))
-    status = _git(root, environ, "status", "--porcelain=v2", "--branch", "-z", "--no-renames", "--untracked-files=all",
-                  "--ignore-submodules=all")  # fmt: skip
+    root = Path(run_git(folder, environ, "rev-parse", "--show-toplevel").removesuffix("\n"))
+    which = ("--no-renames", "--untracked-files=all", "--ignore-submodules=all")
+    status = run_git(root, environ, "status", "--porcelain=v2", "--branch", "-z", *which)
     head = {"branch.oid": "", "branch.head": ""}
     modified: dict[str, bool] = {}  # by path: whether its content differs from that in the index
     new: list[str] = []
@@ -72,7 +75,7 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
     new = [path for path in new if not any(map(_is_environment, _parents(root, path)))]
     files: dict[str, TreeFile] = {}
     submodules = []
-    for line in _split(_git(root, environ, "ls-files", "--stage", "-z")):
+    for line in _split(run_git(root, environ, "ls-files", "--stage", "-z")):
         facts, _, path = line.partition("\t")
         mode, blob, _ = facts.split(" ")
         if mode == _SUBMODULE:
@@ -100,17 +103,22 @@ def diff(tree: WorkTree, environ: Mapping[str, str]) -> str:
         return ""
     compare = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--ignore-submodules=all", tree.commit, "--")
     try:
-        text = _git(tree.root, environ, "-c", f"core.bigFileThreshold={LARGEST_COMPARED}", *compare)
+        text = run_git(tree.root, environ, "-c", f"core.bigFileThreshold={LARGEST_COMPARED}", *compare)
     except CommandError:
         return ""
     return text if len(text) <= LONGEST_DIFF else text[:LONGEST_DIFF] + "\n(the rest is left out)\n"
 
 
-def _git(folder: Path, environ: Mapping[str, str], *words: str) -> str:
+def run_git(folder: Path, environ: Mapping[str, str], *words: str) -> str:
+    """Run git in a folder and return its output; the repository's own configuration chooses no program for it.
+
+    Only the clean filters of a repository still run, when ``status`` or ``diff`` compare a file: without them git would
+    call each such file changed. Raises CommandError.
+    """
     clean = {name: value for name, value in shell.scrub(environ)[0].items() if name not in _MISLEADING}
     # optional locks: a submit must not keep the user's own git commands from working
     clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    argv = ["git", "-C", str(folder), *words]
+    argv = ["git", "-C", str(folder), *(word for option in _HARMLESS for word in ("-c", option)), *words]
     return shell.check_output(argv, env=clean, timeout=TIMEOUT, errors="surrogateescape")
 
 

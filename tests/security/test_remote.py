@@ -40,7 +40,7 @@ def node(town: Town) -> Iterator[LoginNode]:
     (installed / "clusterrun").symlink_to(Path(town.a.env["VIRTUAL_ENV"]) / "bin" / "clusterrun")
     town.a.own(town.a.home / ".local")
     town.b.env.pop("SLURM_CONF")  # no Slurm here
-    town.b.write(town.b.project / "clusterrun.toml", f'remote = "{HOST}"\n')
+    town.b.write(town.b.home / ".config/clusterrun/config.toml", f'remote = "{HOST}"\n')
     try:
         yield made
     finally:

@@ -117,6 +117,9 @@ REFUSED: list[tuple[list[str], str]] = [
     ([*SHAPE, "--", "true"], "the GPU-hours of this job are unknown"),
     ([*SHAPE, *HOUR, "--sbatch-arg=--array=0-9", "--", "true"], "--sbatch-arg cannot be used"),
     ([*SHAPE, *HOUR, "--no-check", "--", "true"], "--no-check cannot be used"),
+    ([*SHAPE, *HOUR, "--remote", "127.0.0.1", "--", "true"], "without --remote"),
+    ([*SHAPE, *HOUR, "--secret=HOME", "--", "true"], "--secret cannot be used"),
+    ([*SHAPE, *HOUR, "--dry-run", "--", "true"], "call plan_submit"),
     ([*SHAPE, *HOUR, "--nodse", "3", "--", "true"], "--nodse"),
     ([*SHAPE, *HOUR, "--nodes", "4", "--gpus-per-node", "4", "--", "true"], "can use up to 16, but"),
     ([*SHAPE, *HOUR, "--total-time", "2d", "--", "true"], "can use up to 48, but"),
@@ -136,6 +139,28 @@ def test_submissions_that_are_refused(site: Site) -> None:
             assert runs() == before, arguments
 
     talk(site, ("--allow-submit", "--gpu-hours", "10"), conversation)
+
+
+def test_a_plan_starts_nothing_that_the_project_names(site: Site) -> None:
+    trap = site.project / "env/bin/python"
+    trap.parent.mkdir(parents=True)
+    trap.write_text("#!/bin/sh\necho sprung >>sprung\n")
+    trap.chmod(0o755)
+    config = site.project / "clusterrun.toml"
+
+    async def conversation(call: Call) -> Any:
+        config.write_text('venv = "env"\nremote = "127.0.0.1"\nsecret = []\n')  # as an agent may write it meanwhile
+        for words in (["--remote", "127.0.0.1"], ["--venv", "env"], ["--python=env/bin/python"], ["--secret", "HOME"]):
+            with pytest.raises(Failed, match=r"cannot be used through this server|without --remote"):
+                await call("plan_submit", arguments=[*words, *SHAPE, *HOUR, "--", "breaks.py"])
+        return await call("plan_submit", arguments=[*SHAPE, *HOUR, "--", "true"]), await call("list_jobs")
+
+    try:
+        plan, _ = talk(site, (), conversation)
+    finally:
+        config.unlink()
+    assert plan["gpu_hours"] == 1 and "env/bin/activate" in plan["script"]
+    assert not list(site.project.rglob("sprung"))
 
 
 def test_a_job_of_somebody_else_is_not_cancelled(site: Site) -> None:

@@ -17,6 +17,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
+from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.plan import LocalContext
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.system.shell import Completed
@@ -61,7 +62,12 @@ class Fake:
         here = LocalContext(folder, {}, "me")
         asked = SubmitArgs(command=("true",), flags=flags)
         return EstimateContext(
-            Request(folder, values, Command("/bin/true"), []), slurm, here, True, asked, now=lambda: self.seconds
+            Request(folder, values, Command("/bin/true"), [], JobPython("/bin/true"), {}),
+            slurm,
+            here,
+            True,
+            asked,
+            now=lambda: self.seconds,
         )
 
 

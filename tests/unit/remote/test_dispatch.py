@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from clusterrun.cli import main
 from clusterrun.remote.run import Session
 from clusterrun.remote.target import default_folder
+from clusterrun.remote.wheel import make_wheel
 from tests.unit.remote.conftest import Cluster
 
 
@@ -48,12 +50,64 @@ def test_words_arrive_as_they_were_typed(cluster: Cluster) -> None:
     assert cluster.ran()[0].endswith(": exec 5 -- echo a  b $HOME ' --remote x")
 
 
+PROFILES = 'remote = "h"\nremote-dir = "~/p/vision"\n[profile.x]\nremote = "other"\n'
+
+
+def agree(cluster: Cluster, *words: str) -> None:
+    """Type `remote setup` for a host where this version is installed."""
+    mark = hashlib.sha256(make_wheel()[1]).hexdigest()
+    (cluster.home / ".local/share/clusterrun/wheel.sha256").write_text(mark)
+    assert run("remote", "setup", *words) == 0
+
+
 def test_the_profile_names_the_host_and_the_folder(cluster: Cluster) -> None:
-    Path("clusterrun.toml").write_text('remote = "h"\nremote-dir = "~/p/vision"\n[profile.x]\nremote = "other"\n')
+    Path("clusterrun.toml").write_text(PROFILES)
+    agree(cluster, "h")
+    agree(cluster, "other", "--profile", "x")
     Path("sub").mkdir()
     assert run("list") == 0 and run("render", "--profile", "x") == 0
     assert [line.partition(": ")[0] for line in cluster.ran()] == [str(cluster.home / "p/vision")] * 2
     assert " -- h " in cluster.calls and " -- other " in cluster.calls
+
+
+def test_a_projects_file_reaches_no_host_and_folder_before_the_user_agrees(
+    cluster: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("clusterrun.toml").write_text(PROFILES)
+    refused = [["list"], ["submit", "--", "x.py"], ["--remote", "h", "list"], ["render", "--profile", "x"]]
+    for words in refused:  # also with a typed host: the folder is the file's
+        assert run(*words) == 2 and cluster.calls == ""
+    assert "hint: to agree, run in this project: clusterrun remote setup other --profile x" in capfd.readouterr().err
+    agree(cluster, "h")
+    assert "is sent to h, in p/vision there" in capfd.readouterr().out
+    assert run("list") == 0 and run("--remote", "h", "list") == 0
+    for changed in (
+        'remote = "h"\nremote-dir = "bin"\n',
+        'remote = "h"\n',
+        'remote = "other"\nremote-dir = "~/p/vision"\n',
+    ):
+        Path("clusterrun.toml").write_text(changed)
+        assert run("list") == 2, changed
+    Path("clusterrun.toml").write_text('remote = "h"\n')
+    assert run("--remote", "h", "list") == 0, "the user typed it, and the folder is clusterrun's own"
+
+
+def test_the_users_own_profile_needs_no_agreement(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / ".config/clusterrun").mkdir(parents=True)
+    (tmp_path / ".config/clusterrun/config.toml").write_text('remote = "h"\nremote-dir = "p"\n')
+    assert run("list") == 0 and cluster.ran() == [f"{cluster.home / 'p'}: list"]
+
+
+def test_an_agents_command_goes_to_no_host(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("clusterrun.toml").write_text('remote = "h"\n')
+    agree(cluster, "h")
+    before = cluster.calls
+    monkeypatch.setenv("CLUSTERRUN_AGENT", "1")
+    assert run("render", "--gpus-per-node", "0", "--tasks-per-node", "1") == 0
+    assert run("--remote", "h", "list") == 2 and "without --remote" in capfd.readouterr().err
+    assert cluster.calls == before and cluster.ran() == []
 
 
 def test_an_empty_host_means_this_machine(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:

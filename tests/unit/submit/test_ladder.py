@@ -11,6 +11,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobId
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Script, Task, Work, build_spec
+from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.ladder import find_rungs, rung_request
 from clusterrun.submit.request import Request
 from clusterrun.worker.tasks import configure, lm, sft
@@ -22,7 +23,7 @@ def request(work: Work, **options: Any) -> Request:
     values["python"] = Value("/usr/bin/python3", "default")
     if isinstance(work, Task):
         values["set"] = Value(dict(work.settings), "--set")
-    return Request(Path("/p"), values, work, [])
+    return Request(Path("/p"), values, work, [], JobPython("/usr/bin/python3"), {})
 
 
 def rungs(work: Work, **options: Any) -> list[JobSpec]:

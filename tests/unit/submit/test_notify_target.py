@@ -11,6 +11,7 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
+from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.notify_target import check_address, check_command
 from tests.command_desk import Desk, refused
 
@@ -22,7 +23,7 @@ def check(target: str, python: str = sys.executable, *, local: bool = False, **o
     """The notices about a target, with the job's options."""
     values = {"python": python, **options}
     spec = build_spec({name: Value(value, name) for name, value in values.items()}, Script("/x/train.py"))
-    check_address(target, python, os.environ)
+    check_address(target, JobPython(python), os.environ)
     return check_command(target, spec, os.environ, Path("/usr"), local=local)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
-from clusterrun.jobspec.spec import Command, Module, Script, Task
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
 from clusterrun.submit import environments, request
 from clusterrun.submit.accelerate_yaml import check_shape
+from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.request import SubmitArgs
 from tests.rendered_scripts import make_script, make_spec
 
@@ -195,19 +197,23 @@ def test_what_local_has_no_use_for(project: Path) -> None:
     )
 
 
+def check_python(spec: JobSpec, env: Mapping[str, str]) -> None:
+    request.check_python(spec, JobPython(spec.python), env)
+
+
 def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     env = environ(project)
-    request.check_python(make_spec(python=sys.executable), env)
+    check_python(make_spec(python=sys.executable), env)
     (project / "torch.py").write_text("")
     with pytest.raises(RequestError, match="cannot run") as error:
-        request.check_python(make_spec(python="/bin/false"), env)
+        check_python(make_spec(python="/bin/false"), env)
     with pytest.raises(RequestError, match="cannot run"):
-        request.check_python(make_spec(python="/nowhere"), env)
+        check_python(make_spec(python="/nowhere"), env)
     fake = project / "fake"
     fake.write_text("#!/bin/sh\necho torch transformers\n")
     fake.chmod(0o755)
     with pytest.raises(RequestError, match=r"does not have torch or transformers") as error:
-        request.check_python(make_spec(Task("lm"), python=str(fake)), env)
+        check_python(make_spec(Task("lm"), python=str(fake)), env)
     assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
 
 
@@ -215,11 +221,11 @@ def test_beside_a_container_the_jobs_python_needs_only_torch(tmp_path: Path) -> 
     script, python = tmp_path / "train.py", tmp_path / "python"
     script.write_text("in the image's Python this is no error")
     spec = make_spec(Script(str(script)), python=sys.executable, container_image="a#b", container_runtime="pyxis")
-    request.check_python(spec, environ(tmp_path))
+    check_python(spec, environ(tmp_path))
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     with pytest.raises(RequestError, match=r"does not have torch$"):
-        request.check_python(replace(spec, python=str(python)), environ(tmp_path))
+        check_python(replace(spec, python=str(python)), environ(tmp_path))
 
 
 def test_torch_that_is_too_old_is_refused_with_the_command_that_replaces_it(tmp_path: Path) -> None:
@@ -232,11 +238,11 @@ def test_torch_that_is_too_old_is_refused_with_the_command_that_replaces_it(tmp_
     spec = make_spec(Command("true"), python=str(python))
     for version in ("2.8.0", "2.13.1+cpu", "3.0.0a0+git123", "unknown"):
         (package / "version.py").write_text(f"from typing import Optional\n__version__ = '{version}'\n")
-        request.check_python(spec, env)
+        check_python(spec, env)
     for version in ("2.7.1+cu118", "1.13.0"):
         (package / "version.py").write_text(f"__version__ = '{version}'\n")
         with pytest.raises(RequestError, match=r"has torch [12]\.\d+; clusterrun needs 2\.8 or newer") as error:
-            request.check_python(spec, env)
+            check_python(spec, env)
         assert "pip install 'torch>=2.8'" in (error.value.hint or "")
 
 
@@ -301,10 +307,10 @@ def test_accelerates_yaml_must_fit_the_job(tmp_path: Path, text: str, message: s
     )
     env = {"PATH": "/usr/bin:/bin"}
     if not message:
-        check_shape(job, env)
+        check_shape(job, JobPython(job.python), env)
         return
     with pytest.raises(RequestError) as caught:
-        check_shape(job, env)
+        check_shape(job, JobPython(job.python), env)
     assert message in str(caught.value) and str(config) in str(caught.value)
 
 

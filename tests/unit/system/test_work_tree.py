@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.base.errors import CommandError
+from clusterrun.remote.files import list_files
+from clusterrun.remote.target import project_root
 from clusterrun.system import work_tree
-from clusterrun.system.work_tree import WorkTree, load_work_tree
+from clusterrun.system.work_tree import WorkTree, diff, load_work_tree, run_git
 from tests.git_projects import git, make_repository, write_files
 
 
@@ -127,3 +129,36 @@ def test_the_files_of_an_environment_are_no_code(project: Path, mark: str) -> No
     write_files(project, {f"env/{mark}": "", "env/lib/site.py": "x\n", "lib/mine.py": "y\n"})
     found = {file.path for file in load_work_tree(project, os.environ).files}
     assert "env/lib/site.py" not in found and "lib/mine.py" in found
+
+
+def test_a_repositorys_configuration_starts_no_program(tmp_path: Path) -> None:
+    project, sprung, trap = tmp_path / "project", tmp_path / "sprung", tmp_path / "trap"
+    make_repository(project, {"a.py": "1\n"})
+    make_repository(tmp_path / "part", {"b.py": "1\n"})
+    git(project, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(tmp_path / "part"), "part")
+    git(project, "commit", "-qm", "part")
+    trap.write_text(f"#!/bin/sh\necho $0 >>{sprung}\n")
+    trap.chmod(0o755)
+    (tmp_path / "post-index-change").symlink_to(trap)
+    for folder in (project, project / "part"):
+        for key, value in (("fsmonitor", trap), ("hooksPath", tmp_path), ("pager", trap), ("askPass", trap)):
+            git(folder, "config", f"core.{key}", str(value))
+    for key in ("diff.external", "diff.x.textconv", "alias.status", "alias.ls-files"):
+        git(project, "config", key, f"!{trap}" if key.startswith("alias") else str(trap))
+    sprung.unlink(missing_ok=True)
+    (project / "a.py").write_text("2\n")
+    tree = load_work_tree(project, os.environ)
+    assert "+2" in diff(tree, os.environ)
+    assert list_files(project) == [".gitmodules", "a.py", "part/b.py"]
+    assert project_root(project / "part") == project / "part"
+    assert not sprung.exists()
+
+
+def test_a_folder_that_looks_like_a_bare_repository_is_none(tmp_path: Path) -> None:
+    make_repository(tmp_path / "project", {"a.py": "1\n"})
+    planted = tmp_path / "project" / "docs"
+    git(tmp_path, "clone", "-q", "--bare", str(tmp_path / "project"), str(planted))
+    git(planted, "config", "core.bare", "false")
+    git(planted, "config", "core.worktree", str(tmp_path))
+    with pytest.raises(CommandError):
+        run_git(planted, os.environ, "rev-parse", "--show-toplevel")

@@ -1,0 +1,77 @@
+"""What a coding agent may request, for the tools of ``mcp``: an allow list of options, checked where they are merged.
+
+The server sets a variable (``session.AGENT``) in the environment of each command. Such a command runs on this machine,
+whatever names a remote host, and a plan starts no program of the project (ADR 31).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from clusterrun.base.errors import RequestError
+from clusterrun.config.files import why_unused
+from clusterrun.jobspec.fields import FIELD
+
+if TYPE_CHECKING:
+    from clusterrun.submit.request import Request
+
+#: Fields that an agent may set. None names a program, a file, a host or a secret, or hides what a job costs.
+FIELDS_OF_AGENTS = frozenset(
+    {"scheduler", "nodes", "gpus-per-node", "tasks-per-node", "launcher", "max-restarts", "spare-nodes", "resume-args",
+     "on-failure", "total-time", "signal", "hang-timeout", "cpus-per-task", "mem", "time", "partition", "account",
+     "qos", "constraint", "gres", "reservation", "exclude", "dependency", "job-name", "comment", "env", "requeue",
+     "pg-timeout", "join-timeout", "require-group", "independent", "check", "set", "fp16", "snapshot"}
+)  # fmt: skip
+#: What files of the project may set too: the software and the place of its jobs.
+_FIELDS_OF_FILES = FIELDS_OF_AGENTS | {
+    "python", "venv", "conda", "modules", "setup", "stage-env", "container-image", "container-mounts",
+    "container-runtime", "container-python", "accelerate-config", "master-port", "secret", "mail-type", "helper-job",
+}  # fmt: skip
+#: Parameters of ``submit`` that are no fields.
+_PARAMETERS = frozenset({"words", "profile", "after", "after_ok"})
+_OF_SERVER = frozenset({"as_json", "dry_run"})
+
+
+def check_typed(ctx: click.Context, words: Iterable[str]) -> None:
+    """Raise RequestError for a parameter of ``submit`` that an agent typed and must not set; ``words`` name its job."""
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        is_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_typed and name not in _PARAMETERS | _OF_SERVER and name.replace("_", "-") not in FIELDS_OF_AGENTS:
+            raise _refusal(f"--{name.replace('_', '-')}", "typed")
+    for word in words:
+        if word.startswith(("/", "~")) or ".." in PurePath(word).parts:
+            raise RequestError(f"an agent cannot use a job file outside of the project: {word[:80]!r}")
+
+
+def check_request(request: Request) -> None:
+    """Raise RequestError for a merged value that an agent or a file of the project must not set.
+
+    The user's own profile, the environment and defaults may set anything.
+    """
+    allowed = {"typed": FIELDS_OF_AGENTS, "file": _FIELDS_OF_FILES, "own": FIELD}
+    for name, origin in request.origins.items():
+        if name not in allowed[origin.who]:
+            raise _refusal(f"--{name}", origin.source)
+    job = request.job.path if request.job is not None else None
+    if job is not None:
+        _check_job_file(job, request.root)
+
+
+def _check_job_file(path: Path, root: Path) -> None:
+    real, shown = os.path.realpath(path), str(path)
+    if not real.startswith(f"{os.path.realpath(root)}/"):
+        raise RequestError(f"an agent cannot use a job file outside of the project: {shown}")
+    if why := why_unused(path):
+        raise RequestError(f"an agent cannot use {shown}: {why}")
+
+
+def _refusal(option: str, source: str) -> RequestError:
+    where = "" if source in ("typed", option) else f" ({source})"
+    return RequestError(f"{option} cannot be used through this server{where}", hint="docs/agents.md")
