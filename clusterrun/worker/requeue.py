@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from . import batch_host, end_records, successor
+from . import batch_host, end_records, rank_slots, successor
 from .attempt_files import write_json
 from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
@@ -53,7 +54,7 @@ class Requeue:
     @property
     def used_seconds(self) -> float:
         """How much of --total-time this job has used, all its starts together."""
-        return sum(durations(self.job.run_dir, self.job.token))
+        return sum(durations(self.job))
 
     def on_term(self) -> None:
         """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
@@ -195,7 +196,7 @@ class Requeue:
         return "the time limit is near" if options.total_time and (stopped or warned) else ""
 
     def _has_time(self) -> bool:
-        lasted = durations(self.job.run_dir, self.job.token)
+        lasted = durations(self.job)
         if self._limited_by_total or sum(lasted) >= self.job.options.total_time:
             self._say("the total time (--total-time) is used up")
             return False
@@ -265,20 +266,42 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 
-def durations(run_dir: Path, token: str) -> list[float]:
-    """Return how many seconds each start of a job took, oldest first, by the times of the files that it wrote."""
-    begun: dict[str, float] = {}
-    ended: dict[str, float] = {}
+def durations(job: Job) -> list[float]:
+    """Return how many seconds each start of a job has lasted, oldest first, by what its launches recorded.
+
+    This start lasts until now. One without a record of its end (its node was lost) ended with rank 0's last heartbeat.
+    """
+    began: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    for folder in (job.run_dir / "attempts").glob(f"{job.token}{job.identity.task}.*"):
+        restart = _number(folder.name.split(".")[-2])
+        launch = _read(folder / "launch.json")
+        if restart is None or (start := _moment(launch, "began")) is None:
+            continue
+        began[restart] = min(start, began.get(restart, start))
+        ended[restart] = max(_last_sign(folder, launch, start), ended.get(restart, start))
+    ended[job.identity.restart] = time.time()
+    return [max(0.0, ended[restart] - began[restart]) for restart in sorted(began)]
+
+
+def _last_sign(folder: Path, launch: dict[str, Any], start: float) -> float:
+    """Return when a launch was last seen to run, in seconds since 1970."""
+    recorded = (_moment(launch, "ended"), _moment(_read(folder / "end.json"), "time"))
+    if ends := [at for at in recorded if at is not None]:
+        return max(ends)
     with contextlib.suppress(OSError):
-        for folder in (run_dir / "attempts").glob(f"{token}*"):
-            start = folder.name.rpartition(".")[0]  # TOKEN.RESTART of TOKEN.RESTART.LAUNCH
-            for file in folder.iterdir():
-                with contextlib.suppress(OSError):
-                    at = file.lstat().st_mtime
-                    ended[start] = max(at, ended.get(start, at))
-                    if file.name == "log-start":
-                        begun[start] = at
-    return [ended[start] - begun[start] for start in sorted(begun, key=lambda start: begun[start])]
+        heartbeat = rank_slots.read_node(folder, 0)[0].get(0, {})
+        return _moment(heartbeat, "time") or start
+    return start
+
+
+def _moment(document: dict[str, Any], key: str) -> float | None:
+    value = document.get(key)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def received_signals(ends: Records) -> set[str]:

@@ -14,6 +14,8 @@ from .requeue import Requeue
 
 def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     """Return the nodes of the next launch, in the order of the allocation; raises WorkerError if too few are left."""
+    if len(allocated) < job.options.nodes and not job.lost_nodes:
+        raise WorkerError(_changed_size(job, len(allocated)))
     usable = [node for node in allocated if node not in job.lost_nodes]
     if len(usable) < job.options.nodes:
         lost = ", ".join(sorted(job.lost_nodes))
@@ -24,6 +26,16 @@ def choose_nodes(job: Job, allocated: list[str]) -> list[str]:
     if job.launch and spare:
         usable = _without_draining(usable, spare)
     return usable[: job.options.nodes]
+
+
+def _changed_size(job: Job, allocated: int) -> str:
+    """Return the error of a job whose number of nodes was changed while it was pending."""
+    nodes = f"{allocated} node{'s' * (allocated != 1)}"
+    return (
+        f"the job has {nodes}, but was submitted for {job.options.nodes}: its size was changed (scontrol update"
+        f" NumNodes), and its ranks were not started.\nclusterrun: hint: submit it again: clusterrun resubmit"
+        f" {job.name} --nodes {allocated}"
+    )
 
 
 def _without_draining(usable: list[str], most: int) -> list[str]:

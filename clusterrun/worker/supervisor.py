@@ -24,6 +24,7 @@ from .job import Job
 from .requeue import Requeue
 from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
+from .time_limit import TimeLimit
 from .watchdog import Watchdog
 
 SIGTERM_AFTER_STEP_S = 10.0  # Slurm sends SIGTERM to the step and to this process, in any order
@@ -71,7 +72,8 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
-    environ = step.environment(job, nodes, address, again.end_time(batch_host.end_time(facts)))
+    end_time = again.end_time(batch_host.end_time(facts))
+    environ = step.environment(job, nodes, address, end_time)
     ranks = job.workers = len(nodes) * job.options.workers_per_node
     holder, port = step.hold_port(job, address)
     environ["MASTER_PORT"] = port
@@ -84,6 +86,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     )
     if not job.earlier_starts:
         job.notifier.send("started", step.describe(ranks, nodes))
+    time_limit = TimeLimit(job, end_time, again.end_time)
     umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
     termination.allow(may_raise=False)
     try:
@@ -96,12 +99,15 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
         ends_it = job.options.hang_timeout is not None or _is_task(work)
         watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
         watchdog.start()
+        if _is_task(work) and not job.options.local:
+            time_limit.start()
         status = ranks_process.wait()
         termination.step = None
         status = watchdog.close(status)
         if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
             termination.await_signal(SIGTERM_AFTER_STEP_S)
     finally:
+        time_limit.close()
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
         # use its store. It has nothing to clean up, so KILL is safe.
         holder.kill()

@@ -16,6 +16,7 @@ import pytest
 
 from clusterrun.worker import requeue, spares, supervisor
 from clusterrun.worker.claim import JobIdentity
+from clusterrun.worker.rank_slots import RankSlot
 from tests.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
@@ -115,10 +116,39 @@ def test_a_limit_that_comes_just_as_the_ranks_stop_is_a_limit(
     assert slurm.calls == ["scontrol requeue 5"]
 
 
+def write_launch(job: supervisor.Job, restart: int, *, ago: float, lasted: float | None = None) -> Path:
+    """Record the launch of one start of the job: when it began, and if it is over, its end."""
+    folder = job.run_dir / "attempts" / f"{TOKEN}.{restart}.0"
+    folder.mkdir(exist_ok=True)
+    began = time.time() - ago
+    end = {} if lasted is None else {"ended": began + lasted}
+    (folder / "launch.json").write_text(json.dumps({"began": began, **end}))
+    return folder
+
+
+def test_a_touched_file_changes_no_total_time(make_job: Callable[..., supervisor.Job]) -> None:
+    job = make_job(*CHAIN)
+    job.identity = JobIdentity("lab", "5", "", 1)
+    first = write_launch(job, 0, ago=900, lasted=600)
+    write_launch(job, 1, ago=200)
+    for at in (time.time() - 86400, time.time()):
+        for path in (first / "log-start", first / "launch.json", job.run_dir):
+            path.touch()
+            os.utime(path, (at, at))
+        assert 800 <= job.requeue.used_seconds < 860
+
+
+def test_a_start_without_an_end_lasted_to_its_last_heartbeat(make_job: Callable[..., supervisor.Job]) -> None:
+    job = make_job(*CHAIN)
+    job.identity = JobIdentity("lab", "5", "", 1)
+    RankSlot(write_launch(job, 0, ago=5000), 0, 0).write_progress({"time": time.time() - 4700})
+    write_launch(job, 1, ago=200)
+    assert 500 <= job.requeue.used_seconds < 560
+
+
 def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
-    job = make_job(*CHAIN, stopped=STOPPED, log_start={})
-    begun = job.attempt_dir / "log-start"
-    os.utime(begun, (time.time() - 3700,) * 2)
+    job = make_job(*CHAIN, stopped=STOPPED)
+    write_launch(job, 0, ago=3700)
     assert 3690 < job.requeue.used_seconds < 3800
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
@@ -126,20 +156,19 @@ def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], 
 def test_a_script_that_the_warning_ended_is_not_done_when_the_total_time_is_used_up(
     make_job: Callable[..., supervisor.Job], slurm: Slurm, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    job = make_job(*CHAIN, "--signal", "TERM@300", rank_0_end={}, log_start={})
+    job = make_job(*CHAIN, "--signal", "TERM@300")
     job.records = {}, {0: {"signals": ["SIGTERM"]}}
-    os.utime(job.attempt_dir / "log-start", (time.time() - 3700,) * 2)
+    write_launch(job, 0, ago=3700)
     slurm.show(EndTime=in_seconds(200))
     assert job.requeue.after(0, came=False) == 85 and slurm.calls == []
     assert "the total time (--total-time) is used up" in capfd.readouterr().err
 
 
 def test_starts_that_end_at_once_end_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
-    job = make_job(*CHAIN, stopped=STOPPED, log_start={})
-    for restart in (1, 2):
-        later = job.run_dir / "attempts" / f"{TOKEN}.{restart}.0"
-        later.mkdir()
-        (later / "log-start").touch()
+    job = make_job(*CHAIN, stopped=STOPPED)
+    job.identity = JobIdentity("lab", "5", "", 2)
+    for restart in range(3):
+        write_launch(job, restart, ago=5, lasted=1)
     assert job.requeue.after(85, came=False) == 85 and slurm.calls == []
 
 
@@ -196,9 +225,7 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
 ) -> None:
     job = make_job(*CHAIN, stopped=STOPPED)
     record(job)
-    begun = job.attempt_dir / "log-start"
-    begun.touch()
-    os.utime(begun, ((job.attempt_dir / "stopped").stat().st_mtime - 1000,) * 2)
+    write_launch(job, 0, ago=1000)
     slurm.refuse(*["Requested operation is presently disabled"] * 2)
     assert job.requeue.after(85, came=False) == 85 and not job.due
     (file,) = [f for f in (job.run_dir / "submissions").iterdir() if f.stem != TOKEN]
@@ -206,10 +233,9 @@ def test_where_requeueing_is_refused_a_successor_continues_the_run(
     assert (new["state"], new["job_id"], new["token"], new["cluster"]) == ("accepted", "77", file.stem, "lab")
     script = job.run_dir / new["script"]
     assert slurm.calls[-1] == f"sbatch --parsable --dependency=afterany:5 --switches=1 -- {script}"
-    assert script.read_text() == (
-        f'#SBATCH --job-name="lm.{file.stem[:8]}"\nexport CLUSTERRUN_TOKEN={file.stem}\n'
-        "CR_OPTIONS=(--total-time 2600 --shared)\n"
-    )
+    *lines, options = script.read_text().splitlines()
+    assert lines == [f'#SBATCH --job-name="lm.{file.stem[:8]}"', f"export CLUSTERRUN_TOKEN={file.stem}"]
+    assert 2500 < int(options.split()[1]) <= 2600, options
 
 
 def test_a_refused_successor_leaves_no_submission(

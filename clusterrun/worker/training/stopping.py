@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..distenv import DistEnv, RunEnv
+from ..time_limit import KnownEnd
 
 REASONS = ("SIGTERM", "SIGUSR2", "a STOP file", "the time limit")
 STOP_FILE_POLL_S = 1.0  # checking a shared file system for the STOP file in every step would be slow
@@ -37,7 +38,8 @@ class StopRequest:
         self._file = run.run_dir / "STOP" if dist.rank == 0 and run.run_dir else None
         self._file_seen = False
         self._next_check = 0.0
-        self._end = run.end_time
+        # rank 0 checks for the end too, which may have moved
+        self._end = KnownEnd(run.attempt_dir, run.end_time) if dist.rank == 0 else None
         # at most a tenth of the time left: a longer margin would stop a short job before it began
         self._longest = (run.end_time - time.time()) / 10 if run.end_time else 0.0
         self._asked_margin = time_margin
@@ -72,10 +74,8 @@ class StopRequest:
         return self._file_seen
 
     def _short_of_time(self, saving_s: float) -> bool:
-        if self._end is None:
-            return False
         measured = max(2 * saving_s, min(LEAST_MARGIN_S, self._longest))
-        return self._end - time.time() < (self._asked_margin or measured)
+        return self._end is not None and self._end.is_near(self._asked_margin or measured)
 
 
 def stop_reason(sums: list[float]) -> str:
