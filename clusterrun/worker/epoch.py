@@ -11,6 +11,8 @@ import os
 
 from .errors import WorkerError
 
+FOLDER_GONE = "the run's folder is not there: was the project renamed, moved or removed while the job ran?"
+
 
 class Superseded(WorkerError):
     """Another process has taken over from this one, which must stop and write nothing more."""
@@ -24,14 +26,17 @@ def number() -> int:
 def check() -> None:
     """Raise Superseded if a newer attempt of the run has started. Call directly before each rename and append.
 
-    Raises OSError if the epoch cannot be read: then do not write either. Between this check and the write there is time
-    for one system call. Without the batch script's variables there is no check.
+    Raises OSError if the epoch cannot be read: then do not write either, and create no folder. Between this check and
+    the write there is time for one system call. Without the batch script's variables there is no check.
     """
     path = os.environ.get("CLUSTERRUN_EPOCH_FILE")
     if not path or not os.environ.get("CLUSTERRUN_EPOCH"):
         return
-    with open(path, "rb") as file:  # opened each time, so that an NFS client revalidates it
-        text = file.read(32)
+    try:
+        with open(path, "rb") as file:  # opened each time, so that an NFS client revalidates it
+            text = file.read(32)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, FOLDER_GONE, path) from None
     if not text.strip().isdigit():
         raise OSError(errno.EINVAL, f"{path} does not contain the run's attempt counter")
     if int(text) > number():

@@ -19,6 +19,7 @@ from . import batch_host, end_records, hold, rank_slots, requeue, restart, spare
 from .attempt_files import write_text
 from .distenv import NODES
 from .end_records import SAVED
+from .epoch import FOLDER_GONE
 from .errors import WorkerError, say
 from .job import Job
 from .requeue import Requeue
@@ -141,10 +142,9 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         job.records = rank_slots.read(job.attempt_dir)
     job.unmarked = missing
     if job.unmarked > 0:
-        say(
-            f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks recorded their end:"
-            " a node or a rank was lost"
-        )
+        is_gone = not job.attempt_dir.exists()
+        why = f"{job.run_dir}: {FOLDER_GONE}" if is_gone else "a node or a rank was lost"
+        say(f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks recorded their end: {why}")
         return 1
     return SAVED if (job.attempt_dir / end_records.STOPPED).exists() else 0
 

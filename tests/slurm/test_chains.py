@@ -91,6 +91,26 @@ def test_words_in_a_comment_and_a_name_are_no_facts_of_the_job(site: Site) -> No
     assert "the job was requeued (the time limit); helper job " in job.err.read_text()
 
 
+@pytest.mark.faults
+@pytest.mark.timeout(900)
+def test_a_task_stops_by_the_limit_that_was_raised_or_put_off_by_a_suspension(site: Site) -> None:
+    lab = site.lab
+    assert lab is not None
+    raised, suspended = (lm(site, 200_000, "--nodes", "1", "--time", "2", save_every=1000) for _ in range(2))
+    for job in (raised, suspended):
+        site.wait_joined(job)
+    ends = time.time() + 120  # of the first limit, at the latest
+    assert lab.run(["scontrol", "update", f"JobId={raised.id}", "TimeLimit=20"]).returncode == 0
+    assert lab.run(["scontrol", "suspend", suspended.id]).returncode == 0
+    time.sleep(60)
+    assert lab.run(["scontrol", "resume", suspended.id]).returncode == 0
+    until(lambda: time.time() > ends, 180)
+    assert site.state(raised)["state"] == "RUNNING"
+    until(lambda: list(suspended.attempts()[0].glob("stopped")), 180)
+    assert json.loads((suspended.attempts()[0] / "stopped").read_text())["time"] > ends - 15
+    site.cli("cancel", raised.id)
+
+
 def check_links(site: Site, minutes: int, jobs: int, figure: Figure) -> None:
     """Train for three time limits of so many minutes, several jobs at once: each ends done, with the same weights."""
     short = lm(site, 400, save_every=400)

@@ -11,13 +11,16 @@ import pytest
 import torch
 
 from clusterrun.worker import epoch
+from clusterrun.worker.data.prepared import _make
 from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.epoch import Superseded
+from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models.export import export
 from clusterrun.worker.training import checkpoint
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
-from clusterrun.worker.training.report import Report
+from clusterrun.worker.training.checkpointing import _take
+from clusterrun.worker.training.report import Report, _append
 from clusterrun.worker.training.settings import Training
 from tests.worker.small_models import make_model
 from tests.worker.small_training import Counting, go
@@ -174,3 +177,29 @@ def test_an_older_attempt_takes_no_stop_file_from_the_newer(
     with pytest.raises(Superseded):
         go(tmp_path, Raising(64))
     assert (tmp_path / "STOP").exists() and not (tmp_path / "attempt" / "stopped").exists()
+
+
+@pytest.fixture
+def renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run's folder in a project that was renamed while this process ran."""
+    run_dir = tmp_path / "project" / ".clusterrun" / "runs" / "r1"
+    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(run_dir / "epoch"))
+    return run_dir
+
+
+def test_a_renamed_project_is_not_made_again(renamed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunEnv(run_id="r1", run_dir=renamed)
+    with pytest.raises(WorkerError, match="was the project renamed, moved or removed while the job ran"):
+        _take(renamed / "checkpoints", run)
+    with pytest.raises(WorkerError, match=r"cannot write the model to .*was the project renamed"):
+        export(make_model(), None, renamed / "model", run_id="r1", card={})
+    with pytest.raises(WorkerError, match=r"cannot write to the cache folder .*was the project renamed"):
+        _make(renamed.parents[1] / "cache" / "lm-1", {}, lambda folder: {})
+    saver = BackgroundWriter(renamed / "checkpoints", keep_last=1)
+    saver.save(numbered(1))
+    saver.wait()
+    _append(renamed / "metrics.jsonl", {"step": 1})
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("was the project renamed" in line for line in lines), lines
+    assert [*tmp_path.iterdir()] == []

@@ -52,6 +52,15 @@ def test_a_job_with_too_few_nodes_fails_with_their_names() -> None:
         spares.choose_nodes(job(lost=("n3", "n2")), NODES)
 
 
+def test_a_job_that_was_made_smaller_says_so() -> None:
+    changed = job()
+    changed.name = "7"
+    expected = "the job has 2 nodes, but was submitted for 3: its size was changed (scontrol update NumNodes)"
+    with pytest.raises(WorkerError) as raised:
+        spares.choose_nodes(changed, ["n1", "n2"])
+    assert str(raised.value).startswith(expected) and "clusterrun resubmit 7 --nodes 2" in str(raised.value)
+
+
 def test_the_ranks_are_kept_off_the_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spares.batch_host, "node_names", lambda: NODES)
     assert spares.exclusion(job(), ["n1", "n3", "n4"]) == ["--exclude=n2"]

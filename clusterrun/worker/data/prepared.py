@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from .. import epoch
 from ..distenv import DistEnv
 from ..errors import WorkerError
 from ..training.consensus import broadcast
@@ -126,6 +127,7 @@ def _visible(folder: Path, files: dict[str, int]) -> bool:
 def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
     """Build into a temporary folder, sync it, and rename it to `folder`; returns its files with their sizes."""
     with _in_words(folder.parent):
+        epoch.check()  # of a project that was renamed meanwhile, nothing is created again
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         temporary = _beside(folder)

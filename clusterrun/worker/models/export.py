@@ -63,7 +63,10 @@ def export(
     """
     from safetensors import SafetensorError
 
-    epoch.check()
+    try:
+        epoch.check()
+    except OSError as error:
+        raise WorkerError(f"cannot write the model to {folder}: {error.strerror}") from None
     folder = check_target(folder, run_id)
     # a name per attempt: an older attempt that still runs must not write into it
     temporary = folder.with_name(f".{folder.name}.{run_id}.{epoch.number()}.tmp")

@@ -213,6 +213,7 @@ class Checkpointer:
 def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str]]:
     """Take the folder for this run; raise WorkerError before training if it is another run's or not writable."""
     try:
+        epoch.check()  # of a project that was renamed meanwhile, nothing is created again
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
         return folder_owner.claim(folder, run)

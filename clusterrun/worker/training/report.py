@@ -159,9 +159,11 @@ def _append(file: Path | None, row: dict[str, Any]) -> None:
     if file is None:
         return
     line = json.dumps(row, ensure_ascii=False) + "\n"
-    with _report_write_error(file.name), file.open("a", encoding="utf-8") as out:
-        epoch.check()
-        out.write(line)
+    with _report_write_error(file.name):
+        epoch.check()  # says more of a missing folder than `open`
+        with file.open("a", encoding="utf-8") as out:
+            epoch.check()
+            out.write(line)
 
 
 @contextlib.contextmanager
