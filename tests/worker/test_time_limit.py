@@ -72,6 +72,12 @@ time.sleep(300)
 """
 
 
+def suspend(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(1)  # longer than two looks at the clock are apart
+    process.send_signal(signal.SIGCONT)
+
+
 def test_slurm_is_asked_at_once_after_a_suspension(tmp_path: Path, slurm: Slurm) -> None:
     now = time.time()
     slurm.show(EndTime=stamp(now + 90000))
@@ -80,10 +86,7 @@ def test_slurm_is_asked_at_once_after_a_suspension(tmp_path: Path, slurm: Slurm)
     process = subprocess.Popen(words)
     try:
         until((tmp_path / "attempt" / FILE).exists, 60)
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(1)  # longer than it takes two looks at the clock
-        process.send_signal(signal.SIGCONT)
-        until(lambda: abs(written(tmp_path)["end"] - now - 90000) < 2, 60)
+        until(lambda: suspend(process) or abs(written(tmp_path)["end"] - now - 90000) < 2, 60)
     finally:
         process.kill()
         process.wait()
