@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun import __version__
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_amount
 from clusterrun.cli.session import AGENT, Session
@@ -195,7 +196,9 @@ def _make_server(budget: Budget | None) -> MCPServer[Any]:
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
 
-    server: MCPServer[Any] = MCPServer("clusterrun", instructions=INSTRUCTIONS, log_level="WARNING")
+    server: MCPServer[Any] = MCPServer(
+        "clusterrun", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING"
+    )
     tools = [*READING, *((budget.submit, budget.cancel) if budget is not None else ())]
     for tool in tools:
 

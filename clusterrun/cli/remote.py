@@ -8,13 +8,15 @@ from pathlib import Path
 
 import click
 
+from clusterrun import __version__
 from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
+from clusterrun.cli.session import json_option
 from clusterrun.config.files import current_folder
 from clusterrun.records.agreed import agree
 from clusterrun.records.identity import new_identity
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
-from clusterrun.remote.run import NOT_INSTALLED, Session
+from clusterrun.remote.run import INSTALLED, NOT_INSTALLED, Session
 from clusterrun.remote.ssh import LOST, Unreachable, find_host
 from clusterrun.remote.target import find_target, require_agreement
 from clusterrun.terminal.ui import Ui
@@ -149,7 +151,8 @@ def remote() -> None:
 @click.option("--python", metavar="PATH", help="Python to use on HOST, 3.11 or later; default: the first found.")
 @click.option("--wheels", metavar="DIR", help="Install from the wheels in the local folder DIR; HOST needs no network.")
 @click.option("--profile", metavar="NAME", help="Agree to the host and folder of [profile.NAME] in clusterrun.toml.")
-def setup(host: str, python: str | None, wheels: str | None, profile: str | None) -> None:
+@json_option
+def setup(host: str, python: str | None, wheels: str | None, profile: str | None, as_json: bool) -> None:
     """Install this version of clusterrun on HOST, in ~/.local/share/clusterrun.
 
     If clusterrun.toml names HOST, or a folder there, commands in this project may use it from now on.
@@ -164,9 +167,12 @@ def setup(host: str, python: str | None, wheels: str | None, profile: str | None
     there = find_host(host, state)
     target = find_target(host, current_folder(None), os.environ, profile)
     there.connect()
-    ui = Ui("remote")
+    ui = Ui("remote", as_json=as_json)
     for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
         ui.say(line)
-    if target is not None and set(target.profiles.remote_of_project):
+    is_agreed = target is not None and bool(target.profiles.remote_of_project)
+    if target is not None and is_agreed:
         agree(state, *target.agreement)
         ui.say(f"  project {target.root} is sent to {host}, in {target.folder} there")
+    agreed = {"project": str(target.root), "folder": target.folder} if is_agreed and target is not None else None
+    ui.data({"host": host, "version": __version__, "installed": f"~/{INSTALLED}", "agreed": agreed})

@@ -11,6 +11,7 @@ import pytest
 from mcp import StdioServerParameters
 from mcp.client.client import Client
 
+from clusterrun import __version__
 from tests.installed_command import CLUSTERRUN, Site
 
 READING = {"list_jobs", "job_status", "why", "logs", "free", "plan_submit"}
@@ -34,6 +35,8 @@ def talk(site: Site, options: tuple[str, ...], conversation: Callable[[Call], Aw
         async with Client(server) as client:
 
             async def call(tool: str, **arguments: Any) -> Any:
+                if tool == "server":
+                    return client.server_info
                 if tool == "tools":
                     return {one.name for one in (await client.list_tools()).tools}
                 found = await client.call_tool(tool, arguments)
@@ -66,9 +69,10 @@ def test_a_server_that_may_not_submit_has_only_tools_that_read(site: Site) -> No
     async def conversation(call: Call) -> Any:
         with pytest.raises(Failed, match="Unknown tool"):
             await call("submit", arguments=["--", "breaks.py"])
-        return await call("tools")
+        return await call("tools"), await call("server")
 
-    assert talk(site, (), conversation) == READING
+    tools, server = talk(site, (), conversation)
+    assert tools == READING and (server.name, server.version) == ("clusterrun", __version__)
 
 
 def test_an_agent_reads_a_failed_job_and_gets_its_cause(site: Site, failed: str) -> None:

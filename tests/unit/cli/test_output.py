@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
 
+from clusterrun.cli import VERBS, cli
 from tests.command_desk import Desk
+from tests.installed_command import ROOT
 
 
 def test_alone_it_shows_its_help(desk: Desk) -> None:
@@ -28,6 +31,17 @@ def test_the_version(desk: Desk) -> None:
     from clusterrun import __version__
 
     assert desk.type("--version").out == f"clusterrun, version {__version__}\n"
+
+
+def test_every_command_takes_json_but_those_whose_output_is_not_their_own() -> None:
+    top = click.Context(cli)
+    commands = {name: cli.get_command(top, name) for name in VERBS}
+    commands["remote"] = commands["remote"].commands["setup"]  # type: ignore[union-attr]
+    without = {
+        name for name, one in commands.items() if one and "--json" not in [o for p in one.params for o in p.opts]
+    }
+    assert without == {"exec", "mcp"}
+    assert "Every command but `exec` and `mcp` takes `--json`" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

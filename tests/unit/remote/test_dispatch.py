@@ -80,6 +80,9 @@ def test_a_projects_file_reaches_no_host_and_folder_before_the_user_agrees(
     assert "hint: to agree, run in this project: clusterrun remote setup other --profile x" in capfd.readouterr().err
     agree(cluster, "h")
     assert "is sent to h, in p/vision there" in capfd.readouterr().out
+    agree(cluster, "h", "--json")
+    agreed = {"project": str(Path.cwd()), "folder": "p/vision"}
+    assert json.loads(capfd.readouterr().out)["data"]["agreed"] == agreed
     assert run("list") == 0 and run("--remote", "h", "list") == 0
     for changed in (
         'remote = "h"\nremote-dir = "bin"\n',
