@@ -30,7 +30,8 @@ class ClusterSnapshot:
 
     ``above`` maps each account of the user to itself and its parent accounts. ``preempted`` are the partitions whose
     jobs can be preempted. ``limits`` is None if they are unknown or not enforced. ``qos_flags`` are the flags of each
-    QOS, None if they are unknown.
+    QOS, None if they are unknown. ``passes_cpu_limit``: a job gets the limit on processor time (ulimit -t) of the shell
+    that submits it.
     """
 
     nodes: tuple[Node, ...]
@@ -43,6 +44,7 @@ class ClusterSnapshot:
     preempted: Mapping[str, Preemption] = field(default_factory=dict)
     qos_flags: Mapping[str, frozenset[str]] | None = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    passes_cpu_limit: bool = True
 
     def nodes_of(self, partition: str) -> list[Node]:
         return [node for node in self.nodes if partition in node.partitions]
@@ -118,10 +120,20 @@ def load_snapshot(
         partitions=tuple(slurm_nodes.parse_partitions(partition_text)),
         me=UserContext(user, _groups()),
         preempted=find_preemption(partition_text, nodes) if by_tier else {},
+        passes_cpu_limit=_passes_limit("CPU", config),
     )
     if not slurm.facts.accounting:
         return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
     return _accounted(seen, replies, config)
+
+
+def _passes_limit(name: str, config: Mapping[str, str]) -> bool:
+    """Return whether a job gets this limit (ulimit) of the shell that submits it; by default it gets all."""
+    passed, kept = (
+        set(re.split(r"[,\s]+", config.get(key, "").upper())) - {""}
+        for key in ("PropagateResourceLimits", "PropagateResourceLimitsExcept")
+    )
+    return not ({name, "ALL"} & kept) and (not passed or bool({name, "ALL"} & passed))
 
 
 def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapping[str, str]) -> ClusterSnapshot:

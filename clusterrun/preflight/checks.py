@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -84,6 +85,7 @@ def check(
         judged = []
         if seen is not None and not several:
             judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
+            judged += limits.judge_shell(seen, spec, resource.getrlimit(resource.RLIMIT_CPU)[0])
         return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
 
     judged = attempt("Slurm's answers", judge) or []

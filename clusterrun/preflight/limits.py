@@ -27,6 +27,14 @@ _IN_SERVICE = (*OPEN, "allocated", "completing", "powered down")
 _MARGIN = 300
 
 
+def judge_shell(seen: ClusterSnapshot, spec: JobSpec, seconds: int) -> list[Finding]:
+    """Warn of a shell whose limit on processor time the job would get; ``seconds`` is -1 without a limit."""
+    if seconds < 0 or not seen.passes_cpu_limit or "propagate" in map(sbatch_option, spec.sbatch_args):
+        return []
+    limit = f"this shell limits each process to {seconds:,} s of processor time (ulimit -t)"
+    return [Finding(f"{limit}, and Slurm gives the job the same limit: to avoid it, add --sbatch-arg=--propagate=NONE")]
+
+
 def partitions_of(seen: ClusterSnapshot, spec: JobSpec) -> list[Partition]:
     """Return the job's partitions, or the default one; hidden partitions are unknown."""
     names = spec.directive("partition").split(",")

@@ -23,6 +23,12 @@ LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
 _STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
 
 
+def find_limits(folder: Path) -> dict[str, int]:
+    """Return the limits of the processes of a launch by their names in launch.json; none if they are not known."""
+    limits = (run_record.read_json(folder / LAUNCH) or {}).get("limits")
+    return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
+
+
 class Launch(NamedTuple):
     """One launch. Times are in seconds since 1970; ``step`` is its last known step, done at ``stepped``.
 

@@ -185,6 +185,13 @@ def _sample_gpu(index: int, uuid: str, run: RunEnv) -> None:
         here.gpu = sampler.figures
 
 
+def _reason(error: ImportError) -> str:
+    """Return why an import failed, on one line: numpy writes a page around the original error."""
+    _, original, reason = str(error).partition("Original error was: ")
+    lines = (reason if original else str(error)).strip().splitlines()
+    return lines[0].strip() if lines else type(error).__name__
+
+
 def _need_torch(stores_only: bool) -> None:
     """Import torch, or its stores alone: a rank of a command needs the rest only to count GPUs."""
     whole = os.environ.pop(WHOLE_TORCH, None)
@@ -192,9 +199,8 @@ def _need_torch(stores_only: bool) -> None:
         try:
             import torch.distributed  # noqa: F401
         except ImportError as error:
-            raise WorkerError(
-                f"{sys.executable} cannot import torch ({error}); run: {sys.executable} -m pip install torch"
-            ) from None
+            hint = f"; run: {sys.executable} -m pip install torch" if isinstance(error, ModuleNotFoundError) else ""
+            raise WorkerError(f"{sys.executable} cannot import torch ({_reason(error)}){hint}") from None
         return
     try:
         load_stores()

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
@@ -86,7 +87,8 @@ class RankExit:
         if not self._exiting:
             timer = threading.Timer(EXIT_GRACE_S, os._exit, [status])
             timer.daemon = True
-            timer.start()
+            with suppress(RuntimeError):  # the process is at its limit on threads: it ends by itself
+                timer.start()
         return status
 
     def fail_with_message(self, status: int, error: str, even_second: bool = True) -> int:

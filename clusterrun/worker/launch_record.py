@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import time
 from contextlib import suppress
@@ -16,6 +17,9 @@ from . import end_records
 from .attempt_files import write_json
 from .restart import LaunchEnd
 
+#: Limits of a process that end jobs far from their cause: open files, processor seconds, bytes in a file, processes,
+#: and bytes of address space.
+LIMITS = ("NOFILE", "CPU", "FSIZE", "NPROC", "AS")
 #: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
 PROGRESS = ("first_step", "first_step_at", "step", "stepped", "step_s")
 
@@ -30,6 +34,7 @@ class LaunchRecord:
         self._path = folder / "launch.json"
         self.log_start = _log_sizes()
         self._document: dict[str, Any] = {"version": end_records.VERSION, "began": began, "log_start": self.log_start}
+        self._document["limits"] = _finite_limits()
         self._write()
 
     def end(self, end: LaunchEnd) -> None:
@@ -45,6 +50,12 @@ class LaunchRecord:
     def _write(self) -> None:
         with suppress(OSError):
             write_json(self._path, self._document)
+
+
+def _finite_limits() -> dict[str, int]:
+    """Return the limits of this process that its ranks inherit (srun passes them on), without those that are none."""
+    found = {name.lower(): resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in LIMITS}
+    return {name: value for name, value in found.items() if value != resource.RLIM_INFINITY}
 
 
 def _log_sizes() -> list[int] | None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from clusterrun.worker import distenv, tasks
+from clusterrun.worker import distenv, entry, tasks
 from clusterrun.worker.distenv import RunEnv
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models import export, hub
@@ -172,3 +172,16 @@ def test_a_push_without_network_succeeds_and_the_token_is_in_no_file(
 
 def test_the_name_of_a_variable_is_no_token() -> None:
     assert hub.scrub("unset the HF_HUB_OFFLINE variable", {}) == "unset the HF_HUB_OFFLINE variable"
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("No module named 'torch'", "No module named 'torch'"),
+        ("\n\nIMPORTANT: PLEASE READ THIS\n\nOriginal error was: x.so: failed to map segment\n", "x.so: failed to map"),
+        ("", "ImportError"),
+    ],
+)
+def test_a_failed_import_has_its_reason_on_one_line(message: str, reason: str) -> None:
+    found = entry._reason(ImportError(message))
+    assert found.startswith(reason) and "\n" not in found

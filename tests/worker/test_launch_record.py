@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterrun.records import launches
 from clusterrun.worker.launch_record import LaunchRecord
 from clusterrun.worker.restart import LaunchEnd
 
@@ -20,7 +23,7 @@ def written(folder: Path) -> dict[str, object]:
 
 def test_a_running_launch_has_its_beginning(tmp_path: Path) -> None:
     LaunchRecord(tmp_path, 5.0)
-    assert written(tmp_path).keys() == {"version", "began", "log_start"} and written(tmp_path)["began"] == 5.0
+    assert written(tmp_path).keys() == {"version", "began", "log_start", "limits"} and written(tmp_path)["began"] == 5.0
 
 
 @pytest.mark.parametrize(("status", "cause"), [(137, "killed"), (0, ""), (85, "")])
@@ -38,3 +41,18 @@ def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
     LaunchRecord(tmp_path / "gone", 5.0).end(LaunchEnd(0, ""))
+
+
+def test_it_has_the_limits_that_the_ranks_inherit(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys, pathlib; from clusterrun.worker.launch_record import LaunchRecord;"
+        " resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300)); resource.setrlimit(resource.RLIMIT_CPU, (900, 900));"
+        " LaunchRecord(pathlib.Path(sys.argv[1]), 1.0)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    limits = launches.find_limits(tmp_path)
+    assert (limits["nofile"], limits["cpu"]) == (200, 900)
+    (tmp_path / "launch.json").write_text('{"limits": {"nofile": "many", "cpu": 5, "as": null}}')
+    assert launches.find_limits(tmp_path) == {"cpu": 5}
+    (tmp_path / "launch.json").write_text('{"limits": [1]}')
+    assert launches.find_limits(tmp_path) == {}

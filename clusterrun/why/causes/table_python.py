@@ -49,7 +49,7 @@ PYTHON: tuple[CauseRow, ...] = (
         _PIP, "Python 3.11", "python -m pip install {module}"),
     row("import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "https://github.com/python/cpython/blob/main/Lib/runpy.py", "python -m pip install {module}"),
-    row("import-error", "cannot import torch", r"(?P<python>\S+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", "submit with --python to use another Python, or install torch into this one",
+    row("import-error", "cannot import torch", r"(?P<python>[^\s{}]+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", "submit with --python to use another Python, or install torch into this one",
         "clusterrun/worker/entry.py", "{python} -m pip install torch"),
     row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",

@@ -29,6 +29,7 @@ from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_arg
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
+from clusterrun.why.causes.limits import with_limit
 from clusterrun.why.ended.answer import Diagnosis, local_cause
 from clusterrun.why.ended.logs import LogLines, read_folder, read_logs
 from clusterrun.why.ended.records import load_end_facts
@@ -99,7 +100,7 @@ def _diagnose(
     state: RunState, facts: EndFacts, read: LogLines, shown: dict[str, str], slurm: SlurmCommands | None = None
 ) -> Diagnosis:
     notes = _state_notes(state)
-    cause = first_cause(read.logs, facts)
+    cause = with_limit(first_cause(read.logs, facts), facts.limits, by_slurm=not state.status.id.is_local)
     if state.status.id.is_local:
         cause = local_cause(cause, state.status)
     if slurm is not None and cause.kind == "time-limit":

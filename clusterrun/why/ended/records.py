@@ -12,7 +12,7 @@ from pathlib import Path
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import LogFile
-from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.reconcile import RunState
@@ -45,6 +45,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(progress.read_ranks(folder)),
         separate=rank_records.were_separate(run, folder),
+        limits=launches.find_limits(folder),
     )
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from clusterrun.free.limits import UserLimit
-from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.free.snapshot import ClusterSnapshot, _passes_limit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.preflight.findings import Finding
-from clusterrun.preflight.limits import judge_limits, judge_maintenance, judge_refusal
+from clusterrun.preflight.limits import judge_limits, judge_maintenance, judge_refusal, judge_shell
 from clusterrun.preflight.summary import cost_line
 from clusterrun.scheduler.slurm.nodes import UserContext, parse_nodes, parse_partitions
 from clusterrun.scheduler.slurm.sbatch import No, Start
@@ -177,3 +177,27 @@ def test_the_cost_and_the_start_in_one_line() -> None:
     assert cost_line(SEEN, long, None) == "2 nodes x 4 GPUs x 1,440 h x 2 starts = 23,040 GPU-hours"
     waiting = cost_line(SEEN, spec(time=3600, dependency="afterok:5"), Start(1, "n1", "gpu", ("7",)))
     assert waiting.endswith("start now on n1, preempting job 7 (after dependency afterok:5)")
+
+
+def test_a_shells_limit_on_processor_time_is_named_if_the_job_would_get_it() -> None:
+    (found,) = judge_shell(SEEN, spec(), 1500)
+    assert "limits each process to 1,500 s of processor time (ulimit -t)" in found.line and not found.never
+    assert judge_shell(SEEN, spec(), -1) == []
+    assert judge_shell(SEEN, spec(argument="--propagate=NONE"), 1500) == []
+    assert judge_shell(replace(SEEN, passes_cpu_limit=False), spec(), 1500) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "passed"),
+    [
+        ({}, True),
+        ({"PropagateResourceLimits": "ALL"}, True),
+        ({"PropagateResourceLimits": "NOFILE,cpu"}, True),
+        ({"PropagateResourceLimits": "NONE"}, False),
+        ({"PropagateResourceLimits": "NOFILE"}, False),
+        ({"PropagateResourceLimitsExcept": "MEMLOCK,CPU"}, False),
+        ({"PropagateResourceLimitsExcept": "MEMLOCK"}, True),
+    ],
+)
+def test_the_configuration_says_which_limits_a_job_gets(config: dict[str, str], passed: bool) -> None:
+    assert _passes_limit("CPU", config) is passed
