@@ -132,6 +132,7 @@ TAKEN_SBATCH_OPTIONS: dict[str, str] = {
     "nodes": "use --nodes",
     "ntasks": "use --nodes and --tasks-per-node",
     **{f"ntasks-per-{part}": "use --tasks-per-node" for part in ("node", "core", "gpu", "socket", "tres")},
+    "tasks-per-node": "use --tasks-per-node",
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), "use --gpus-per-node"),
     "chdir": "cd to that folder before you submit",
     **dict.fromkeys(("export", "export-file"), "use --env KEY=VALUE"),

@@ -19,6 +19,7 @@ from clusterrun.base.units import minutes_and_seconds
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
+from clusterrun.config.rivals import drop_rivals
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
@@ -92,8 +93,11 @@ class Levels(NamedTuple):
     files: list[dict[str, Value]]
     own: list[dict[str, Value]]
 
+    def highest_first(self) -> list[dict[str, Value]]:
+        return [*self.typed, *self.files, *self.own]
+
     def merge(self) -> dict[str, Value]:
-        return profiles.merge([*self.typed, *self.files, *self.own])
+        return profiles.merge(self.highest_first())
 
     def origins(self) -> dict[str, Origin]:
         """Return the origin of each option, at its highest level."""
@@ -186,6 +190,7 @@ def load_request(
         in_file = with_python(job.values, known.root, environ)
         work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
     values, origins = levels().merge(), levels().origins()
+    notices += drop_rivals(levels().highest_first(), values)
     expand(values, environ)
     for name in NOT_FOR_CHECKS if isinstance(work, Check) else ():  # the profile's, for training
         values.pop(name, None)

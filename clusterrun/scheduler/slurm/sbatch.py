@@ -85,8 +85,11 @@ def parse_test_only(stderr: str, note: str) -> Estimate:
 
 
 def _reason(stderr: str) -> str:
-    """Return Slurm's reason: what follows ``allocation failure``, else the last line, without sbatch's name."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    """Return Slurm's reason: what follows ``allocation failure``, else the last line, without sbatch's name.
+
+    The advice to read ``sbatch --help`` is no reason.
+    """
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith('Try "')]
     final = next((line for line in reversed(lines) if _FAILED in line), lines[-1] if lines else "")
     return re.sub(rf"^(sbatch: )?(error: |fatal: )?({_FAILED})?", "", final)
 
@@ -152,6 +155,7 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
     # errors of sbatch itself, before anything is sent
     SbatchError("unrecognized option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
     SbatchError("unrecognised option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
+    SbatchError("mutually exclusive", Refused, "keep one of these options, of yours and the profile's"),
     SbatchError("Invalid --", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
     SbatchError("Could not establish a configuration source", Refused,

@@ -211,6 +211,8 @@ def test_an_estimate(stderr: str, said: Start) -> None:
 def test_refusals_and_silences() -> None:
     stderr = "sbatch: error: invalid partition specified: nope\nallocation failure: Invalid partition name specified\n"
     assert parse_test_only(stderr, "sbatch: x") == No("Invalid partition name specified")
+    stderr = "sbatch: unrecognized option '--tres-per-task=cpu:2'\nTry \"sbatch --help\" for more information\n"
+    assert parse_test_only(stderr, "sbatch: x") == No("unrecognized option '--tres-per-task=cpu:2'")
     stderr = "allocation failure: Socket timed out on send/recv operation\n"
     assert parse_test_only(stderr, "sbatch: x") == Silence("Socket timed out on send/recv operation")
     assert parse_test_only("", "sbatch: timed out") == Silence("sbatch: timed out")

@@ -1,0 +1,67 @@
+"""Options of sbatch that exclude each other: the one at a higher level takes the place of those below it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from clusterrun.base.errors import RequestError
+from clusterrun.jobspec.fields import Value, sbatch_option
+
+#: What sbatch refuses together. Those that are no options of clusterrun come with --sbatch-arg.
+_RIVALS = (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu"))
+_ARGUMENTS = "sbatch-arg"
+
+
+def drop_rivals(levels: Sequence[Mapping[str, Value]], merged: dict[str, Value]) -> list[str]:
+    """Take options out of ``merged`` that one of a higher level excludes; return notices.
+
+    ``levels`` are those that were merged, highest first. Raises RequestError for two of one level.
+    """
+    return [notice for rivals in _RIVALS for notice in _drop(rivals, levels, merged)]
+
+
+def _drop(rivals: Sequence[str], levels: Sequence[Mapping[str, Value]], merged: dict[str, Value]) -> Iterator[str]:
+    chosen = ""
+    for level in levels:
+        given = _given(rivals, level)
+        if not chosen and len({*given.values()}) > 1:
+            message = f"{' and '.join(given)} exclude each other: sbatch takes only one of them"
+            raise RequestError(message, hint="keep one of them")
+        for spelled, name in given.items():
+            if chosen and name != chosen and _take_out(spelled, name, level, merged):
+                yield f"ignoring {spelled} of {_source(spelled, level)}: --{chosen} takes its place"
+        chosen = chosen or next(iter(given.values()), "")
+
+
+def _given(rivals: Sequence[str], level: Mapping[str, Value]) -> dict[str, str]:
+    """Return the rivals that a level sets: the name of each by how it is spelled."""
+    given = {f"--{name}": name for name in rivals if name in level and level[name].value != ""}
+    arguments = level[_ARGUMENTS].value if _ARGUMENTS in level else ()
+    for argument in arguments if isinstance(arguments, list | tuple) else ():
+        if name := _meant(rivals, sbatch_option(str(argument))):
+            given[f"--sbatch-arg={argument}"] = name
+    return given
+
+
+def _meant(rivals: Sequence[str], option: str) -> str:
+    """Return the rival that an option of sbatch is, or the only one that begins so; empty if there is none."""
+    if option in rivals:
+        return option
+    meant = [name for name in rivals if option and name.startswith(option)]
+    return meant[0] if len(meant) == 1 else ""
+
+
+def _take_out(spelled: str, name: str, level: Mapping[str, Value], merged: dict[str, Value]) -> bool:
+    """Take an option of a level out of the merged ones; return whether it was there."""
+    if spelled == f"--{name}":
+        return merged.get(name) is level[name] and merged.pop(name) is not None
+    arguments = merged.get(_ARGUMENTS)
+    if arguments is not level[_ARGUMENTS]:
+        return False
+    kept = [one for one in arguments.value if f"--sbatch-arg={one}" != spelled]
+    merged[_ARGUMENTS] = Value(kept, arguments.source)
+    return True
+
+
+def _source(spelled: str, level: Mapping[str, Value]) -> str:
+    return level[_ARGUMENTS if spelled.startswith("--sbatch-arg=") else spelled.removeprefix("--")].source
