@@ -140,8 +140,9 @@ def load_request(
     ``find_cluster`` returns the cluster at hand, as for :func:`profiles.load_profiles`; ``starts`` is which Python the
     command may start.
     """
-    load = profiles.load_profiles
-    known = profiles.no_profiles(cwd) if args.exact else load(cwd, environ, args.profile, find_cluster)
+    known = (
+        profiles.no_profiles(cwd) if args.exact else profiles.load_profiles(cwd, environ, args.profile, find_cluster)
+    )
     recorded = {name: value for name, value in args.flags.items() if args.exact and name not in args.typed}
     typed_flags = {name: value for name, value in args.flags.items() if name not in recorded}
     flags, recorded = with_python(typed_flags, cwd, environ), with_python(recorded, cwd, environ)
