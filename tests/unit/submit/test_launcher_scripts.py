@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script
 from clusterrun.submit.launchers import Place
@@ -40,6 +41,19 @@ def test_sources_name_the_launchers_option_and_why_can_repeat_them(project: Path
     assert load(project, "torchrun --nproc_per_node 4 train.py").values["gpus-per-node"] == Value(
         4, "--nproc_per_node of torchrun"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1:30", 90), ("90", 5400), ("2:00:00", 7200), ("1-12", 129_600), ("1-12:30", 131_400)]
+)
+def test_the_time_of_a_batch_script_keeps_sbatchs_meaning(tmp_path: Path, text: str, seconds: int) -> None:
+    (tmp_path / "train.py").write_text("")
+    for option in (f"--time={text}", f"-t {text}"):
+        (tmp_path / "run.sh").write_text(f"#!/bin/bash\n#SBATCH {option}\npython train.py\n")
+        with pytest.raises(RequestError) as caught:
+            load(tmp_path, "sbatch run.sh")
+        words = shlex.split(caught.value.hint)
+        assert parse_time_limit(words[words.index("--time") + 1]) == seconds
 
 
 def test_what_is_left_out_is_named(project: Path) -> None:
