@@ -106,7 +106,7 @@ def find_old(source: Source, request: LogRequest, new_reader: Callable[[Stream],
         both = sizes.get("out", 0), sizes.get("err", 0)
         starts, skips = _starts(source, request, both), dict[Stream, Skip]()
         if tail is not None:
-            for stream, file in files.items():
+            for stream, file in files.items() if tail <= _COUNTED else ():
                 new = partial(new_reader, stream)
                 starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=False)[2]
             skips = _count_before(files, source.ticks, both, starts, new_reader, tail)

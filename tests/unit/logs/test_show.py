@@ -244,6 +244,13 @@ def test_following_begins_with_what_exists_in_the_order_of_reading(clocked, look
         assert ("".join(old), new[4:]) == (shown(clocked, look, **how), "new\n"), how
 
 
+def test_following_begins_with_more_last_lines_than_are_kept(source):
+    source.out.write_text("".join(f" 0: {number}\n" for number in range(30_000)))
+    followed = Play(add(source.out, b" 0: new\n")).follow(source, tail=20_000)
+    lines = b"".join(followed).decode().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (20_001, " 0: 10000", " 0: new")
+
+
 def test_following_begins_with_the_last_lines_of_each_file_without_a_clock(source):
     for path in (source.out, source.err):
         path.write_text("".join(f" 0: {path.suffix} {number}\n" for number in range(5)))
