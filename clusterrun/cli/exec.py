@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 
@@ -22,12 +23,13 @@ from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 
 
-@click.command(name="exec")
+@click.command(name="exec", context_settings={"ignore_unknown_options": True})
 @click.argument("job_id", metavar="JOBID [-- COMMAND]...")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option("--node", metavar="NAME", help="Node to use; default: the job's first node.")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Use the node that rank N runs on.")
 @click.pass_context
-def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | None) -> None:
+def exec_command(ctx: click.Context, job_id: str, words: tuple[str, ...], node: str | None, rank: int | None) -> None:
     """Run a command, or open a shell, on a node of a running job.
 
     \b
@@ -41,6 +43,7 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
     ui = Ui("exec")
     session: Session = ctx.obj
     command = session.script
+    _refuse_words(ctx, job_id, words)
     if session.script is not None and not session.script:
         raise RequestError("no command after --", hint=f"clusterrun exec {job_id} -- nvidia-smi")
     if node is not None and rank is not None:
@@ -58,6 +61,15 @@ def exec_command(ctx: click.Context, job_id: str, node: str | None, rank: int | 
             inside_argv(state.status.inner_id, where, command or ["bash", "-l"], terminal=terminal), os.environ
         )
     )
+
+
+def _refuse_words(ctx: click.Context, job_id: str, words: tuple[str, ...]) -> None:
+    """Raise for words before ``--``, which are the command of a user who left it out, or a mistyped option."""
+    for word in (job_id, *words[:1]):
+        if word.startswith("-"):
+            raise click.NoSuchOption(word, ctx=ctx)
+    if words:
+        raise RequestError("the command must follow --", hint=f"clusterrun exec {job_id} -- {shlex.join(words)}")
 
 
 def find_running(cluster: Cluster, job_id: str) -> RunState:

@@ -47,7 +47,7 @@ def follow_run(
     job = job or run.job_id
     source = source or run_logs.log_source(run, job)
     request = request or LogRequest(display=detect_format(sys.stdout.isatty(), os.environ))
-    watch = RunWatch([run], cluster.states, cluster.cached_states, follow=True)
+    watch = RunWatch([run], cluster.current_states, cluster.cached_states, follow=True)
     follower = _RunFollower(ui, run, job, source, WatchThread(watch))
     follower.note_attempt(whole=request.tail is None and request.since is None)
     try:
@@ -269,7 +269,8 @@ def report_end(ui: Ui, states: Sequence[RunState]) -> int:
 
     for state in states:
         job = state.status
-        line = f"job {job.id}: {job.state}" + (f" ({job.outcome.value})" if job.outcome is not Outcome.DONE else "")
+        is_plain = job.outcome is Outcome.DONE or job.outcome.value == job.state.lower()
+        line = f"job {job.id}: {job.state}" + ("" if is_plain else f" ({job.outcome.value})")
         ui.note(line + (f": {job.reason}" if job.reason else ""))
         first = diagnose.in_one_line(state)
         if first:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +20,9 @@ from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
 from clusterrun.submit.snapshot import has_changed
 from clusterrun.terminal.ui import Ui
+
+if TYPE_CHECKING:
+    from clusterrun.cluster import Cluster
 
 
 @click.command()
@@ -58,7 +63,10 @@ def resubmit(
 
         ctx.exit(resubmit_failed(ui, session, job_id, changes, check=not no_check, dry_run=dry_run, wait=wait))
     cluster = session.cluster(ui.note)
-    (job_id,) = find_ids(cluster, [job_id])
+    named = find_ids(cluster, [job_id], several=True)
+    if len(named) > 1:
+        raise _whole_sweep(job_id, named, cluster)
+    (job_id,) = named
     run = cluster.run(job_id)
     if run is None:
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
@@ -77,6 +85,15 @@ def resubmit(
     there = session.planner(ui.note, submits=not dry_run, cwd=folder)
     how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
     ctx.exit(submit_plan(ui, there, plan_after(there, args, find_after(cluster, after, after_ok)), **how))
+
+
+def _whole_sweep(word: str, tasks: Sequence[str], cluster: Cluster) -> RequestError:
+    first = cluster.run(tasks[0])
+    one = first.job_id if first is not None and first.job_id is not None else tasks[0]
+    return RequestError(
+        f"{word} is a sweep of {len(tasks)} tasks: to submit all of them, run its `clusterrun sweep` command again",
+        hint=f"the tasks that failed: clusterrun resubmit {shlex.quote(word)} --failed; one: clusterrun resubmit {one}",
+    )
 
 
 def _setting(args: SubmitArgs, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -199,11 +200,15 @@ def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, larges
     table = load_table(sweep_of(runs[0]), states, metric or "", largest=largest)
     ui.data(table.json())
     ui.table(table.columns(), table.cells())
-    counts = [f"{sum(state.status.outcome is one for state in states)} {one.value}" for one in Outcome
-              if any(state.status.outcome is one for state in states)]  # fmt: skip
-    ui.note(f"{runs[0].name}: {plural(len(states), 'task')}: {', '.join(counts)}")
+    ui.note(f"{runs[0].name}: {plural(len(states), 'task')}: {_format_counts(states)}")
     if table.best_line():
         ui.say(table.best_line())
+
+
+def _format_counts(states: Sequence[RunState]) -> str:
+    """Return the number of tasks in each outcome, the pending apart from the running ones."""
+    words = Counter("pending" if s.status.state == "PENDING" else s.status.outcome.value for s in states)
+    return ", ".join(f"{words[word]} {word}" for word in ("pending", *Outcome) if words[word])
 
 
 def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:

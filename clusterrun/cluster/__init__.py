@@ -276,16 +276,17 @@ class Cluster(ArrayMethods):
             runs.insert(0, before)
         return runs
 
-    def states(
-        self, runs: Sequence[RunRecord], answer: Answer | None = None, *, current: bool = False
-    ) -> list[RunState]:
+    def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order, with one query per scheduler.
 
-        ``answer`` is a Slurm answer to use instead of a new query. With ``current`` Slurm is queried even if all have
-        ended long ago by their records, since it may have requeued one.
+        ``answer`` is a Slurm answer to use instead of a new query.
         """
+        return self._query().states(runs, answer)
+
+    def current_states(self, runs: Sequence[RunRecord]) -> list[RunState]:
+        """Return the states of runs from a new query, also of those that ended long ago: Slurm can requeue a job."""
         query = self._query()
-        return query.states(runs, query.queue(runs) if current else answer)
+        return query.states(runs, query.queue(runs))
 
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
@@ -340,7 +341,7 @@ class Cluster(ArrayMethods):
         runs, ids = [one for one in jobs if not isinstance(one, JobId)], [one for one in jobs if isinstance(one, JobId)]
         watches: list[Watch] = []
         if runs:
-            watches.append(RunWatch(runs, self.states, self.cached_states if self._polling else None))
+            watches.append(RunWatch(runs, self.current_states, self.cached_states if self._polling else None))
         if ids:
             watches.append(ExternalWatch(ids, self._factory.slurm_for(ids)))
         return watches

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int, parse_fields
+from clusterrun.base.errors import RequestError
 from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
+from clusterrun.base.units import parse_time_limit
 from clusterrun.records import claims, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 
@@ -66,10 +68,24 @@ def unknown_status(run: RunRecord, reason: str) -> JobStatus:
         reason=reason,
         name=f"{run.name}.{run.submission.token[:8]}",
         user=run.user,
+        partition=_requested(run, "partition"),
+        time_limit=_time_limit(_requested(run, "time")),
         node_count=run.nodes,
         submitted=run.submission.at,
         source="record",
     )
+
+
+def _requested(run: RunRecord, name: str) -> str:
+    """Return the value of an option that the run was submitted with; empty if it was left to Slurm."""
+    return str(run.sources.get(name, ("", ""))[0] or "")
+
+
+def _time_limit(text: str) -> int | None:
+    try:
+        return parse_time_limit(text) if text else None
+    except RequestError:  # in a record that was changed
+        return None
 
 
 def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:

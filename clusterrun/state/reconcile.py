@@ -163,13 +163,26 @@ def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: A
         job = _with_end(run, job)
         return RunState(_record_end(store, run, job), job)
     ended = end_of(run) if submission.final is None or needs_query(run, now) else None
-    if ended is not None:
+    if ended is not None and _is_news(ended, submission.final):
         return RunState(_record_end(store, run, ended), ended)
     if submission.final is not None:
         return RunState(run, _from_final(run, submission.final))
     if not answer.complete:
         return RunState(run, unknown_status(run, "unknown: the scheduler is not responding"), answer.note)
     return _absent(store, run, past, now)
+
+
+def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
+    """Return whether an end record says more than the end that was seen, which stays otherwise.
+
+    It does if Slurm has started the job once more since, or if the ranks' end records came late: the job succeeded.
+    """
+    if final is None:
+        return True
+    seen = as_int(final.get("restarts"))
+    if seen is None or (ended.restarts or 0) > seen:
+        return True
+    return ended.outcome is Outcome.DONE and final.get("state") == "FAILED"
 
 
 def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
@@ -242,7 +255,8 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
         new = {
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
-            "started": job.started, "time_limit": job.time_limit, "figures": metrics and metrics._asdict(),
+            "started": job.started, "time_limit": job.time_limit, "partition": job.partition,
+            "figures": metrics and metrics._asdict(),
         }  # fmt: skip
     try:
         return store.save_submission(run, replace(run.submission, final=new))
@@ -261,6 +275,7 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
         outcome=outcome_of(state, status),
         exit_status=status,
         nodes=str(final.get("nodes") or ""),
+        partition=str(final.get("partition") or ""),
         **numbers,
     )
 

@@ -76,3 +76,17 @@ def test_a_job_of_another_user_is_refused(desk: Desk, job: RunRecord) -> None:
     desk.slurm.answer("squeue", rows({"i": "7", "u": "mallory", "N": "n1"}))
     message, _ = refused(desk, "exec", "7", "--", "true", status=4, calls=True)
     assert "belongs to another user" in message and desk.slurm.count("srun") == 0
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    (["101", "hostname"], "clusterrun exec 101 -- hostname"),
+    (["101", "ls", "-l", "a b"], "clusterrun exec 101 -- ls -l 'a b'"),
+    (["101", "--rank", "1", "nvidia-smi"], "clusterrun exec 101 -- nvidia-smi"),
+])  # fmt: skip
+def test_a_command_without_the_two_dashes_gets_the_line_to_type(desk: Desk, words: list[str], line: str) -> None:
+    assert refused(desk, "exec", *words) == ("the command must follow --", line)
+
+
+def test_a_mistyped_option_is_not_taken_for_the_command(desk: Desk) -> None:
+    message, hint = refused(desk, "exec", "101", "--nod", "n1")
+    assert message == "no such option: --nod" and hint == "did you mean --node?"

@@ -103,7 +103,9 @@ def test_each_task_is_a_job_of_its_own(desk: Desk) -> None:
     one = desk.type("status", "101_3", "--json").data[0]
     assert (one["run_id"], one["state"]) == (data["tasks"][3]["run_id"], "PENDING")
     assert "train_101_3.out" in one["logs"][0]
-    table = desk.type("status", "101").out.splitlines()
+    said = desk.type("status", "101")
+    assert said.err.endswith("train: 6 tasks: 4 pending, 1 running, 1 failed\n")
+    table = said.out.splitlines()
     assert table[0].split("\t") == ["JOBID", "lr", "seed", "STATE", "TIME", "STEP", "LOSS", "REASON"]
     assert table[1].split("\t")[:4] == ["101_0", "1e-4", "0", "RUNNING"] and len(table) == 7
     listed = desk.type("list").out.splitlines()[1:]
@@ -112,6 +114,13 @@ def test_each_task_is_a_job_of_its_own(desk: Desk) -> None:
     for verb in ("logs", "why"):
         said = desk.type(verb, "train")
         assert said.status == 2 and "train is a sweep of 6 tasks" in said.err and "101_0" in said.err
+
+
+def test_resubmit_of_a_sweep_names_the_lines_that_can_be_typed(desk: Desk) -> None:
+    sweep(desk, "sweep", *GRID, *SCRIPT)
+    said = desk.type("resubmit", "train")
+    assert said.status == 2 and "run its `clusterrun sweep` command again" in said.err
+    assert "clusterrun resubmit train --failed; one: clusterrun resubmit 101_0" in said.err
 
 
 def test_cancel_of_a_sweep_cancels_its_active_tasks(desk: Desk) -> None:

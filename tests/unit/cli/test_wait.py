@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clusterrun.base.job import JobId, JobStatus, outcome_of
+from clusterrun.records.store import Store
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import wait_for_end
+from tests.command_desk import Desk
+from tests.listed_jobs import rows, run, run_row
 
 
 def job(number: int, state: str, note: str = "") -> RunState:
@@ -41,3 +44,11 @@ def test_a_silent_scheduler_is_told_in_one_line_for_all_jobs() -> None:
         [Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)])], told.append, lambda seconds: None
     )
     assert told[3:] == ["3 jobs: state unknown (squeue: timed out); still waiting"]
+
+
+def test_a_word_that_says_what_the_state_says_is_left_out(desk: Desk) -> None:
+    one = run(Store(desk.project, desk.state))
+    desk.slurm.answer("squeue", rows(run_row(one, T="CANCELLED")))
+    assert desk.type("wait", "101").err.splitlines()[0] == "clusterrun: job 101: CANCELLED"
+    desk.slurm.answer("squeue", rows(run_row(one, T="TIMEOUT", r="TimeLimit")))
+    assert desk.type("wait", "101").err.splitlines()[0] == "clusterrun: job 101: TIMEOUT (failed): TimeLimit"

@@ -110,3 +110,40 @@ def test_a_requeue_takes_an_end_back(store: Store) -> None:
     assert again.status.state == "PENDING"
     found = run_record.load(run.run_dir)
     assert found is not None and found.submission.final is None
+
+
+def test_a_final_state_that_was_seen_stays_when_slurm_has_forgotten_the_job(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(143, signal="TERM"))  # a signal to its supervisor: to Slurm that is a failure
+    shown = {"time_limit": 3600, "partition": "gpu", "exit_status": 143}
+    seen = ask(store, run, Scripted(Answer([row(run, "FAILED", **shown)])))
+    assert seen.status.state == "FAILED" and seen.record is not None
+    later = ask(store, seen.record, Scripted())
+    assert (later.status.state, later.status.source) == ("FAILED", "record")
+    assert (later.status.time_limit, later.status.partition) == (3600, "gpu")
+
+
+@pytest.mark.parametrize(("restart", "record", "state"), [
+    (1, end(143, signal="TERM", restart=1), "CANCELLED"),  # Slurm has started it once more
+    (0, end(0), "COMPLETED"),  # the ranks' end records came late
+])  # fmt: skip
+def test_a_later_end_replaces_the_one_that_was_seen(
+    store: Store, restart: int, record: dict[str, Any], state: str
+) -> None:
+    run = submitted(store)
+    claim(run)
+    attempt(run, end=end(3))
+    seen = ask(store, run, Scripted(Answer([row(run, "FAILED")]))).record
+    assert seen is not None
+    claim(run, restart=restart)
+    attempt(run, restart, end=record)
+    assert ask(store, seen, Scripted()).status.state == state
+
+
+def test_an_ended_run_that_slurm_has_forgotten_shows_the_limit_and_partition_it_requested(store: Store) -> None:
+    run = submitted(store, sources={"time": ("1:00:00", "--time"), "partition": ("long", "--partition")})
+    claim(run)
+    attempt(run, end=end())
+    status = ask(store, run, Scripted()).status
+    assert (status.state, status.time_limit, status.partition) == ("COMPLETED", 3600, "long")
