@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ import click
 from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, Outcome, is_job_id, is_run_id
 from clusterrun.cluster import Cluster
+from clusterrun.records.ended_index import RunSummary, summarize
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.safe_text import safe_line
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from clusterrun.state.reconcile import RunState
 
 LAST = "last"
+_AGE = attrgetter("age_key")
 _SHOWN = 3  # of the older jobs with the same name
 _LISTED = 8  # of the jobs that a name may mean
 
@@ -76,7 +79,8 @@ def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
 
     sweep = sweep_of(newest)
     if sweep is None:  # the command that made it was interrupted
-        return [(_id_of(run), run.run_id) for run in cluster.store(newest.root).here() if run.sweep == newest.sweep]
+        same = [run for run in cluster.store(newest.root).summaries(here=True) if run.sweep == newest.sweep]
+        return [(run.handle, run.run_id) for run in sorted(same, key=_AGE)]
     run_ids = [run_id for run_id in sweep.newest_runs() if run_id] or [found]
     first = cluster.store(newest.root).by_run_id(run_ids[0])
     return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
@@ -87,21 +91,22 @@ def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
         return _last(cluster, active=active)
     if is_run_id(word) or is_job_id(word):
         return word
-    runs = cluster.store().all()
+    store = cluster.store()
+    runs = store.summaries()
     same = [run for run in runs if run.name == word]
     if not same and not word[:1].isalpha():
         JobId.parse(word)  # raises RequestError: it is more likely a mistyped id than a name
     if active and (found := _find_active(cluster, word)):
         return found
-    same = [run for run in same if run.root == cluster.store().root] or same
+    same = [run for run in same if run.root in (store.root, store.base.folder)] or same
     if not same:
         return _external(cluster, word, {run.name for run in runs})
-    *older, newest = sorted(same, key=_submitted)
+    *older, newest = sorted(same, key=_AGE)
     older = [run for run in older if not run.sweep or run.sweep != newest.sweep]
     if older:
-        others = ", ".join(map(_id_of, reversed(older[-_SHOWN:]))) + (", …" if len(older) > _SHOWN else "")
+        others = ", ".join(run.handle for run in reversed(older[-_SHOWN:])) + (", …" if len(older) > _SHOWN else "")
         count = len(older) + 1
-        cluster.notify(f"{count} jobs are named {word}; using the newest, {_id_of(newest)} (older: {others})")
+        cluster.notify(f"{count} jobs are named {word}; using the newest, {newest.handle} (older: {others})")
     return newest.run_id
 
 
@@ -132,10 +137,17 @@ def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
     return [state for state in states if state.record is not None and state.record.root in roots]
 
 
-def _newest_here(cluster: Cluster) -> RunRecord | None:
+def _newest_here(cluster: Cluster) -> RunSummary | None:
     """Return the run that was submitted last from the current project, checks aside."""
-    runs = (run for run in cluster.store().here() if run.what != "check")
-    return max(runs, key=_submitted, default=None)
+    runs = (run for run in cluster.store().summaries(here=True) if not run.is_check)
+    return max(runs, key=_AGE, default=None)
+
+
+def _active_here(cluster: Cluster) -> list[RunSummary]:
+    """Return the active runs of the current project, checks aside."""
+    states = _of_here(cluster, _listed(cluster))
+    runs = [summarize(state.record) for state in states if state.record is not None]
+    return [run for run in runs if not run.is_check]
 
 
 def _handles(states: Sequence[RunState]) -> dict[str, str]:
@@ -169,13 +181,13 @@ def _last(cluster: Cluster, *, active: bool) -> str:
         raise NoSuchJob(
             f"no job was submitted from {cluster.store().root}", hint="give a job id; `clusterrun list` shows your jobs"
         )
-    live = _of_here(cluster, _listed(cluster)) if active else []
-    runs = [state.record for state in live if state.record is not None and state.record.what != "check"]
+    runs = _active_here(cluster) if active else []
     if runs and run.run_id not in [one.run_id for one in runs]:
-        newest, run = run, max(runs, key=_submitted)
-        cluster.notify(f"{LAST}: job {_id_of(newest)} is not active; using job {_id_of(run)} ({safe_line(run.name)})")
+        newest, run = run, max(runs, key=_AGE)
+        cluster.notify(f"{LAST}: job {newest.handle} is not active; using job {run.handle} ({safe_line(run.name)})")
     else:
-        cluster.notify(f"{LAST}: {'job' if run.job_id else 'run'} {_id_of(run)} ({safe_line(run.name)})")
+        what = "run" if run.handle == run.run_id else "job"
+        cluster.notify(f"{LAST}: {what} {run.handle} ({safe_line(run.name)})")
     return run.run_id
 
 
@@ -199,11 +211,6 @@ def _handle(state: RunState) -> str:
     """Return the id of an external job: a whole array if tasks share a row, with its cluster if known."""
     job = state.status.id
     return (job.base if state.status.tasks else str(job)) + (f";{job.cluster}" if job.cluster else "")
-
-
-def _submitted(run: RunRecord) -> tuple[int, int]:
-    """Return a key that sorts by time of submission; within a second, by the job's number."""
-    return run.submission.at, int(run.job_id.raw.lstrip("L")) if run.job_id is not None else 0
 
 
 def _id_of(run: RunRecord) -> str:

@@ -195,6 +195,15 @@ def _sources(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     return found
 
 
+def submissions_changed_at(run_dir: Path) -> int | None:
+    """Return when a file of a run's submissions was last replaced, in nanoseconds; None if that is unknown."""
+    try:
+        with safe_files.open_folder(run_dir / "submissions") as folder:
+            return folder.changed_at()
+    except OSError:
+        return None
+
+
 def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
     try:
         with run.open_folder("submissions") as folder:

@@ -9,14 +9,17 @@ import itertools
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.base.decode import Damaged, parse_lines
+from clusterrun.base.decode import Damaged, parse_json, parse_lines
 from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import JobId, is_run_id, log_paths
+from clusterrun.records import ended_index
+from clusterrun.records.ended_index import RunSummary, number_of
 from clusterrun.records.run_record import (
     ACCEPTED,
     NotMine,
@@ -29,6 +32,7 @@ from clusterrun.records.run_record import (
     load_strictly,
     read_lines,
     submission_of,
+    submissions_changed_at,
 )
 from clusterrun.system import safe_files
 from clusterrun.system.safe_files import RECORDS
@@ -172,7 +176,13 @@ class Store:
         if not record.mine:
             raise PermissionError(errno.EPERM, f"the run belongs to {record.user}", str(record.run_dir))
         path = record.run_dir / "submissions" / f"{submission.token}.json"
+        before = load(record.run_dir)
+        was_ended = before is not None and before.submission.final is not None
+        if was_ended:
+            ended_index.remove(record.run_dir)
         write(path, json.dumps({"version": 1, **asdict(submission)}, indent=1), record.shared)
+        if was_ended:  # once more: a command that read the run before may have added it meanwhile
+            ended_index.remove(record.run_dir)
         rest = tuple(s for s in record.submissions if s.token != submission.token)
         return replace(record, submissions=(*rest, submission), cluster=submission.cluster or record.cluster)
 
@@ -235,16 +245,66 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def all(self) -> list[RunRecord]:
-        """Return all runs of this user in this project and in the index, oldest first."""
-        return sorted(self.load_all(self.folders()), key=age_key)
+        """Return all runs of this user in this project and in the index, oldest first; reads all of them."""
+        return self._read_all(self._places())
 
     def here(self) -> list[RunRecord]:
-        """Return the runs of this user in this project, oldest first."""
-        return sorted(self.load_all(self._folders_here()), key=age_key)
+        """Return the runs of this user in this project, oldest first; reads all of them."""
+        return self._read_all(self._places_here())
+
+    def open_runs(self) -> list[RunRecord]:
+        """Return this user's runs without a recorded end, in this project and in the index, oldest first."""
+        loaded, _ = self._survey(self._places())
+        return sorted((run for run in loaded if run.submission.final is None), key=age_key)
+
+    def summaries(self, *, here: bool = False) -> list[RunSummary]:
+        """Return what look-ups need to know of all runs of this user, of this project only if ``here``.
+
+        Runs whose ends are known are not read.
+        """
+        loaded, ended = self._survey(self._places_here() if here else self._places())
+        found = [ended_index.parse(runs, name) for runs, names in ended.items() for name in names]
+        return [*map(ended_index.summarize, loaded), *found]
+
+    def clusters(self) -> set[str]:
+        """Return the clusters that the indexes of job ids name."""
+        return {cluster for cluster, _, _ in self._index_lines("")} | set(list_names(self.jobs))
 
     def folders(self) -> list[Path]:
         """Return the folders of all runs in this project and in the index."""
-        return list(dict.fromkeys([*self._folders_here(), *(run_dir for _, _, run_dir in self._index_lines())]))
+        return _run_folders(self._places())
+
+    def _read_all(self, places: Mapping[Path, set[str]]) -> list[RunRecord]:
+        """Return all runs; the record of an ended run that has not changed since is from the index."""
+        found: list[RunRecord] = []
+        unknown: dict[Path, set[str]] = {}
+        for runs, names in places.items():
+            kept = ended_index.load_records(runs, ended_index.unchanged(runs, ended_index.load_index(runs)))
+            found += [run for run_id, run in kept.items() if run_id in names]
+            unknown[runs] = names - kept.keys()
+        return sorted([*found, *self._read(unknown)], key=age_key)
+
+    def _survey(self, places: Mapping[Path, set[str]]) -> tuple[list[RunRecord], dict[Path, list[str]]]:
+        """Read the runs whose ends are not known; return them, and the others' index entries by folder of runs."""
+        ended: dict[Path, list[str]] = {}
+        unknown: dict[Path, set[str]] = {}
+        for runs, names in places.items():
+            index = ended_index.load_index(runs)
+            ended[runs] = [entry for run_id, entry in index.items() if run_id in names]
+            unknown[runs] = names - index.keys()
+        return self._read(unknown), ended
+
+    def _read(self, places: Mapping[Path, set[str]]) -> list[RunRecord]:
+        """Read runs, and add those that have ended to the index."""
+        changed = {folder: submissions_changed_at(folder) for folder in _run_folders(places)}
+        loaded = list(self.load_all(changed))
+        ended = defaultdict[Path, list[tuple[RunRecord, int]]](list)
+        for run in loaded:
+            if run.submission.final is not None and (at := changed[run.run_dir]) is not None:
+                ended[run.run_dir.parent].append((run, at))
+        for runs, some in ended.items():
+            ended_index.add(runs, some)
+        return loaded
 
     def load_all(self, folders: Iterable[Path]) -> Iterator[RunRecord]:
         """Load this user's runs from these folders; one notice names the records that cannot be read."""
@@ -275,10 +335,10 @@ class Store:
 
     def by_run_id(self, run_id: str) -> RunRecord | None:
         """Return the run with this id, from this project (of any user) or the index, or None."""
-        for runs in dict.fromkeys((self.runs, self.root / RECORDS / "runs")):
-            if (here := load(runs / run_id)) is not None:
-                return here
-        return next((r for r in self.all() if r.run_id == run_id), None)
+        for runs in dict.fromkeys((*self._runs_here(), *self._indexed_runs(run_id))):
+            if (found := load(runs / run_id)) is not None and (found.mine or runs in self._runs_here()):
+                return found
+        return None
 
     def by_job(self, job: JobId, hint: Iterable[Path] = ()) -> list[RunRecord]:
         """Return the runs that had this job id, newest last.
@@ -292,7 +352,8 @@ class Store:
             r for folder in hint if folder not in folders and (r := load(folder)) is not None and has_job_id(r, job)
         ]
         if not found:
-            found = [r for r in self.all() if has_job_id(r, job)]
+            had = [one.run_dir for one in self.summaries() if job.base in map(number_of, one.jobs)]
+            found = [r for folder in had if (r := load(folder)) is not None and r.mine and has_job_id(r, job)]
             for record in found:  # the index was lost or stale: repair it
                 with contextlib.suppress(OSError):
                     self.point_to(record.cluster, job, record.run_dir)
@@ -309,21 +370,69 @@ class Store:
 
     def _folders_of(self, job: JobId) -> dict[Path, None]:
         """Return the folders that the indexes name for a job's number, oldest first."""
-        found = dict.fromkeys(d for c, j, d in self._index_lines() if j == job.base and job.cluster in ("", c))
+        lines = self._index_lines(f'"{job.base}"')
+        found = dict.fromkeys(d for c, j, d in lines if j == job.base and job.cluster in ("", c))
         for cluster in list_names(self.jobs):
             rows = read_lines(self.jobs / cluster / job.base)
             found.update(dict.fromkeys(self.runs / line for line in rows if is_run_id(line)))
         return found
 
-    def _folders_here(self) -> Iterator[Path]:
-        for runs in dict.fromkeys((self.runs, self.root / RECORDS / "runs")):
-            yield from (runs / name for name in sorted(list_names(runs)) if is_run_id(name))
+    def _runs_here(self) -> tuple[Path, ...]:
+        """Return the folders with the runs of this project."""
+        return tuple(dict.fromkeys((self.runs, self.root / RECORDS / "runs")))
 
-    def _index_lines(self) -> Iterator[tuple[str, str, Path]]:
-        for row in parse_lines(read_lines(self.index)):
+    def _places_here(self) -> dict[Path, set[str]]:
+        """Return the names in the folders of this project's runs."""
+        return {runs: _names(runs) for runs in self._runs_here()}
+
+    def _places(self) -> dict[Path, set[str]]:
+        """Return the names in the folders of this project's runs, and those in other folders that the index has too."""
+        places = self._places_here()
+        for runs, run_ids in self._indexed().items():
+            if runs not in places:
+                places[runs] = run_ids & _names(runs)
+        return places
+
+    def _indexed_runs(self, run_id: str) -> list[Path]:
+        """Return the folders of runs in which the index knows a run."""
+        return [run_dir.parent for _, _, run_dir in self._index_lines(f'/{run_id}"') if run_dir.name == run_id]
+
+    def _indexed(self) -> dict[Path, set[str]]:
+        """Return the run ids in the user's index, by the folder of runs."""
+        found = defaultdict[str, set[str]](set)
+        for line in read_lines(self.index):
+            start, _, end = line.rpartition("/")
+            # a quote within a path is escaped, so this is where the path begins
+            found[start.rpartition(', "')[2]].add(end[:-2])
+        places = {}
+        for text, run_ids in found.items():
+            with contextlib.suppress(Damaged):  # a partly written line
+                places[Path(parse_json(f'"{text}"'))] = run_ids
+        return places
+
+    def _index_lines(self, part: str) -> Iterator[tuple[str, str, Path]]:
+        """Yield the lines of the user's index that contain a text: a cluster, a job's number and a run's folder."""
+        for row in parse_lines(line for line in read_lines(self.index) if part in line):
             match row:
                 case [str(cluster), str(job), str(run_dir)]:
                     yield cluster, job, Path(run_dir)
+
+
+def _names(runs: Path) -> set[str]:
+    """Return the names in a folder of runs; in another user's folder only those of this user's runs."""
+    try:
+        with safe_files.open_folder(runs) as folder:
+            names = folder.names()
+            if os.fstat(folder.descriptor).st_uid != os.getuid():
+                return {name for name in names if folder.owner_of(name) == os.getuid()}
+            return set(names)
+    except OSError:
+        return set()
+
+
+def _run_folders(places: Mapping[Path, Iterable[str]]) -> list[Path]:
+    """Return the folders of the runs with these names, by folder of runs."""
+    return [runs / name for runs, names in places.items() for name in sorted(filter(is_run_id, names))]
 
 
 def write(path: Path, text: str, shared: bool = False, *, sync_folder: bool = True) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from clusterrun.base.errors import NoScheduler, RequestError, SchedulerError
 from clusterrun.base.job import LOCAL, JobId, JobStatus, Outcome, covers, one_cluster, split_tasks, token_part
 from clusterrun.base.units import plural
-from clusterrun.records import open_runs, run_record, scripts
+from clusterrun.records import run_record, scripts
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -133,7 +133,7 @@ class StateQuery(NamedTuple):
         ``cached`` another process's squeue may be used. Raises SchedulerError if Slurm does not respond and there
         is nothing to show, RequestError for an unknown cluster.
         """
-        known = self.store.all() if everything else open_runs.open_runs(self.store)
+        known = self.store.all() if everything else self.store.open_runs()
         at_hand = self.factory.scheduler("slurm").cluster if self.factory.facts() is not None else ""
         out_of_reach = bool(cluster) and not covers(at_hand, cluster)
         if out_of_reach:
@@ -168,10 +168,13 @@ class StateQuery(NamedTuple):
 
     def _check_cluster(self, name: str, at_hand: str) -> None:
         """Report that a cluster is known by records alone; raises RequestError if no run was submitted to it."""
-        names = sorted(({run.cluster for run in self.store.all()} | {LOCAL, *at_hand.split(",")}) - {""})
+        known = {*self.store.clusters(), LOCAL, *at_hand.split(",")}
+        if name not in known:  # the indexes may be lost
+            known |= {run.cluster for run in self.store.all()}
+        names = sorted(known - {""})
         if name not in names:
-            known = ", ".join(names) or "none"
-            raise RequestError(f"unknown cluster {name[:40]!r}", hint=f"known clusters: {known}")
+            hint = f"known clusters: {', '.join(names) or 'none'}"
+            raise RequestError(f"unknown cluster {name[:40]!r}", hint=hint)
         if name != LOCAL:
             self.notify(f"cannot reach cluster {name} from this shell; showing its jobs from clusterrun's records")
 

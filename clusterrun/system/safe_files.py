@@ -14,7 +14,7 @@ import grp
 import os
 import pwd
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +85,18 @@ class Folder(NamedTuple):
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
             return os.listdir(descriptor)  # noqa: PTH208 - a descriptor is no path
+        finally:
+            os.close(descriptor)
+
+    def owner_of(self, name: str) -> int:
+        """Return the uid of the owner of a name in the folder; no link is followed."""
+        return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_uid
+
+    def changed_at(self) -> int:
+        """Return when a name in the folder was last made, replaced or removed, in nanoseconds since 1970."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        try:
+            return os.fstat(descriptor).st_mtime_ns  # of a folder that was opened for reading: NFS asks its server
         finally:
             os.close(descriptor)
 
@@ -162,6 +174,15 @@ def append(path: Path, data: bytes) -> None:
         os.write(descriptor, data)
     finally:
         os.close(descriptor)
+
+
+def remove(folder: Path, names: Iterable[str]) -> None:
+    """Remove files of a folder of the user, and wait until that is on disk; a name that is gone is no error."""
+    with _own_folder(folder) as descriptor:
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=descriptor)
+        os.fsync(descriptor)
 
 
 def make_folder(path: Path, mode: int) -> None:

@@ -47,10 +47,20 @@ def submit(job: Job, used_seconds: float) -> tuple[str, str]:
                "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
                "task": None, "cancel_asked": 0, "final": None}  # fmt: skip
         write_text(script, text)
+        unlist(job.run_dir)
         write_json(submissions / f"{token}.json", new)
+        unlist(job.run_dir)  # once more: a command that read the run before may have added it meanwhile
     except (OSError, ValueError, KeyError, TypeError) as error:
         return "", f"the record of the new job cannot be written: {error}"
     return _send(job, script, spec, submissions / f"{token}.json", new)
+
+
+def unlist(run_dir: Path) -> None:
+    """Remove a run from the index of ended runs (records/ended_index.py), where it is only if its end was recorded."""
+    folder = run_dir.parent.with_name("over")
+    with contextlib.suppress(FileNotFoundError):
+        for path in list(folder.glob(f"{run_dir.name},*")):
+            path.unlink(missing_ok=True)
 
 
 def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[str, Any]) -> tuple[str, str]:

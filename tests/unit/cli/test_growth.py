@@ -1,0 +1,58 @@
+"""What a command opens does not grow with the runs that have ended and that nobody asked for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pwd import getpwuid
+
+import pytest
+
+from clusterrun.records.store import Store
+from tests.command_desk import Desk
+from tests.listed_jobs import rows, run, run_row
+from tests.opened import Opened
+from tests.run_records import submitted
+
+ME = getpwuid(os.getuid()).pw_name
+FINAL = {"state": "COMPLETED", "exit_status": 0, "ended": 1_795_000_900}
+
+
+def end_runs(store: Store, numbers: range) -> None:
+    for number in numbers:
+        one = submitted(store, number, cluster="desk", user=ME, name=f"old{number % 3}")
+        store.save_submission(one, replace(one.submission, final=FINAL))
+
+
+def opened_by(desk: Desk, words: str) -> list[str]:
+    desk.type(*words.split())  # modules are loaded, and runs that have ended are added to the index
+    with Opened() as opened:
+        desk.type(*words.split())
+    return opened.names
+
+
+@pytest.mark.parametrize("words", [
+    "list", "list --json", "list --state PENDING", "list --name train*", "status", "status last", "status train900",
+    "status 1000", "status 77", "status nobody", "why", "why train900", "logs -n 1", "wait 77", "resume train900",
+    "cancel --all --dry-run", "cancel --name old* --dry-run", "cancel last --dry-run", "resubmit last --dry-run",
+    "free", "list --cluster elsewhere", "submit --dry-run --after train900 -- train.py", "diff train900 1000",
+])  # fmt: skip
+def test_a_command_opens_no_more_files_for_more_ended_runs(desk: Desk, words: str) -> None:
+    store = Store(desk.project, desk.state)
+    (desk.project / "train.py").write_text("pass\n")
+    end_runs(store, range(1, 4))
+    active = run(store, 900)
+    desk.slurm.answer("squeue", rows(run_row(active, u=ME)))
+    few = opened_by(desk, words)
+    end_runs(store, range(4, 24))
+    many = opened_by(desk, words)
+    assert len(many) <= len(few), sorted(set(many) - set(few))
+
+
+@pytest.mark.parametrize("words", ["status old2", "status 102", "resume old2"])
+def test_an_ended_run_is_found_without_the_others(desk: Desk, words: str) -> None:
+    store = Store(desk.project, desk.state)
+    end_runs(store, range(1, 4))
+    few = opened_by(desk, words)
+    end_runs(store, range(4, 24))
+    assert len(opened_by(desk, words)) <= len(few)
