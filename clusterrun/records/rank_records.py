@@ -35,7 +35,9 @@ class RankFailure(NamedTuple):
 class Hang(NamedTuple):
     """Why the watchdog ended a launch (``hang.json``): the ranks that hung it are in ``cause``, ``rank`` is the first.
 
-    ``state`` is what its process did. ``stacks`` is where the other ranks left their stacks, empty if nowhere.
+    ``state`` is what its process did, ``place`` the line of the user's code that it was at. ``silent``: its heartbeats
+    were missing, so its process or its node may be at fault. ``stacks`` is where the ranks left their stacks, empty if
+    nowhere.
     """
 
     cause: str
@@ -43,6 +45,8 @@ class Hang(NamedTuple):
     node: str = ""
     pid: int | None = None
     state: str = ""
+    place: str = ""  # file:line
+    silent: bool = False
     file: str = ""  # path of the record
     stacks: str = ""
 

@@ -83,6 +83,13 @@ def main_thread_place(stacks: str) -> str:
     return f"{own['path']}:{own['line']} in {own['function']}" if own else ""
 
 
+def rank_place(folder: Path, rank: int) -> str:
+    """Return where a rank is by its own file of stacks, as `FILE:LINE in FUNCTION`; empty if that is unknown."""
+    with suppress(OSError), open(folder / stacks_name(rank), "rb") as file:
+        return main_thread_place(file.read(MOST_BYTES).decode(errors="replace"))
+    return ""
+
+
 def common_place(folder: Path, names: Sequence[str], ranks: int) -> str:
     """Return where most of the ranks are by these files, as `4 of 4 ranks are at FILE:LINE in FUNCTION`.
 

@@ -12,17 +12,18 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from . import end_records, hung_step, losses, probe, rank_slots
 from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
 from .orphans import ALIVE
-from .stacks import REQUEST, common_place, stacks_name
+from .stacks import REQUEST, common_place, rank_place, stacks_name
 from .stall import ANNOUNCE_S, SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
 HUNG = 124  # the exit status of a launch that hung, as that of timeout(1)
@@ -246,8 +247,10 @@ class Watchdog:
     def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
         """Collect the stacks, name the cause, and end the launch or print a warning."""
         written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
-        place = "" if suspicion.ranks else common_place(self._folder, written, len(self._marks))
-        cause = describe(suspicion, states, place)
+        late = {stacks_name(mark.rank): mark.rank for mark in suspicion.ranks[:NAMED]}
+        waiting = common_place(self._folder, [name for name in written if name not in late], len(self._marks))
+        places = {late[name]: rank_place(self._folder, late[name]) for name in written if name in late}
+        cause = describe(suspicion, states, waiting, places)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
         if self._is_over():
             return
@@ -265,6 +268,8 @@ class Watchdog:
             "node": first.node if first else "",
             "pid": first.pid if first else None,
             "state": states.get(first.pid, "") if first else "",
+            "place": (places.get(first.rank, "") if first else waiting.rpartition(" at ")[2]).rpartition(" in ")[0],
+            "silent": suspicion.is_silent,
             "seconds": round(suspicion.seconds, 1),
             "limit": suspicion.limit,
             "lost_nodes": lost_nodes(suspicion, states),
@@ -306,16 +311,18 @@ def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
     return sorted({mark.node for mark in suspicion.ranks if states.get(mark.pid) == hung_step.NO_ANSWER})
 
 
-def describe(suspicion: Suspicion, states: dict[int, str], place: str = "") -> str:
+def describe(
+    suspicion: Suspicion, states: dict[int, str], waiting: str = "", places: Mapping[int, str] = MappingProxyType({})
+) -> str:
     """Return the cause in one line: for how long, which ranks on which nodes, and what their processes do.
 
-    `place` is where the ranks are in the user's code, for a hang in which none is behind.
+    `waiting` is where most of the other ranks are in the user's code, `places` where the suspected ranks are.
     """
     busy = " with the GPUs 100% busy" if suspicion.gpus_busy else ""
     begin = f"no progress for {suspicion.seconds:.0f} s{busy}: "
     if not suspicion.ranks:
-        relation = "" if place.startswith("the rank is ") else "no rank is behind the others"
-        return begin + "; ".join(filter(None, (relation, place)))
+        relation = "" if waiting.startswith("the rank is ") else "no rank is behind the others"
+        return begin + "; ".join(filter(None, (relation, waiting)))
     named = suspicion.ranks[:NAMED]
     lost = lost_nodes(suspicion, states)
     parts = []
@@ -333,9 +340,15 @@ def describe(suspicion: Suspicion, states: dict[int, str], place: str = "") -> s
             state = f"is {state}"
         else:
             state = f"has no heartbeat{f' and is {state}' if state else ''}"
-        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) {state}")
+        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) {state}{_at(places.get(mark.rank, ''))}")
     more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
-    return begin + "; ".join(parts) + (f"; and {more} more rank{'s' * (more > 1)}" if more else "")
+    parts += [f"and {more} more rank{'s' * (more > 1)}"] if more else []
+    parts += [waiting] if waiting and not suspicion.is_silent else []  # a process that is stopped needs no explanation
+    return begin + "; ".join(parts)
+
+
+def _at(place: str) -> str:
+    return f", at {place}" if place else ""
 
 
 def _short(folder: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from clusterrun.records import rank_records
 from clusterrun.worker import hung_step, probe, watchdog
 from clusterrun.worker.notify import Notifier
 from clusterrun.worker.stacks import REQUEST, StackWriter, common_place
@@ -328,6 +329,22 @@ def test_the_line_names_the_ranks_and_what_their_processes_do(
     assert describe(Suspicion(tuple(ranks), is_silent, 61.4, 60.0), states) == f"no progress for 61 s: {line}"
     busy = Suspicion(tuple(ranks), is_silent, 61.4, 60.0, gpus_busy=True)
     assert describe(busy, states) == f"no progress for 61 s with the GPUs 100% busy: {line}"
+
+
+def test_the_line_of_a_rank_that_is_behind_is_that_of_its_own_stacks(tmp_path: Path) -> None:
+    for number, line in ((0, 41), (1, 41), (3, 7)):
+        (tmp_path / f"stacks-rank-{number}.txt").write_text(MAIN_THREAD.format(line=line))
+    watching = of_no_step(tmp_path, [])
+    watching._marks = {number: rank(number) for number in (0, 1, 3)}
+    watching._collect_stacks = lambda silent: sorted(path.name for path in tmp_path.glob("stacks-*"))  # type: ignore[method-assign]
+    watching._conclude(Suspicion((rank(3),), False, 61.4, 60.0), {103: "running"})
+    found = rank_records.find_hang(tmp_path)
+    assert found is not None and (found.rank, found.place, found.silent) == (3, "/home/a/my code.py:7", False)
+    own, others = "/home/a/my code.py:7 in train_epoch", "2 of 3 ranks are at /home/a/my code.py:41 in train_epoch"
+    assert found.cause.endswith(f"is at step 7, behind the others, and running, at {own}; {others}")
+    watching._conclude(Suspicion((), False, 61.4, 60.0), {})
+    found = rank_records.find_hang(tmp_path)
+    assert found is not None and (found.rank, found.place) == (None, "/home/a/my code.py:41")
 
 
 def test_heartbeats_come_more_often_for_a_short_limit() -> None:

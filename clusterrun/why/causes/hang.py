@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ _ENQUEUED = re.compile(
     r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
 _SHOWN = 4  # ranks in a sentence
+_DEADLOCK = "read what the ranks were waiting for at the lines shown, and in their stacks; each Python thread is there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +28,28 @@ class AbsentRanks:
 
 def hang_cause(hang: Hang) -> Cause:
     """Return the cause of a launch that the watchdog ended."""
-    waited = f"to see where the ranks were waiting, read their stacks: {hang.stacks}" if hang.stacks else ""
+    advice = f"to see where the ranks were waiting, read their stacks: {hang.stacks}" if hang.stacks else ""
+    command = "clusterrun submit … --max-restarts 3"
+    if not hang.silent:  # a restart would hang again
+        advice = _DEADLOCK if hang.stacks else ""
+        command = _less_stacks(hang) if hang.stacks else "clusterrun logs JOB -n 50"
     return Cause(
         kind="hang",
         rank=hang.rank,
         node=hang.node,
         sentence=hang.cause,
-        advice=waited,
-        command="clusterrun submit … --max-restarts 3",
+        place=hang.place,
+        advice=advice,
+        command=command,
         source="worker/watchdog.py",
     )
+
+
+def _less_stacks(hang: Hang) -> str:
+    """Return the command that shows the stacks of the rank that is named, or of all ranks."""
+    folder, _, name = hang.stacks.rpartition("/")
+    mine = name if hang.rank is None else name.replace("*", str(hang.rank))
+    return f"less {shlex.quote(folder)}/{mine}"
 
 
 def find_absent_ranks(

@@ -23,12 +23,12 @@ class Diagnosis:
 
     def headline(self) -> str:
         """Return the cause, its rank and place on one line."""
-        where = ", ".join(word for word in (self._who(), self.cause.place) if word)
+        where = ", ".join(word for word in (self._who(), self._place()) if word)
         return f"{self.cause.sentence}{f' ({where})' if where else ''}"
 
     def short(self) -> str:
         """Return the cause on one line that begins with the rank, as the last line of ``logs -f``."""
-        place = f" ({self.cause.place})" if self.cause.place else ""
+        place = f" ({self._place()})" if self._place() else ""
         who = f"{self._who()} failed first: " if self._who() else ""
         return f"{who}{self.cause.sentence}{place}"
 
@@ -56,6 +56,9 @@ class Diagnosis:
             "source": cause.source or None,
             "notes": list(self.notes),
         }
+
+    def _place(self) -> str:
+        return "" if self.cause.place in self.cause.sentence else self.cause.place
 
     def _who(self) -> str:
         rank, node, sentence = self.cause.rank, self.cause.node, self.cause.sentence

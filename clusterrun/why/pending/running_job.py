@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_duration, format_time_and_offset, plural
@@ -29,6 +29,8 @@ STATES = {
 }
 #: Seconds without a step after which a rank with a heartbeat counts as stuck; an evaluation takes minutes.
 _STUCK = 300.0
+#: Seconds without a step after which that is shown.
+_STILL = 45.0
 _SHOWN = 4
 
 
@@ -42,7 +44,7 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     if run is None:
         return [*lines, "this job has no clusterrun record, so its training progress is unknown"]
     ranks = progress.ranks(run, job.id.task)
-    lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now)
+    lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now, str(job.id))
     warning = loss_warning(run, job)
     return [*lines, warning] if warning else lines
 
@@ -55,7 +57,9 @@ def _since(job: JobStatus, now: float) -> str:
     return text + (f"; on {job.nodes}" if job.nodes else "")
 
 
-def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float) -> list[str]:
+def describe_training(
+    metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float, job: str
+) -> list[str]:
     """Describe the last step and every rank that is missing, silent or stuck. Pure."""
     lines = []
     if metrics is not None:
@@ -87,10 +91,22 @@ def describe_training(metrics: Metrics | None, ranks: Sequence[RankProgress], wo
     if stuck:
         longest = format_duration(max(stuck.values()))
         are, span = ("is", longest) if len(stuck) == 1 else ("are", f"up to {longest}")
-        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}")
+        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}; {_stacks(job)}")
     if not (missing or silent or stuck):
-        lines.append(f"{world} of {world} ranks responding")
+        lines.append(f"{world} of {world} ranks responding{_since_progress(moved.values(), now, job)}")
     return lines
+
+
+def _since_progress(moved: Collection[float | None], now: float, job: str) -> str:
+    """Return for how long no rank has advanced, if that is long enough to ask what the ranks do."""
+    newest = max((at for at in moved if at), default=None)
+    if newest is None or now - newest < _STILL:
+        return ""
+    return f"; no new step or collective for {format_duration(now - newest)}: {_stacks(job)}"
+
+
+def _stacks(job: str) -> str:
+    return f"`clusterrun why {job} --stacks` shows where"
 
 
 def _ranks(numbers: Sequence[int]) -> str:

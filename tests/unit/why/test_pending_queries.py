@@ -179,38 +179,52 @@ def rank(number: int, ago: float = 1.0, **more: Any) -> RankProgress:
 
 
 def test_ranks_that_all_write() -> None:
-    lines = running_job.describe_training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW)
+    lines = running_job.describe_training(Metrics(step=120, time=NOW - 3, loss=2.5), [rank(0), rank(1)], 2, NOW, "5")
     assert lines == ["last recorded step: 120, loss 2.5, 0:03 ago", "2 of 2 ranks responding"]
 
 
 def test_a_silent_rank_is_named_with_its_node_and_its_last_word() -> None:
-    lines = running_job.describe_training(Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW)
+    lines = running_job.describe_training(
+        Metrics(step=9), [rank(0), rank(1), rank(2, 200, step=7), rank(3)], 4, NOW, "5"
+    )
     assert lines[1] == "rank 2 on node1: no heartbeat for 3:20 (last phase: training, step 7)"
 
 
 def test_many_silent_ranks_are_folded() -> None:
-    lines = running_job.describe_training(None, [rank(n, 99) for n in range(12)], 12, NOW)
+    lines = running_job.describe_training(None, [rank(n, 99) for n in range(12)], 12, NOW, "5")
     assert lines[-1] == "also no heartbeat from ranks 4-11 on node[2-5]"
 
 
 def test_a_rank_that_was_never_heard_of() -> None:
-    lines = running_job.describe_training(None, [rank(0), rank(3)], 4, NOW)
+    lines = running_job.describe_training(None, [rank(0), rank(3)], 4, NOW, "5")
     assert "no heartbeat from ranks 1-2 (of 4 ranks)" in lines
 
 
 def test_a_rank_that_writes_but_does_not_move() -> None:
-    lines = running_job.describe_training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW)
-    assert lines[-1] == "rank 1 is alive but stuck: no new step or collective for 15:00"
+    lines = running_job.describe_training(None, [rank(0, stepped=NOW - 5), rank(1, stepped=NOW - 900)], 2, NOW, "5")
+    shown = "`clusterrun why 5 --stacks` shows where"
+    assert lines[-1] == f"rank 1 is alive but stuck: no new step or collective for 15:00; {shown}"
+
+
+def test_ranks_that_have_not_moved_for_a_while_have_the_way_to_see_where_they_are() -> None:
+    moved = [rank(n, advanced=NOW - 100 + n)._replace(phase="script") for n in range(2)]
+    lines = running_job.describe_training(None, moved, 2, NOW, "5")
+    shown = "no new step or collective for 1:39: `clusterrun why 5 --stacks` shows where"
+    assert lines[-1] == f"2 of 2 ranks responding; {shown}"
+    lines = running_job.describe_training(None, [moved[0], rank(1, advanced=NOW - 3)], 2, NOW, "5")
+    assert lines[-1] == "2 of 2 ranks responding"
 
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:
     ranks = [rank(n)._replace(phase="script") for n in range(2)]
-    assert running_job.describe_training(None, ranks, 2, NOW)[0] == "the script does not record its steps"
+    assert running_job.describe_training(None, ranks, 2, NOW, "5")[0] == "the script does not record its steps"
 
 
 def test_no_records_is_said_not_guessed() -> None:
-    assert running_job.describe_training(None, [], 4, NOW) == ["the ranks have not recorded any step or progress yet"]
-    assert "cannot be detected" in running_job.describe_training(Metrics(step=1), [], 4, NOW)[-1]
+    assert running_job.describe_training(None, [], 4, NOW, "5") == [
+        "the ranks have not recorded any step or progress yet"
+    ]
+    assert "cannot be detected" in running_job.describe_training(Metrics(step=1), [], 4, NOW, "5")[-1]
 
 
 def test_other_states_have_their_sentence() -> None:
