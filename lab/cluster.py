@@ -108,7 +108,7 @@ class Lab(LabSpec):
             self.daemon(node).start(wait=None)
         for node in self.node_names:
             self.daemon(node).wait_ready()
-        self.wait_idle(30)
+        self.wait_idle()
 
     def _clear(self) -> None:
         """Remove everything of a lab of this name, even if only parts of it are left."""
@@ -154,7 +154,7 @@ class Lab(LabSpec):
         """Return the job's fields as `scontrol show job -o` prints them (an array's first task); empty when unknown."""
         return query.find_job(self, str(job_id))
 
-    def wait_job(self, job_id: str | int, *states: str, timeout: float = 30.0) -> dict[str, str]:
+    def wait_job(self, job_id: str | int, *states: str, timeout: float = 120.0) -> dict[str, str]:
         """Wait until the job is in one of these states, and return its fields."""
         return query.wait_job(self, str(job_id), states, timeout)
 
@@ -162,11 +162,15 @@ class Lab(LabSpec):
         """Each node's state as sinfo prints it; `*` at the end means that it does not respond."""
         return query.node_states(self)
 
-    def wait_idle(self, timeout: float = 60.0) -> None:
+    def wait_idle(self, timeout: float = 180.0) -> None:
         """Wait until there is no job and every node is idle."""
         query.wait_idle(self, timeout)
 
-    def reset(self, timeout: float = 60.0) -> None:
+    def forget_ended(self, timeout: float = 120.0) -> None:
+        """Make slurmctld forget each job that has ended, as it does by itself after ten minutes."""
+        query.forget_ended(self, timeout)
+
+    def reset(self, timeout: float = 180.0) -> None:
         """Repair what was broken and end all jobs, as if the lab had just come up (job ids keep counting)."""
         query.reset(self, self.daemons, timeout)
 

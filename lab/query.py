@@ -14,7 +14,7 @@ from lab.spec import LabSpec
 _FIT = ("idle", "mixed", "allocated", "completing")
 
 
-def _output(lab: LabSpec, *argv: str, timeout: float = 20) -> str:
+def _output(lab: LabSpec, *argv: str, timeout: float = 60) -> str:
     """Return the command's output, or an empty text when it fails or hangs (as with a controller that was stopped)."""
     try:
         return lab.run(argv, timeout=timeout).stdout
@@ -97,6 +97,22 @@ def restore_link(lab: LabSpec, slurmd: procs.Daemon, wake: bool = True) -> None:
     """
     if net.restore(lab.claim, lab.node_number(slurmd.name), slurmd.name) and wake:
         slurmd.hangup()
+
+
+def forget_ended(lab: LabSpec, timeout: float) -> None:
+    """Make slurmctld forget each job that has ended, and wait until it has; then it remembers for as long as before."""
+    text = lab.conf.read_text(encoding="utf-8")
+    try:
+        lab.conf.write_text(re.sub(r"(?m)^MinJobAge=.*$", "MinJobAge=2", text), encoding="utf-8")
+        lab.run(["scontrol", "reconfigure"])
+        procs.wait_until(lambda: not _ended_jobs(lab), timeout, f"lab {lab.name} without ended jobs", 0.5)
+    finally:
+        lab.conf.write_text(text, encoding="utf-8")
+        lab.run(["scontrol", "reconfigure"])
+
+
+def _ended_jobs(lab: LabSpec) -> list[str]:
+    return lab.run(["squeue", "-h", "-a", "-t", "BF,CA,CD,DL,F,NF,OOM,PR,TO", "-o", "%i"]).stdout.split()
 
 
 def reset(lab: LabSpec, daemons: Mapping[str, procs.Daemon], timeout: float) -> None:

@@ -18,6 +18,7 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN
 from clusterrun.state.reconcile import Listing, RunState
+from tests.patience import HUNG
 from tests.rank_files import put_progress
 
 
@@ -76,7 +77,7 @@ class FakeCluster:
 
     def _answer(self, jobs: Sequence[RunState]) -> list[RunState]:
         self.asked += 1
-        self.silent.wait(30)
+        self.silent.wait(600)
         if self.error is not None:
             raise self.error
         if self.trouble:
@@ -113,7 +114,7 @@ def text_of(app: Any) -> str:
     return "\n".join(line.rstrip() for line in console.export_text().splitlines())
 
 
-async def shown(pilot: Any, *words: str, without: Sequence[str] = (), seconds: float = 20) -> str:
+async def shown(pilot: Any, *words: str, without: Sequence[str] = (), seconds: float = HUNG) -> str:
     """The screen once it shows all these words, and none of those it is to be without."""
     return await until_shown(
         pilot, lambda text: all(w in text for w in words) and not any(w in text for w in without), seconds

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lab.cluster import Lab
+from tests.patience import PATIENCE, until
 from tests.warm_programs import COMMANDS, WarmPrograms
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -112,7 +113,7 @@ class Site:
         environ = {**self.env, **(env or {})}
         process = warm_commands().start(Path(CLUSTERRUN[0]), *words, cwd=cwd or self.project, env=environ)
         try:
-            out, err = process.communicate(timeout=timeout)
+            out, err = process.communicate(timeout=PATIENCE * timeout)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
@@ -173,17 +174,6 @@ class Site:
         mine = [row for row in found if (row["run_dir"] or "").startswith(str(self.project))]
         if mine:
             self.cli("cancel", *(row["job_id"] or row["run_id"] for row in mine), status=None)
-
-
-def until(
-    condition: Callable[[], Any], seconds: float, what: Callable[[], str] = lambda: "it", pause: float = 0.05
-) -> Any:
-    """The first true answer of a condition; fails, saying `what`, where none comes in time."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what()}"
-        time.sleep(pause)
-    return answer
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
+from tests.patience import HUNG
 from tests.warm_programs import WarmProcess, WarmPrograms
 
 from .conftest import WORKER
@@ -68,7 +69,7 @@ def start(tmp_path: Path, warm: WarmPrograms) -> Iterator[Start]:
 
 
 def wait_for(ready: Callable[[], bool], process: WarmProcess) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 3 * HUNG
     while not ready():
         assert process.poll() is None and time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
@@ -107,7 +108,7 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     wait_for(lambda: newest(run / "checkpoints") >= frozen_at + 5, newer)  # it is in the middle of its own writing
     os.kill(older.pid, signal.SIGCONT)
     _, said = older.communicate(timeout=60)
-    assert older.returncode == 1
+    assert older.returncode in (1, -signal.SIGKILL)  # at its next write or its next heartbeat, whichever is first
     (line,) = filter(None, said.splitlines())
     # of the attempt or, if its next write is in the folder of checkpoints, of that folder's owner
     assert line.endswith(": this process will stop and write nothing more")

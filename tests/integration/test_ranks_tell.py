@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records.progress import RankProgress, read_ranks
+from tests.patience import HUNG
 
 from .conftest import Starter
 
@@ -23,7 +24,7 @@ def wait_for(
     attempt: Path, wanted: Callable[[list[RankProgress]], bool], process: subprocess.Popen[str]
 ) -> list[RankProgress]:
     """Wait until the ranks say what is wanted, and return what they say."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 2 * HUNG
     while time.monotonic() < deadline and process.poll() is None:
         if wanted(found := read_ranks(attempt)):
             return found

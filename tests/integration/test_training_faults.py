@@ -15,6 +15,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
+from tests.patience import HUNG
 
 from .conftest import Done, Starter
 
@@ -50,7 +51,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def wait_for(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 3 * HUNG
     while not ready():
         assert process.poll() is None and time.monotonic() < deadline, "it never came"
         time.sleep(0.01)
@@ -102,7 +103,7 @@ def test_a_killed_rank_ends_the_others_in_seconds_and_the_run_goes_on_from_its_c
             os.kill(pid_of(tmp_path / "runs" / f"killed{rank}", rank), signal.SIGKILL)
 
         done = lm(f"killed{rank}", during=kill, steps=1_000_000, save_every=1, checkpoint_dir=kept)
-        assert time.monotonic() - moment[0] < 20
+        assert time.monotonic() - moment[0] < HUNG
         assert done.status != 0 and f"rank {rank} on local0 exited with 137" in done.err
         assert [line for line in said(done) if "lost the connection to another rank" not in line] == []
         (done.run_dir / "attempt" / "end.json").touch()  # as the batch script leaves it: the folder is free again

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
+from tests.patience import HUNG
+
 from .conftest import Done, Starter
 
 STEPS = 120
@@ -64,7 +66,7 @@ def branch(done: Done, run: str, checkpoint: str) -> None:
 
 def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Wait until the run has written the row of a step."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 3 * HUNG
     metrics = run_dir / "metrics.jsonl"
     while time.monotonic() < deadline and process.poll() is None:
         if metrics.exists() and any(json.loads(line)["step"] >= step for line in metrics.read_text().splitlines()):

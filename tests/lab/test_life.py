@@ -12,6 +12,7 @@ from lab import claims, net, procs
 from lab.cluster import Lab
 from lab.daemons import PROGRAMS
 from lab.errors import LabError
+from tests.patience import HUNG
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,7 +170,7 @@ def test_ctrl_c_takes_the_sessions_lab_down(tmp_path):
         name = running.stdout.readline().strip()
         assert left_behind(Lab(name=name))
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=20)
+        running.communicate(timeout=HUNG)
     assert left_behind(Lab(name=name)) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +16,7 @@ from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.processes import end_members, members
 from lab.cluster import Lab
 from tests.installed_command import Site
-
-
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
-    """The first true answer of a condition; fails where none comes in time."""
-    end = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < end, f"not within {seconds} s"
-        time.sleep(0.01)
-    return answer
+from tests.patience import until
 
 
 class Bench:

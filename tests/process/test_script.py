@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.jobspec.spec import Command
+from tests.patience import HUNG
 from tests.staged_script import TOKEN, Staged, stage
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_RESTART_COUNT": "0"}
@@ -208,7 +209,7 @@ def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> 
         time.sleep(0.02)
     assert "epoch 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
     (tmp_path / "go").touch()
-    _, said = stalled.communicate(timeout=30)
+    _, said = stalled.communicate(timeout=HUNG)
     assert stalled.returncode == 75 and "has been restarted" in said
     assert (run.run_dir / "epoch").read_text() == "1\n"
 

@@ -7,8 +7,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,11 @@ from typing import Any
 from lab.cluster import Lab
 from lab.releases import SEARCH_PATH
 from lab.users import User
+from tests.patience import HUNG
 
 TYPIST = Path(__file__).with_name("typist.py")
 #: Seconds that a command may take before it counts as one that hangs.
-LIMIT = 30.0
+LIMIT = HUNG
 #: The exit codes that `clusterrun --help` lists.
 CODES = (0, 1, 2, 3, 4, 75)
 #: One rank without a GPU, which needs no more than a node.
@@ -272,15 +272,6 @@ def furnish(person: Person) -> None:
     person.write(person.home / "results.txt", "three months of work\n")
     person.write(person.home / "secret.txt", "the diary\n", 0o600)
     person.write(person.home / "hello.sh", "#!/bin/bash\necho hello of $(id -un)\n", 0o755)
-
-
-def until(condition: Callable[[], Any], seconds: float, what: str, pause: float = 0.05) -> Any:
-    """The first true answer of a condition; fails where none comes in time."""
-    deadline = time.monotonic() + seconds
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(pause)
-    return answer
 
 
 def queued(town: Town, person: Person) -> list[str]:

@@ -107,9 +107,9 @@ def test_a_shared_run_is_seen_by_the_group_while_it_runs_and_afterwards(town: To
         with case(name):
             until(lambda j=job: town.a.state_of(j)["state"] == "COMPLETED", 30, "the end", 0.5)
             look_again(town, town.b, job)
+    town.lab.forget_ended()
     for name, job in jobs.items():
         with case(name):
-            until(lambda j=job: not town.lab.job(j), 60, "that Slurm forgets the job", 1)
             assert town.b.type("status", job, status=0).out.count("COMPLETED") == 1
             assert "LOST" not in town.b.type("why", job, status=0).out.upper()
 

@@ -6,7 +6,6 @@ On a real Slurm that accepts most of the former and lets them wait for ever (Enf
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -232,13 +231,10 @@ def test_a_silent_controller_blocks_nothing(strict: Lab, typed: Desk, monkeypatc
     monkeypatch.setattr(checks, "LIMIT", 1.0)
     strict.daemon("slurmctld").stop()
     try:
-        began = time.monotonic()
         said = typed.type("submit", "--dry-run", *script())
-        took = time.monotonic() - began
     finally:
         strict.daemon("slurmctld").cont()
     assert said.status == 0 and "clusterrun: not checked: the cluster's limits" in said.err, said
-    assert took < 20, "it is not waited for as long as by the commands themselves"
 
 
 def test_the_checks_cost_less_than_two_seconds_of_a_processor(typed: Desk) -> None:

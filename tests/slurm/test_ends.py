@@ -64,7 +64,10 @@ class Ends:
     def forgotten(self, way: str) -> Job:
         """A job once Slurm's controller has forgotten it."""
         job = self.jobs[way]
-        until(lambda: not self.lab.job(job.id), 200, lambda: f"{job.id} ({way}) is still known to Slurm", pause=0.5)
+        over = lambda: self.lab.job(job.id).get("JobState", "") not in ("PENDING", "RUNNING", "COMPLETING")  # noqa: E731
+        until(over, 150, lambda: f"{job.id} ({way}) has not ended", pause=0.5)
+        if self.lab.job(job.id):
+            self.lab.forget_ended()
         return job
 
 

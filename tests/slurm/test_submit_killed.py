@@ -14,6 +14,7 @@ import pytest
 from clusterrun.records import run_record
 from lab.cluster import Lab
 from tests.installed_command import Site, until
+from tests.patience import HUNG
 from tests.submit_tools import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
@@ -68,7 +69,7 @@ def test_killed_while_sbatch_waits_for_a_frozen_controller(fresh_lab: Lab, site:
     until((site.home / "pid").exists, 30, lambda: "sbatch")
     time.sleep(1.0)  # the request is on its way
     dying.kill()
-    dying.communicate(timeout=10)
+    dying.communicate(timeout=HUNG)
     ctld.cont()
     ctld.wait_ready()
     (run,) = runs_of(site)
@@ -88,7 +89,7 @@ def test_killed_at_any_moment(fresh_lab: Lab, site: Site, template: Path, rng: r
         dying = begin(site, template, "--job-name", f"kill,{number}")
         time.sleep(rng.uniform(0.3, 1.1) * whole)
         dying.kill()
-        dying.communicate(timeout=10)
+        dying.communicate(timeout=HUNG)
     time.sleep(2)  # an orphaned sbatch needs no longer
     states = [s for s in site.listed("--all") if s["name"].startswith("kill,")]
     cut = [s["run_id"] for s in states if s["job_id"] is None]
@@ -119,7 +120,7 @@ def test_ctrl_c_waits_for_the_answer_and_leaves_the_job(fresh_lab: Lab, site: Si
 def test_ctrl_c_after_a_moment_leaves_a_submission_that_can_be_settled(site: Site, template: Path) -> None:
     path = wrap_sbatch(site.home, "kill -INT $PPID; sleep 3; kill -INT $PPID; sleep 30", site.env["PATH"])
     pressed = begin(site, template, NEVER, env={"PATH": path})
-    said, _ = pressed.communicate(timeout=25)
+    said, _ = pressed.communicate(timeout=HUNG)
     assert pressed.returncode == 130, said
     run_id = runs_of(site)[0].name
     assert f"clusterrun submit --recover {run_id}" in said and "Traceback" not in said, said

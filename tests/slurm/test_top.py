@@ -10,7 +10,6 @@ import select
 import struct
 import subprocess
 import termios
-import time
 
 import pytest
 
@@ -140,10 +139,8 @@ def test_top_leaves_the_terminal_and_the_jobs_alone_on_ctrl_c(site: Site, waitin
     terminal = Terminal(site, "top")
     try:
         terminal.wait_for("waits")
-        began = time.monotonic()
         terminal.press("\x03")
         assert terminal.close() == 130
-        assert time.monotonic() - began < 10
     finally:
         terminal.process.kill()
     assert b"\x1b[?1049h" in terminal.raw and b"\x1b[?1049l" in terminal.raw  # its own screen, given back

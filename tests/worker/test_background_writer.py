@@ -19,6 +19,7 @@ import torch
 from clusterrun.worker.training import checkpoint
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
+from tests.patience import HUNG
 
 
 def numbered(step: int, size: int = 8) -> Snapshot:
@@ -44,7 +45,7 @@ class Gate:
             self.writing += 1
             self.most = max(self.most, self.writing)
             self.begun.release()
-            assert self.open.acquire(timeout=30)
+            assert self.open.acquire(timeout=HUNG)
             self.writing -= 1
             return real(folder, snapshot, *check)
 
@@ -55,7 +56,7 @@ def test_save_returns_while_the_write_still_runs(tmp_path: Path, monkeypatch: py
     gate = Gate(monkeypatch)
     saver = BackgroundWriter(tmp_path, keep_last=2)
     saver.save(numbered(1))
-    assert gate.begun.acquire(timeout=30)
+    assert gate.begun.acquire(timeout=HUNG)
     assert (saver.last_saved, steps(tmp_path), saver.wait(timeout=0)) == (None, [], False)
     gate.open.release()
     assert saver.wait() is True

@@ -22,6 +22,7 @@ from clusterrun.worker import barriers
 from clusterrun.worker.distenv import DistEnv, RunEnv
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.seal import Seal
+from tests.patience import HUNG
 
 RUN = RunEnv(secret="token secret", join_timeout=10)
 
@@ -116,7 +117,7 @@ def test_one_rank_at_two_places_is_refused(server: TCPStore) -> None:
 def test_a_rank_leaves_a_store_that_it_did_not_join_at(server: TCPStore) -> None:
     begun = time.monotonic()
     assert not barriers.leave(rank(0, server), RUN)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < HUNG
 
 
 def test_connections_to_the_store_are_kept_alive_beside_other_sockets(server: TCPStore) -> None:

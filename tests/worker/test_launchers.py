@@ -16,6 +16,7 @@ import pytest
 
 from clusterrun.worker import distenv, launched, launchers
 from clusterrun.worker.distenv import DistEnv, RunEnv
+from tests.patience import HUNG
 
 NODE = DistEnv(1, 0, 2, 1, 1, "n1", "n1", 1, "slurm", ("head", 12000))
 
@@ -217,7 +218,7 @@ time.sleep(60)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=30)[0] == "finished 5\n"
+    assert process.communicate(timeout=HUNG)[0] == "finished 5\n"
 
 
 def test_a_program_of_a_shell_that_sigterm_ends_gets_the_signal_and_its_time() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.worker.local_launcher import PIECE, Labeler, rank_environment, visible_devices
+from tests.patience import HUNG
 
 
 def command(worker: Path, nodes: int, tasks: int, script: str, *options: str) -> list[str]:
@@ -34,7 +35,7 @@ def gone(marker: str) -> bool:
     return True
 
 
-def wait_for(condition, seconds: float = 10.0) -> bool:  # type: ignore[no-untyped-def]
+def wait_for(condition, seconds: float = HUNG) -> bool:  # type: ignore[no-untyped-def]
     deadline = time.monotonic() + seconds
     while not (done := condition()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -95,7 +96,7 @@ def test_the_first_bad_rank_ends_the_others_and_gives_the_status(worker: Path) -
     began = time.monotonic()
     done = run(worker, 2, 2, "[ $RANK = 2 ] && exit 3; exec sleep 61.25")
     assert done.returncode == 3 and "rank 2 on local1 exited with 3" in done.stderr
-    assert time.monotonic() - began < 5 and gone("61.25")
+    assert time.monotonic() - began < 60 and gone("61.25")
 
 
 def test_a_signalled_rank_gives_128_and_its_number(worker: Path) -> None:
@@ -107,7 +108,7 @@ def test_who_ignores_term_is_killed_after_the_grace(worker: Path) -> None:
     done = run(
         worker, 1, 2, "trap '' TERM; [ $RANK = 0 ] && sleep 0.5 && exit 4; sleep 62.25; sleep 62.25", "--grace", "1"
     )
-    assert done.returncode == 4 and 0.9 < time.monotonic() - began < 5
+    assert done.returncode == 4 and 0.9 < time.monotonic() - began < 60
     assert wait_for(lambda: gone("62.25"))
 
 
@@ -117,7 +118,7 @@ def test_term_ends_the_whole_tree(worker: Path) -> None:
     assert step.stdout is not None
     assert all("ready" in step.stdout.readline() for _ in range(4))
     step.send_signal(signal.SIGTERM)
-    out, _ = step.communicate(timeout=10)
+    out, _ = step.communicate(timeout=HUNG)
     assert step.returncode == 143 and "not reached" not in out
     assert wait_for(lambda: gone("63.25"))
 
@@ -136,7 +137,7 @@ def test_usr1_is_passed_on_once(worker: Path) -> None:
     assert step.stdout is not None
     assert {step.stdout.readline(), step.stdout.readline()} == {"0: ready\n", "1: ready\n"}
     step.send_signal(signal.SIGUSR1)
-    out, _ = step.communicate(timeout=20)
+    out, _ = step.communicate(timeout=HUNG)
     assert sorted(out.splitlines()) == ["0: got", "1: got"] and step.returncode == 0
 
 
@@ -149,7 +150,7 @@ def test_sixty_four_ranks(worker: Path) -> None:
 def test_a_background_child_does_not_hold_the_step(worker: Path) -> None:
     began = time.monotonic()
     assert run(worker, 1, 1, "sleep 65.25 & echo done").returncode == 0
-    assert time.monotonic() - began < 5 and wait_for(lambda: gone("65.25"))
+    assert time.monotonic() - began < 60 and wait_for(lambda: gone("65.25"))
 
 
 def test_a_closed_output_does_not_end_the_run(worker: Path, tmp_path: Path) -> None:
@@ -166,7 +167,7 @@ def test_a_closed_output_does_not_end_the_run(worker: Path, tmp_path: Path) -> N
 def test_what_cannot_start_says_so_in_one_line(worker: Path, options: tuple[str, ...], status: int) -> None:
     step = [sys.executable, str(worker / "local_launcher.py"), "--nodes", "1", "--tasks-per-node", "2", *options]
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([*step, "--", "/no/such"], capture_output=True, text=True, env=environ, timeout=20)
+    done = subprocess.run([*step, "--", "/no/such"], capture_output=True, text=True, env=environ, timeout=HUNG)
     assert done.returncode == status and done.stderr.count("\n") == 1
 
 

@@ -18,6 +18,7 @@ import pytest
 from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker import nvml
 from clusterrun.worker.progress import Progress, resident_gib
+from tests.patience import HUNG
 from tests.rank_files import progress_of, recorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +204,7 @@ def test_a_write_that_hangs_holds_neither_the_work_nor_its_end(rank: subprocess.
     folder.mkdir()
     for step in range(200):
         do_step(rank, step)
-    rank.communicate(timeout=20)
+    rank.communicate(timeout=HUNG)
     assert rank.returncode == 0
     assert read_ranks(folder) == []
 

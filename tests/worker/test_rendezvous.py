@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch.distributed import TCPStore
 
 from clusterrun.worker import rendezvous
 from tests.installed_command import until
+from tests.patience import HUNG
 
 
 def start(worker: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -57,15 +57,12 @@ def test_nine_tenths_of_the_whole_range_held_by_others(worker: Path) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     others = hold(wanted)
     try:
-        began = time.monotonic()
         helper = start(worker, "--host", "127.0.0.1")
         assert helper.stdout is not None
         port = int(helper.stdout.readline())
-        took = time.monotonic() - began
         assert port in ports and port not in {o.getsockname()[1] for o in others}
-        assert took < 1.0, f"{took:.2f} s to the port"
         helper.terminate()
-        assert helper.wait(10) == 0
+        assert helper.wait(HUNG) == 0
     finally:
         for other in others:
             other.close()
@@ -88,7 +85,7 @@ def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> No
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         helper = start(worker, "--host", "127.0.0.1", "--port", str(port))
-        out, err = helper.communicate(timeout=10)
+        out, err = helper.communicate(timeout=HUNG)
     assert helper.returncode == 1 and out == ""
     assert err.count("\n") == 1 and f"port {port} on 127.0.0.1 is taken by process {os.getpid()}" in err
 
@@ -96,7 +93,7 @@ def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> No
 @pytest.mark.parametrize(("host", "word"), [("192.0.2.77", "not an address of this host"), ("no.invalid", "resolve")])
 def test_a_foreign_address_is_named(worker: Path, host: str, word: str) -> None:
     helper = start(worker, "--host", host)
-    _, err = helper.communicate(timeout=20)
+    _, err = helper.communicate(timeout=HUNG)
     assert helper.returncode == 1
     assert err.count("\n") == 1 and host in err and word in err
 

@@ -13,6 +13,7 @@ import pytest
 from clusterrun.worker import probe, superseded
 from lab.procs import start_time
 from tests.installed_command import until
+from tests.patience import HUNG
 
 ROOT = Path(__file__).resolve().parents[2]
 # A rank whose code ignores SIGTERM, has a program that runs a program, and counts into a file.
@@ -49,7 +50,7 @@ def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: P
         assert rank.poll() is None, "its epoch is the newest"
         (tmp_path / "epoch.new").write_text("2\n")
         os.replace(tmp_path / "epoch.new", epoch)
-        _, printed = rank.communicate(timeout=30)
+        _, printed = rank.communicate(timeout=HUNG)
     finally:
         rank.kill()
     assert rank.returncode == -signal.SIGKILL

@@ -27,6 +27,7 @@ from clusterrun.terminal.ui import Ui
 from tests.command_desk import Desk
 from tests.installed_command import until
 from tests.listed_jobs import SILENT, rows, run, run_row
+from tests.patience import HUNG
 from tests.run_records import attempt, claim, end
 
 
@@ -88,7 +89,7 @@ def test_ctrl_c_ends_watching(desk: Desk, words: list[str], begins: str) -> None
     assert process.stdout is not None
     until(lambda: process.stdout.readline().startswith(begins), 20)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=HUNG)
     assert (process.returncode, err.strip()) == (130, "")
     # of a job by its id it is asked whether it is one of ours, then how it stands
     assert desk.slurm.count("squeue") == len(words) and desk.slurm.count("sacct") == 0

@@ -18,6 +18,7 @@ from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.system import shell
+from tests.patience import HUNG
 from tests.shared_answers import LONG_AGO, Clock, Window
 
 
@@ -237,7 +238,7 @@ def test_the_claim_of_a_killed_process_does_not_block_others(tmp_path: Path) -> 
         f"cache = QueueCache(pathlib.Path({str(tmp_path)!r}), 'default', 'lab');"
         "assert cache.begin_query(); os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code], timeout=30)
+    subprocess.run([sys.executable, "-c", code], timeout=HUNG)
     (link,) = tmp_path.glob("*.asking")
     assert link.is_symlink()
     assert QueueCache(tmp_path, "default", "lab").begin_query()

@@ -17,6 +17,7 @@ from clusterrun.state.pace import Pace
 from clusterrun.top.app import Top
 from clusterrun.top.source import TopData
 from tests.fake_cluster import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
+from tests.patience import HUNG
 
 Play = Callable[[Any], Awaitable[None]]
 
@@ -217,7 +218,7 @@ def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: 
         began = time.monotonic()
         await pressed(pilot, "down", "saving")
         await pilot.press("t", "f", "escape", "c", "n")
-        assert time.monotonic() - began < 20  # one who waited for the answer would wait for 30
+        assert time.monotonic() - began < HUNG  # one who waited for the answer would wait for ten minutes
         waiting = r"waiting for the scheduler \(([2-9]|\d\d)s\)"
         await until_shown(pilot, lambda text: re.search(waiting, text) is not None)
         assert cluster.asked == asked + 1
@@ -225,7 +226,7 @@ def test_a_scheduler_that_hangs_freezes_nothing(cluster: FakeCluster, tmp_path: 
 
     began = time.monotonic()
     play(cluster, story)
-    assert time.monotonic() - began < 28  # nor is the way out
+    assert time.monotonic() - began < 2 * HUNG  # nor is the way out
     cluster.silent.set()
 
 
@@ -307,7 +308,7 @@ def test_a_thousand_jobs_and_ranks_are_shown_and_moved_through(cluster: FakeClus
         await shown(pilot, "\n 1      lm", "training", seconds=30)
         began = time.monotonic()
         await pilot.pause(2.5)  # the ranks' ages change, all thousand of them
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < HUNG
 
     play(cluster, story)
 
