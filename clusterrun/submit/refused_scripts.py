@@ -31,13 +31,14 @@ def nodes_of(*levels: Values) -> int:
     return int(next((level["nodes"] for level in levels if "nodes" in level), _ONE).value)
 
 
-def refuse_separate(words: Sequence[str], given: Values, below: Values, place: Place) -> None:
+def refuse_separate(words: Sequence[str], given: Values, values: Values, place: Place) -> None:
     """Raise RequestError if a program that runs once on each of several nodes would start a group of ranks on each.
 
-    This is for ``--launcher none``; with ``--independent`` nothing is refused.
+    This is for ``--launcher none``; with ``--independent`` nothing is refused. ``given`` are the typed options, for the
+    hint, and ``values`` are all.
     """
-    nodes = nodes_of(given, below)
-    independent = given.get("independent") or below.get("independent")
+    nodes = nodes_of(values)
+    independent = values.get("independent")
     if nodes == 1 or (independent is not None and independent.value):
         return
     rest = list(words[prefix_length(words) :])

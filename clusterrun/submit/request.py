@@ -201,15 +201,42 @@ def load_request(
         work = Task(work.name, tuple(values["set"].value.items()))
         if job and not job.path and "job-name" not in values:
             values["job-name"] = Value(work.name, "default")
+    _refuse_task_options(args, work)
+    values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
+    python = job_python(values.get("python"))
+    values["python"] = find_python(values.get("python"), environ)
+    _refuse_separate_groups(args, work, values, known.root if job else cwd, environ)
+    return Request(known.root, values, work, notices, python, origins, job)
+
+
+def _refuse_task_options(args: SubmitArgs, work: Work) -> None:
     for name in ("set", "fp16"):
         if name in args.flags and not isinstance(work, Task):
             raise RequestError(
                 f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
             )
-    values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
-    python = job_python(values.get("python"))
-    values["python"] = find_python(values.get("python"), environ)
-    return Request(known.root, values, work, notices, python, origins, job)
+
+
+def _refuse_separate_groups(
+    args: SubmitArgs, work: Work, values: Mapping[str, Value], cwd: Path, environ: Mapping[str, str]
+) -> None:
+    """Raise RequestError if a program runs once on each of several nodes and its ranks would not meet."""
+    launcher, nodes = values.get("launcher"), values.get("nodes")
+    if launcher is None or launcher.value != "none" or nodes is None or nodes.value == 1:
+        return
+    from clusterrun.submit.launchers import Place  # the tables of launchers
+    from clusterrun.submit.refused_scripts import refuse_separate
+
+    words = args.command or command_of(work)
+    if words:
+        refuse_separate(words, args.flags, values, Place(cwd, environ))
+
+
+def command_of(work: Work) -> tuple[str, ...]:
+    """Return a script, a module or a command as it is typed; empty for other work."""
+    if isinstance(work, Module):
+        return ("-m", work.name, *work.args)
+    return (work.path, *work.args) if isinstance(work, Script | Command) else ()
 
 
 def typed_files(flags: Mapping[str, Value], folder: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +35,8 @@ _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
 _WRAPPERS = ("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba", "singularity", "apptainer", "numactl",
              "taskset", "timeout", "nice", "nsys", "stdbuf")  # fmt: skip
-_DEEPEST = 4
-"""How many scripts may run one another."""
+_MOST = 50
+"""The maximum number of scripts that are read because one names another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,38 +100,59 @@ def _wrapped_launcher(words: Sequence[str]) -> int | None:
     return None
 
 
-def parse(script: Script, place: Place, depth: int = 0) -> ShellScript:
-    """Parse a script; its command is a launcher's line, or starts another script that has one."""
+def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> ShellScript:
+    """Parse a script; its command is a launcher's line, or starts another script that has one.
+
+    ``seen`` is whether the texts that were read before have such a line; it is not known yet of those being read.
+    """
+    known = {} if seen is None else seen
+    known[script.text] = False
 
     def is_command(words: Sequence[str]) -> bool:
         rest = words[prefix_length(words) :]
         if not rest or {"--version", "--help", "-h"} & {*rest}:
             return False
-        if launcher_of(rest) is not None or STARTER_VARIABLES & variables_before(words).keys():
-            return True
-        if script.sbatch is not None and is_python(rest[0]):
-            return True
-        inner = script_of(rest, place.cwd) if rest[0] != "sbatch" and depth < _DEEPEST else None
-        return inner is not None and bool(parse(inner, place, depth + 1).command)
+        return _starts_ranks(words, rest, script) or _runs_launcher(rest, place, known)
 
-    return parse_script(script.text, script.arguments, is_command, script.name, place.environ)
+    parsed = parse_script(script.text, script.arguments, is_command, script.name, place.environ)
+    known[script.text] = bool(parsed.command)
+    return parsed
 
 
-def launch_in(script: Script, parsed: ShellScript, place: Place, outer: Launch | None = None) -> Launch:
+def _starts_ranks(words: Sequence[str], rest: Sequence[str], script: Script) -> bool:
+    """Return whether a line starts a launcher, or in a batch script Python; ``rest`` is it without variables."""
+    if launcher_of(rest) is not None or STARTER_VARIABLES & variables_before(words).keys():
+        return True
+    return script.sbatch is not None and is_python(rest[0])
+
+
+def _runs_launcher(rest: Sequence[str], place: Place, known: dict[str, bool]) -> bool:
+    """Return whether a line runs a script with a launcher in it."""
+    inner = script_of(rest, place.cwd) if rest[0] != "sbatch" else None
+    if inner is None:
+        return False
+    if inner.text not in known and len(known) < _MOST:
+        parse(inner, place, known)
+    return known.get(inner.text, False)
+
+
+def launch_in(
+    script: Script, parsed: ShellScript, place: Place, outer: Launch | None = None, around: tuple[str, ...] = ()
+) -> Launch:
     """Return what a parsed script asks for; if it starts no launcher, one process.
 
-    What the scripts inside it do is added to ``parsed``. Raises RequestError for a line that cannot be understood.
+    What the scripts inside it do is added to ``parsed``; ``around`` are the texts of those around it. Raises
+    RequestError for a line that cannot be understood.
     """
     outer = _with_directives(script, parsed, place, outer)
     command = _without_srun(parsed.command) if parsed.loop else parsed.command
     launch = find_launch(command, place, outer)
     inner = script_of(launch.program if launch else command[prefix_length(command) :], place.cwd)
-    inside = parse(inner, place, 1) if inner is not None else ShellScript()
-    if inner is not None and inside.command:
-        found = launch_in(inner, inside, place, launch or outer)
-        _absorb(parsed, inside, inner)
-    else:
+    if inner is None or inner.text in (*around, script.text) or not (inside := parse(inner, place)).command:
         found = launch or _one_process(script, command, outer)
+    else:
+        found = launch_in(inner, inside, place, launch or outer, (*around, script.text))
+        _absorb(parsed, inside, inner)
     found.env = parsed.env | found.env
     if parsed.setup and command:
         found.options["setup"] = Value(parsed.setup, "--setup")
@@ -171,14 +192,13 @@ def _absorb(parsed: ShellScript, inside: ShellScript, inner: Script) -> None:
     parsed.loop, parsed.output = parsed.loop or inside.loop, parsed.output or inside.output
 
 
-def text_of_all(script: Script, cwd: Path, depth: int = 0) -> str:
-    """Return the texts of a script and of the shell scripts that it names."""
-    inner = _named_scripts(script, cwd) if depth < _DEEPEST else ()
-    return "\n".join([script.text, shlex.join(script.arguments), *(text_of_all(one, cwd, depth + 1) for one in inner)])
-
-
-def _named_scripts(script: Script, cwd: Path) -> Iterator[Script]:
-    for name in dict.fromkeys(re.findall(r"[\w./-]+\.(?:sh|bash|env)\b", script.text)[:20]):
-        text = read_text(cwd / name)
-        if text and text != script.text:
-            yield Script(name, text)
+def text_of_all(script: Script, cwd: Path) -> str:
+    """Return the texts of a script and of the shell scripts that it names, and those that they name."""
+    texts = {script.name: script.text}
+    waiting = [script.text]
+    while waiting and len(texts) < _MOST:
+        for name in re.findall(r"[\w./-]+\.(?:sh|bash|env)\b", waiting.pop())[:_MOST]:
+            if name not in texts:
+                texts[name] = read_text(cwd / name)
+                waiting.append(texts[name])
+    return "\n".join([*texts.values(), shlex.join(script.arguments)])

@@ -49,11 +49,11 @@ def translate(
         launch = None
     before, program = words[: prefix_length(words)], words[prefix_length(words) :]
     if launch is not None and launch.own_ranks and other:
-        _check_other(other, words, launch, given, below, place)
+        _check_other(other, launch, given, below)
     if program and before and "=" in before[0] and (other or launch is None):
         return _with_variables(words, given, below, place, notify)
     if other:
-        _check_other(other, words, launch, given, below, place)
+        _check_other(other, launch, given, below)
         return tuple(words), {}
     if launch is None:
         if not launcher:  # with --launcher srun the user knows that the script fits one rank per GPU
@@ -97,15 +97,9 @@ def _with_variables(
     return rest, {**options, **env}
 
 
-def _check_other(
-    other: str, words: Sequence[str], launch: Launch | None, given: Values, below: Values, place: Place
-) -> None:
-    """Raise RequestError if ``--launcher`` would start a launcher once per rank, or ranks that do not meet."""
-    if other == "none":
-        from clusterrun.submit.refused_scripts import refuse_separate  # most commands start no script
-
-        refuse_separate(words, given, below, place)
-    elif launch is not None and launch.program:
+def _check_other(other: str, launch: Launch | None, given: Values, below: Values) -> None:
+    """Raise RequestError if ``--launcher`` would start a launcher once per rank."""
+    if launch is not None and launch.program:
         options = join_options(given, job_options(launch, given, below))
         line = format_line(options, launch.program)
         if launch.own_ranks:

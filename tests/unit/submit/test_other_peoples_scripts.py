@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
+from clusterrun.jobspec.spec import Command
 from clusterrun.submit.launcher_options import LAUNCHERS
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.own_ranks import in_shell, knows_node
 from clusterrun.submit.python_line import as_variables, split_python
+from clusterrun.submit.refused_scripts import refuse_separate
 from clusterrun.submit.request import Request, SubmitArgs, load_request, resolve_spec
 from clusterrun.submit.typed_launch import translate
 
@@ -38,8 +43,9 @@ def refusal(line: str, environ: dict[str, str] | None = None, **flags: Any) -> t
 
 def passes(line: str, **flags: Any) -> bool:
     """Whether a line stays as it is; its program need not be here."""
-    words = shlex.split(line)
-    return translate(words, flag_values(flags), {}, Place(SCRIPTS, {}), lambda notice: None)[0] == tuple(words)
+    words, place = shlex.split(line), Place(SCRIPTS, {})
+    refuse_separate(words, {}, flag_values(flags), place)
+    return translate(words, flag_values(flags), {}, place, lambda notice: None)[0] == tuple(words)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +189,18 @@ TORCHRUN = (
     ],
 )  # fmt: skip
 def test_ranks_that_would_not_meet_are_refused_under_launcher_none(line: str, message: str, hint: str) -> None:
-    refused = refusal(line, nodes=2, launcher="none")
+    refused = refusal(line, {"PATH": f"{SCRIPTS / 'bin'}:/usr/bin:/bin"}, nodes=2, launcher="none")
     assert message in refused[0] and refused[1].startswith(hint)
     assert passes(line, launcher="none") and passes(line, launcher="none", nodes=2, independent=True)
+
+
+def test_a_run_of_one_node_is_not_submitted_again_on_two_where_its_ranks_would_not_meet() -> None:
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(SCRIPTS)}
+    for nodes in (1, 2):
+        flags = flag_values({"nodes": nodes, "launcher": "none"})
+        args = SubmitArgs(work=Command("/usr/bin/bash", ("apart.sh", "2")), flags=flags, exact=True)
+        with pytest.raises(RequestError, match=ALONE) if nodes == 2 else nullcontext():
+            load_request(args, SCRIPTS, environ)
 
 
 @pytest.mark.parametrize(
@@ -309,3 +324,33 @@ def test_a_memory_limit_in_megabytes_is_named() -> None:
     for mem, told in (("128", True), ("128G", False), ("0", False), ("4000", False), ("500M", False)):
         notices = resolve_spec(load("train.py", mem=mem, gpus_per_node=0), has_gpus=False, local=False)[1]
         assert bool([line for line in notices if line.startswith(f"--mem {mem} is {mem} MB per node")]) == told, mem
+
+
+FRAGMENTS = st.sampled_from([
+    "N=$1", "shift", "for i in 1 2; do", "done", "if true; then", "fi", "A=(", "--x 1", ")", "export A B=2", "A+=(3)",
+    'torchrun --nproc_per_node=$N train.py "${A[@]}"', "srun ./self.sh", "bash self.sh ${@:2}", "srun bash -c \"$B\"",
+    "#SBATCH -N2 --gres=gpu", "#SBATCH hetjob", "#SBATCH --mem", "cat <<E", "E", "x=$(a $(b))", "echo `c`", "&&", "\\",
+    "accelerate launch train.py > log 2>&1 &", "NNODES=2 ./self.sh", "'", '"', "uv run torchrun train.py",
+])  # fmt: skip
+
+
+@given(st.lists(FRAGMENTS | st.text(max_size=8), max_size=12), st.sampled_from(["bash", "sbatch", "srun -N2 bash"]))
+def test_any_script_gives_a_line_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], start: str
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any-script"
+    folder.mkdir(exist_ok=True)
+    (folder / "self.sh").write_bytes("\n".join(lines).encode("utf-8", "replace"))
+    for launcher in ("", "none"):
+        values = flag_values({"nodes": 2, **({"launcher": launcher} if launcher else {})})
+        try:
+            translate([*start.split(), "self.sh", "4", "a b"], values, {}, Place(folder, {}), lambda notice: None)
+            refuse_separate([*start.split(), "self.sh"], values, values, Place(folder, {}))
+        except RequestError as error:
+            assert error.message
+
+
+def test_scripts_that_run_each_other_are_read_once(tmp_path: Path) -> None:
+    for name, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
+        (tmp_path / name).write_text(f"bash {other}\n" * 200)
+    assert translate(["bash", "a.sh"], {}, {}, Place(tmp_path, {}), lambda notice: None)[0] == ("bash", "a.sh")
