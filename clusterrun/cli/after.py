@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.cli.names import find_ids
 from clusterrun.cluster import Cluster
@@ -86,12 +86,25 @@ def _place(scheduler: str, cluster: str) -> str:
 
 def _is_met(states: Sequence[RunState], job: str, *, is_run: bool, must_succeed: bool) -> bool:
     """Return whether a job, or all tasks of an array, have ended as wanted; raises RequestError if that is over."""
-    for state in states:
-        status = state.status
-        if must_succeed and status.is_final and status.outcome is not Outcome.DONE:
-            again = "resume" if status.outcome is Outcome.STOPPED else "resubmit"
-            raise RequestError(
-                f"job {status.id} is {status.state}, so a job with --after-ok {job} would never start",
-                hint=f"use --after, or run `clusterrun {again} {job}` first" if is_run else "use --after",
-            )
+    for state in states if must_succeed else ():
+        _refuse_failed(state, job, is_run=is_run)
     return bool(states) and all(state.status.is_final for state in states)
+
+
+def _refuse_failed(state: RunState, job: str, *, is_run: bool) -> None:
+    """Raise if a job cannot succeed any more, or may have failed.
+
+    Slurm takes a condition as met if it has forgotten the job.
+    """
+    status = state.status
+    if status.outcome is Outcome.UNKNOWN:
+        raise Ambiguous(
+            f"it is not known how job {status.id} ended, so a job with --after-ok {job} might start after a failure",
+            detail=state.note or status.reason, hint="check its results, then submit without a condition",
+        )  # fmt: skip
+    if status.is_final and status.outcome is not Outcome.DONE:
+        again = "resume" if status.outcome is Outcome.STOPPED else "resubmit"
+        raise RequestError(
+            f"job {status.id} is {status.state}, so a job with --after-ok {job} would never start",
+            hint=f"use --after, or run `clusterrun {again} {job}` first" if is_run else "use --after",
+        )

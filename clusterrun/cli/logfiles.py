@@ -130,6 +130,7 @@ def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
     """Query Slurm for the log files of an external job. A node name in a file name is known only when the job runs."""
     slurm = scheduler.slurm
     assert slurm is not None
+    job = job._replace(part=None)  # the components of a job have one log, which the batch script of the first writes
     locations = parse_locations(parse_jobs(slurm.answer(show_argv("job", [str(job)], job.cluster)).text))
     locations = locations or _find_in_accounting(job, slurm)
     if job.task is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobId
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.preflight.patience import Patience
@@ -94,7 +96,7 @@ def check(
 
         seen = attempt("the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT, accounts_age=0.0))
         judged = attempt("Slurm's answers", judge) or []
-    found += judged
+    found += [*judged, *(attempt("the dependency", answers["dependency"].result) or [])]
     refuse(found)
     start = estimate if isinstance(estimate, Start) else None
     lines = _lines(found, unchecked)
@@ -127,10 +129,27 @@ def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user:
         return estimate
 
     return {
+        "dependency": pool.submit(_find_forgotten, slurm, plan.spec.directive("dependency")),
         "limits": pool.submit(load_snapshot, slurm, user, timeout=LIMIT, accounts_age=ACCOUNTS_AGE),
         "reservations": pool.submit(reservations),
         "start": pool.submit(start),
     }
+
+
+def _find_forgotten(slurm: SlurmCommands, dependency: str) -> list[Finding]:
+    """Warn of the jobs in a dependency that Slurm does not know: it takes such a condition as met."""
+    from clusterrun.scheduler.slurm.squeue import parse_squeue, squeue_argv
+
+    ids = [JobId(number) for number in dict.fromkeys(re.findall(r":(\d{1,18})", dependency))]
+    if not ids:
+        return []
+    reply = slurm.answer(squeue_argv(ids), LIMIT)
+    if reply.note and "Invalid job id" not in reply.note:
+        raise CannotCheck(reply.note)
+    known = {job.id.base for job in parse_squeue(reply.text)}
+    forgotten = ", ".join(job.raw for job in ids if job.raw not in known)
+    text = f"--dependency {dependency}: Slurm does not know job {forgotten} (any more), and may start this job at once;"
+    return [Finding(f"{text} --after-ok refuses a job that may have failed")] if forgotten else []
 
 
 def _lines(found: list[Finding], unchecked: list[str]) -> list[str]:

@@ -83,5 +83,6 @@ def _owns_script(job: JobStatus) -> bool:
 
 
 def is_answer_for(job: JobStatus, requested: JobId) -> bool:
-    """Return whether a row of the queue is the requested job or a task of it."""
-    return job.id.base == requested.base and requested.task in (None, job.id.task)
+    """Return whether a row of the queue is the requested job, or a task or component of it."""
+    same_part = requested.task in (None, job.id.task) and requested.part in (None, job.id.part)
+    return job.id.base == requested.base and same_part

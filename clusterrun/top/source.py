@@ -142,7 +142,7 @@ class TopData:
 def key_of(state: RunState) -> str:
     """Return the key of a job's row, the same for its whole life; that of array tasks in one row has their state."""
     job, run = state.status, state.record
-    name = _run_key(run) if run is not None else job.id.base
+    name = _run_key(run) if run is not None else str(job.id._replace(task=None))
     if job.tasks:
         return f"{name} {job.state}"
     return name if job.id.task is None else f"{name} {job.id.task}"

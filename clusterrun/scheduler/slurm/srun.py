@@ -15,7 +15,8 @@ def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool
     """
     return [
         "srun",
-        f"--jobid={job}",
+        f"--jobid={job if job.part is None else job.raw}",
+        *([f"--het-group={job.part}"] if job.part is not None else []),  # srun takes no 12+1 as a job
         *([f"--clusters={job.cluster}"] if job.cluster else []),
         "--overlap",
         "--mem=0",

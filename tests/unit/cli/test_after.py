@@ -201,3 +201,20 @@ def test_a_dry_run_of_a_chain_writes_nothing(desk: Desk, files: list[SubmitArgs]
 @pytest.mark.usefixtures("files")
 def test_mistyped_chains_are_refused(desk: Desk, words: tuple[str, ...], expected: str) -> None:
     assert expected in "\n".join(refused(desk, "submit", *words))
+
+
+def test_a_job_whose_end_nobody_knows_is_no_success(desk: Desk) -> None:
+    claim(run(Store(desk.project, desk.state)))  # it started, and left the queue without an end record
+    said = desk.type("submit", "--after-ok", "101", *DRY)
+    assert (said.status, said.out) == (75, "") and "it is not known how job 101 ended" in said.err
+    assert dependency(desk.type("submit", "--after", "101", *DRY).out) == "afterany:101"
+
+
+@pytest.mark.parametrize(("typed", "forgotten"), [
+    ("afterok:9", "job 9 "), ("afterany:7:9,afterok:12_3", "job 9, 12 "), ("afterok:7", ""), ("singleton", ""),
+])  # fmt: skip
+@pytest.mark.usefixtures("runs")
+def test_a_dependency_on_a_job_that_slurm_has_forgotten_gets_a_warning(desk: Desk, typed: str, forgotten: str) -> None:
+    said = desk.type("submit", "--dependency", typed, "--gpus-per-node", "1", "--dry-run", "--", "train.py")
+    assert (f"Slurm does not know {forgotten}(any more)" in said.err) == bool(forgotten), said
+    assert said.status == 0

@@ -141,3 +141,9 @@ def test_a_record_that_cannot_be_written_hides_no_cancel(desk: Desk, run: RunRec
     assert said.status == 0, said
     assert [line.partition(": ")[0] for line in said.out.splitlines()] == ["Cancelled 101", "Cancelled 102"]
     assert said.out.count("cannot be written") == 2 and "Traceback" not in said.err
+
+
+def test_a_component_of_another_tools_job_is_cancelled_alone(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "12+0", "u": ME}, {"i": "12+1", "u": ME}))
+    assert desk.type("cancel", "12+1").out == "Cancelled 12+1\n"
+    assert [call[2:] for call in desk.slurm.calls if call[0] == "scancel"] == [["12+1"]]
