@@ -165,9 +165,12 @@ def _prepare_user_code(dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | No
     gc.freeze()
     gc.enable()
     launched.set_variables(dist, run.run_id)
+    if in_process:
+        launched.limit_store_to_its_port(dist)
     here.enter("script")
     if watch is not None:
         watch.start(in_process)
+        here.own_world = watch.own_world
 
 
 def _watch_gpu(device: torch.device, run: RunEnv) -> None:

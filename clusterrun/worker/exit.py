@@ -142,8 +142,9 @@ class RankExit:
     def _act_on_groups(self, result: str) -> None:
         from . import worlds
 
-        self._any_joined_group = {worlds.SOME_JOINED: True, worlds.APART: False}.get(result)
-        line, is_error = worlds.message(result, self.dist.world_size, self.run.process_group)
+        self._any_joined_group = {worlds.SOME_JOINED: True, **dict.fromkeys(worlds.SEPARATE, False)}.get(result)
+        own_world = self.watch.own_world() if self.watch is not None else ""
+        line, is_error = worlds.message(result, self.dist.world_size, self.run.process_group, own_world)
         if is_error and self.dist.rank == 0:
             self.fail_with_message(1, line)
         elif is_error:

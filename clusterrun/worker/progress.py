@@ -49,7 +49,7 @@ class Progress:
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
     figures, `times` the medians of the last steps (training/busy.py). `first_step` is the first step of this launch,
-    done at `first_step_at`.
+    done at `first_step_at`. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:
@@ -61,6 +61,7 @@ class Progress:
         self.times: Callable[[], dict[str, float]] = dict
         self.tokens_per_second: float | None = None
         self.process: int | None = None
+        self.own_world: Callable[[], str] = str
         self.gpu: Callable[[], dict[str, Any] | None] = lambda: None
 
     def enter(self, phase: str) -> None:
@@ -185,6 +186,7 @@ class Recorder:
             "srun_step": os.environ.get("SLURM_STEP_ID"),
             "tokens_per_second": it.tokens_per_second,
             "memory_gib": resident_gib(it.process or os.getpid()),
+            "own_world": it.own_world() or None,
             "gpu": it.gpu(),
         }
 

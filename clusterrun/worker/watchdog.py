@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from . import end_records, hung_step, losses, probe, rank_slots
+from . import end_records, hung_step, losses, probe, rank_slots, worlds
 from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
@@ -82,6 +82,8 @@ class Watchdog:
         self._is_blind = self._has_stepped = False
         self._began = time.monotonic()
         self._next_losses: float | None = self._began + LOSSES_S  # None after the warning
+        self._own_worlds: list[str] = []  # that ranks have started
+        self._has_warned_of_worlds = False
         self._all_ended: float | None = None  # since when all ranks have end records
         self.cause: str | None = None  # set before the step is killed
         self._status = HUNG  # of the launch, if the step is killed
@@ -122,6 +124,7 @@ class Watchdog:
                 if can_judge and is_round:
                     self._look()
                     self._look_at_losses()
+                    self._look_at_worlds()
                 elif can_judge and self._may_search():
                     self._search()
             except Exception as error:  # a bug here must not end the run; the process group's timeout remains
@@ -165,6 +168,7 @@ class Watchdog:
 
     def _look(self) -> None:
         records, ends = rank_slots.read(self._folder)
+        self._own_worlds = [str(record["own_world"]) for _, record in sorted(records.items()) if "own_world" in record]
         marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
         self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}
         first_ranks: dict[str, int] = {}
@@ -218,6 +222,13 @@ class Watchdog:
             if losses.is_nan((record and record.log_start) or (0, 0)):
                 self._say("warning: the loss in the log is NaN and stays NaN")
                 self._next_losses = None
+
+    def _look_at_worlds(self) -> None:
+        """Warn once if several ranks have each started a world of their own, as a torchrun below each rank does."""
+        line = worlds.running_message(self._own_worlds, self._ranks)
+        if line and not self._has_warned_of_worlds and self._job.options.process_group != "independent":
+            self._has_warned_of_worlds = True
+            self._say(f"warning: {line}")
 
     def _end_exit(self, statuses: Iterable[object]) -> None:
         """Kill the step if a process still runs EXIT_S after all ranks have recorded their end: it hangs in its exit.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed_command import ALLREDUCE, ROOT, Job, Site
+from tests.installed_command import ALLREDUCE, ROOT, SCRIPTS, Job, Site
 from tests.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
@@ -78,3 +78,32 @@ def test_a_command_without_torch_gives_no_alarm(site: Site) -> None:
     job = ended(site, "--", "bash", "-c", "sleep 2")
     assert "process group" not in job.err.read_text()
     assert kind(site, job) == "none" and site.state(job)["joined_group"] is None
+
+
+def test_ranks_that_start_a_launcher_each_are_told_while_they_run_and_at_the_end(site: Site, tmp_path: Path) -> None:
+    job = ended(site, "--", str(SCRIPTS / "starts_own_launcher.py"), str(tmp_path))
+    started = "started a world of its own by torch.distributed.run, of 2 ranks"
+    log = job.err.read_text()
+    assert f"clusterrun: warning: the ranks do not train together: 2 of 2 ranks have {started}" in log
+    assert f"with the others: the job ran as 2 separate programs (each rank {started})" in log.splitlines()[-1]
+    assert f"2 separate programs (each rank {started})" in site.cli("why", job.id).stdout
+    assert "ran as separate programs" in site.cli("status", job.id).stdout
+
+
+def test_a_program_that_gave_up_before_it_trained_is_shown_by_its_last_line(site: Site, tmp_path: Path) -> None:
+    script = tmp_path / "gives_up.py"
+    script.write_text("import torch\nprint('Unable to locate sufficient 2 gpus to run this example. Exiting.')\n")
+    why = site.cli("why", ended(site, "--", str(script)).id).stdout
+    assert "the last line that its program printed: Unable to locate sufficient 2 gpus" in why
+
+
+@pytest.mark.parametrize("meets_at", ["own", "given"])
+def test_processes_that_a_single_rank_spawns_meet(site: Site, meets_at: str) -> None:
+    job = site.rank("spawns.py", arguments=[meets_at])
+    site.wait_state(job, "COMPLETED", timeout=120)
+    assert job.out.read_text().count("sum 2.0") == 2
+
+
+def test_processes_that_each_of_two_ranks_spawns_meet_at_their_own_address(site: Site) -> None:
+    job = ended(site, "--independent", "--", str(SCRIPTS / "spawns.py"), "own")
+    assert job.out.read_text().count("sum 2.0") == 4

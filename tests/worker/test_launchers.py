@@ -183,6 +183,13 @@ def test_after_a_restart_the_script_gets_a_new_store(counts: tuple[int, int], po
     assert not [name for name in os.environ if name.startswith("PET_") or name == distenv.STORE]
 
 
+@pytest.mark.usefixtures("variables")
+def test_a_single_rank_opens_a_store_itself_on_a_free_port() -> None:
+    launched.set_variables(replace(NODE, rank=0, world_size=1, local_rank=0, local_world_size=1), "run1")
+    assert os.environ["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+    assert os.environ["MASTER_PORT"] not in ("0", "12000")
+
+
 def test_a_rank_uses_the_runs_store_and_a_secret_of_its_start() -> None:
     environ = {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",

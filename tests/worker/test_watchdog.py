@@ -280,6 +280,23 @@ def of_no_step(folder: Path, lines: list[str]) -> Watchdog:
     return Watchdog(job, step, 40, lines.append, lambda: False, ends_it=True)
 
 
+@pytest.mark.parametrize(("process_group", "warnings"), [("expected", 1), ("independent", 0)])
+def test_worlds_that_ranks_start_each_are_warned_of_once(
+    tmp_path: Path, launches: list[Launch], process_group: str, warnings: int
+) -> None:
+    launches.append(launch := Launch(tmp_path))
+    launch.watchdog.close(0)
+    launch.closed.set()
+    launch.watchdog._job.options.process_group = process_group
+    for rank in (0, 1):
+        put_progress(tmp_path, rank, {"time": time.time(), "own_world": "a world of its own, of 2 ranks"})
+    for _ in range(2):
+        launch.watchdog._look()
+        launch.watchdog._look_at_worlds()
+    found = [line for line in launch.lines if line.startswith("warning: the ranks do not train together: 2 of 2")]
+    assert len(found) == warnings
+
+
 def test_the_losses_of_this_launch_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watching = of_no_step(tmp_path, lines := [])
     watching._next_losses = 0.0

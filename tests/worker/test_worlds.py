@@ -11,11 +11,22 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as torch_dist
 
 from clusterrun.worker import worlds
 from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.worlds import APART, INTERRUPTED, JOINED, SOME_JOINED, UNKNOWN, UNUSED, GroupWatch
+from clusterrun.worker.worlds import (
+    APART,
+    IDLE,
+    INTERRUPTED,
+    JOINED,
+    OWN_WORLD,
+    SOME_JOINED,
+    UNKNOWN,
+    UNUSED,
+    GroupWatch,
+)
 
 C10D = torch_dist.distributed_c10d
 DIST = DistEnv(0, 0, 2, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", 12345))
@@ -42,7 +53,19 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupWatch]:
 
 
 def test_a_script_that_joins_nothing_is_apart(watch: GroupWatch) -> None:
+    torch.nn.Linear(2, 1)(torch.ones(2)).backward()
     assert watch.joined() is False and watch.close() == APART
+
+
+def test_a_script_that_computes_no_gradient_has_not_trained(watch: GroupWatch) -> None:
+    with torch.no_grad():
+        torch.nn.Linear(2, 1)(torch.ones(2))
+    assert watch.joined() is False and watch.close() == IDLE
+
+
+def test_a_store_that_this_rank_holds_is_a_world_of_its_own(watch: GroupWatch) -> None:
+    torch_dist.TCPStore("127.0.0.1", 0, 2, True, wait_for_workers=False)
+    assert watch.own_world() == "a rendezvous of its own" and watch.close() == OWN_WORLD
 
 
 def test_a_group_of_several_ranks_counts_and_is_remembered_after_its_end(watch: GroupWatch) -> None:
@@ -55,7 +78,7 @@ def test_a_group_of_one_rank_does_not_count(watch: GroupWatch, tmp_path: Path) -
     torch_dist.FileStore(str(tmp_path / "a"), 1)
     C10D._update_default_pg(SimpleNamespace(size=lambda: 1))
     C10D._update_default_pg("non_group_member")
-    assert watch.close() == APART
+    assert watch.close() == IDLE
 
 
 def test_a_forked_child_that_joins_counts(watch: GroupWatch) -> None:
@@ -73,7 +96,7 @@ def test_a_store_of_its_own_leaves_it_unknown(watch: GroupWatch, tmp_path: Path)
 
 
 def test_a_store_is_not_counted_after_the_report(watch: GroupWatch, tmp_path: Path) -> None:
-    assert watch.close() == APART
+    assert watch.close() == IDLE
     torch_dist.FileStore(str(tmp_path / "a"), 2)
     assert watch.joined() is False
 
@@ -128,11 +151,52 @@ def test_a_command_is_apart_if_it_loads_torch_under_the_runs_variables(code: str
             child.kill()
 
 
+def environ(**variables: str) -> dict[bytes, bytes]:
+    return {name.encode(): value.encode() for name, value in variables.items()}
+
+
+def test_the_first_rank_of_a_launcher_below_this_rank_tells_its_world() -> None:
+    watch = GroupWatch(DIST)
+    watch._note_world(environ(MASTER_PORT="29500", RANK="1", WORLD_SIZE="2"))
+    assert watch.own_world() == ""
+    watch._launcher = "torchrun"
+    watch._note_world(environ(MASTER_PORT="29500", RANK="0", WORLD_SIZE="2"))
+    assert watch.own_world() == "a world of its own by torchrun, of 2 ranks"
+    watch.set_joined()
+    assert watch.own_world() == "", "it trains with the others"
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher"),
+    [
+        (b"python\0/bin/torchrun\0--standalone\0train.py\0", b"torchrun"),
+        (b"python\0-m\0torch.distributed.run\0train.py\0", b"torch.distributed.run"),
+        (b"python\0/x/accelerate\0launch\0train.py\0", b"accelerate"),
+        (b"python\0torchrun_notes.py\0", None),
+        (b"", None),
+    ],
+)
+def test_a_launcher_is_known_by_its_command_line(line: bytes, launcher: bytes | None) -> None:
+    found = worlds.LAUNCHERS.search(line)
+    assert (found and next(filter(None, found.groups()))) == launcher
+
+
+def test_worlds_of_running_ranks_are_told_from_two_on() -> None:
+    assert worlds.running_message([], 4) == worlds.running_message(["a world of its own, of 4 ranks"], 4) == ""
+    line = worlds.running_message(["a world of its own by torchrun, of 2 ranks"] * 4, 4)
+    assert line.startswith("the ranks do not train together: 4 of 4 ranks have started a world of its own by torchrun")
+
+
 @pytest.mark.parametrize(
     ("reports", "keys", "result"),
     [
         ([APART, APART], [], APART),
         ([APART, JOINED], [], SOME_JOINED),
+        ([IDLE, IDLE], [], IDLE),
+        ([IDLE, APART], [], APART),
+        ([OWN_WORLD, OWN_WORLD], [], OWN_WORLD),
+        ([OWN_WORLD, UNKNOWN], [], UNKNOWN),  # the first rank's world may be that of all
+        ([OWN_WORLD, OWN_WORLD, JOINED], [], SOME_JOINED),
         ([APART, UNKNOWN], [], UNKNOWN),
         ([APART, INTERRUPTED], [], INTERRUPTED),
         ([JOINED, INTERRUPTED], [], SOME_JOINED),
@@ -149,6 +213,10 @@ def test_the_result_of_a_run(reports: list[str], keys: list[str], result: str) -
     ("result", "ranks", "process_group", "begins", "fails"),
     [
         (APART, 4, "expected", "no rank used a process group: the job ran as 4 separate programs", False),
+        (IDLE, 4, "expected", "no rank used a process group: the job ran as 4 separate programs, none of which", False),
+        (OWN_WORLD, 4, "expected", "no rank used a process group with the others: the job ran as 4 separate", False),
+        (OWN_WORLD, 4, "required", "--require-group: no rank used a process group with the others", True),
+        (OWN_WORLD, 4, "independent", "", False),
         (APART, 4, "required", "--require-group: no rank used a process group: the job ran as 4", True),
         (UNKNOWN, 4, "required", "--require-group: no process group was detected", True),
         (APART, 4, "independent", "", False),

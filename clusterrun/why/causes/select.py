@@ -72,18 +72,51 @@ _WENT_ON = (
 )
 
 
+#: what the worker adds for ranks that trained nothing, and for ranks that each started a world (worker/worlds.py)
+_IDLE = "none of which computed a gradient"
+_OWN_WORLDS = re.compile(r"no rank used a process group with the others: .*?\((each rank started .*?)\)")
+_NO_LAUNCHER = (
+    "submit the script itself, without a launcher or processes of its own, as clusterrun starts the ranks; or submit"
+    " with --launcher none, which runs a command that starts its own ranks once per node"
+)
+_TABLE_OF_RANKS = re.compile(r"(?:rank +node +device|\s*\d+ +\S+ +(?:cpu|cuda\S*|.*GPU.*))\s*")
+
+
+def _separate(logs: Logs, facts: EndFacts) -> Cause:
+    """Return the result of a COMPLETED job whose ranks did not work together."""
+    seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
+    text = seen.line.text if seen is not None else ""
+    last = _last_printed(logs) if _IDLE in text else None
+    sentence, advice = f"no rank used a process group: the job ran as {facts.world_size} separate programs", ""
+    if own := _OWN_WORLDS.search(text):
+        sentence, advice = f"{sentence} ({own[1]})", _NO_LAUNCHER
+    if last is not None:
+        sentence = "no rank used a process group or computed a gradient; the last line that its program printed:"
+        sentence = f"{sentence} {last.text.strip()}"
+    return Cause(
+        kind=SEPARATE.kind, sentence=f"the job is COMPLETED, but {sentence}",
+        evidence=((last,) if last is not None else ()) + evidence_lines(seen), advice=advice or SEPARATE.advice,
+        command=SEPARATE.command, source=SEPARATE.source,
+    )  # fmt: skip
+
+
+def _last_printed(logs: Logs) -> Line | None:
+    """Return the last line that the program printed, None if it printed none; a run's logs begin with that of err."""
+    for lines in logs:
+        for line in reversed(lines):
+            if (
+                line.text.strip()
+                and not line.text.startswith("clusterrun:")
+                and not _TABLE_OF_RANKS.fullmatch(line.text)
+            ):
+                return line
+    return None
+
+
 def _completed(logs: Logs, facts: EndFacts) -> Cause:
     """Return the result of a COMPLETED job: ranks that never met, a process that Slurm killed for memory, or none."""
     if facts.separate:
-        seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
-        sentence = (
-            "the job is COMPLETED, but no rank used a process group: the job ran as"
-            f" {facts.world_size} separate programs"
-        )
-        return Cause(
-            kind=SEPARATE.kind, sentence=sentence, evidence=evidence_lines(seen), advice=SEPARATE.advice,
-            command=SEPARATE.command, source=SEPARATE.source,
-        )  # fmt: skip
+        return _separate(logs, facts)
     for lines in logs:
         findings = list(scan(lines))
         for found in findings:

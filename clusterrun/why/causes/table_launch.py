@@ -32,7 +32,7 @@ PANIC = row(
 )  # fmt: skip
 #: The worker prints this at the end of a run; the run is still COMPLETED.
 SEPARATE = row(
-    "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group: (?:this run was|the job ran as) (?P<count>\d+) separate programs",
+    "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group(?: with the others)?: (?:this run was|the job ran as) (?P<count>\d+) separate programs",
     "no rank used a process group: the job ran as {count} separate programs", "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting for distributed training), "
     "then submit the script again with --require-group, which makes the job fail if no rank uses a process group; if you want separate programs, submit it with --independent instead",
     "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,

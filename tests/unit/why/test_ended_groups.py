@@ -33,6 +33,28 @@ def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> 
     assert [one.number for one in answer.cause.evidence] == [1] and "--independent" in answer.cause.advice
 
 
+def test_ranks_that_started_a_world_each_are_told_which(store: Store) -> None:
+    run = submitted(store)
+    folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
+    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
+    own = "each rank started a world of its own by torchrun, of 2 ranks"
+    write_logs(run, LINE.replace(" group:", " group with the others:").replace("programs,", f"programs ({own}),"))
+    cause = ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause
+    assert cause.sentence.endswith(f"the job ran as 8 separate programs ({own})") and "--launcher none" in cause.advice
+
+
+def test_a_program_that_did_not_train_is_shown_by_its_last_line(store: Store) -> None:
+    run = submitted(store)
+    folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
+    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
+    idle = LINE.replace("and each may", "none of which computed a gradient: if")
+    write_logs(run, idle)
+    (run.logs / "train_101.out").write_text("0: rank  node    device\n0:    0  n1  cpu\n0: no GPU. Exiting.\n\n")
+    cause = ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause
+    assert cause.sentence.endswith("the last line that its program printed: no GPU. Exiting.")
+    assert cause.evidence[0].text == "no GPU. Exiting."
+
+
 @pytest.mark.parametrize(
     ("joined", "more"),
     [
