@@ -11,6 +11,7 @@
     fallback.py         the cause if no line names one
     nodes.py            the node of a finding
     attempts.py, limits.py    what a library tried before it gave up; the limit (ulimit) that a job reached
+    last_lines.py       what the ranks printed last
     hang.py, flight_recorder.py    the rank that did not join a collective
 
 Pure: no file is opened here.

@@ -9,8 +9,7 @@ from itertools import islice
 
 from clusterrun.why.causes.context import find_failed_nccl_call, with_reason
 from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause, with_task
-from clusterrun.why.causes.match import BY_STEPD
-from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank

@@ -14,7 +14,7 @@ from clusterrun.base.job import format_tasks
 from clusterrun.why.causes.aborts import apply_abort_messages
 from clusterrun.why.causes.attempts import merge_quoted, unreachable_host
 from clusterrun.why.causes.memory_units import format_excess
-from clusterrun.why.causes.model import ENOUGH, READ, CauseRow, Line, LogFinding, Strength
+from clusterrun.why.causes.model import BY_STEPD, ENOUGH, READ, CauseRow, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.summaries import Summary, find_summaries
 from clusterrun.why.causes.table_files import FILES, UNRESOLVED
@@ -42,8 +42,6 @@ _OTHER = ("_too", "_old")
 _BY_COMMAND = re.compile(r"(?:srun|sbatch|salloc): (?:error|fatal): ")
 _OF_RANKS = frozenset(map(id, PEERS))
 _STEPD = re.compile(r"slurmstepd-([\w.-]+): ")
-#: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
-BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 #: exceptions that only report another process's end
 _REPORTS = frozenset(

@@ -12,6 +12,8 @@ from clusterrun.records.rank_records import Hang, RankEnd, RankFailure
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 ENOUGH = 12  # lines of work that show that the program continued
+#: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
+BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
 _WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
     r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|INFO|DEBUG|[Rr]etrying)\b"
     r"|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"

@@ -8,7 +8,6 @@ exit status. Nothing is guessed: if no line names a cause, the sentence says so.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -19,14 +18,14 @@ from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.fallback import fallback_cause
 from clusterrun.why.causes.hang import hang_cause
-from clusterrun.why.causes.match import BY_STEPD, TABLE, classify, make_finding, scan
-from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.last_lines import last_line_of_most
+from clusterrun.why.causes.match import TABLE, classify, make_finding, scan
+from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.table_launch import SEPARATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
-from clusterrun.why.causes.tracebacks import split_rank
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
 _EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker's text for sys.exit and for a command
@@ -215,7 +214,8 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         sentence += f"; before that, the job hung waiting for {format_ranks([rank], facts)} ({facts.behind[rank]})"
         cause = replace(cause, rank=rank, node=facts.nodes.get(rank, ""))
     if kind == "time-limit":
-        sentence += _common_last_line(logs)
+        cause = _with_last_line(replace(cause, sentence=sentence), logs)
+        sentence = cause.sentence
     turned = next((f for f in findings if f.row is NAN), None)
     if kind in ("time-limit", "cancelled", "preemption") and turned is not None:
         sentence += f"; before that, {turned.sentence}"
@@ -223,17 +223,13 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
     return replace(cause, sentence=sentence)
 
 
-def _common_last_line(logs: Logs) -> str:
-    """Return the last line of most ranks, if it is the same but for their numbers: they may have hung there."""
-    last: dict[int, str] = {}
-    for lines in logs:
-        for line in lines:
-            rank, text = split_rank(line)
-            if rank is not None and text.strip() and not _OF_SLURM.match(text):
-                last[rank] = text.strip()
-    alike = Counter(re.sub(r"(?i)(\brank\W{0,2})\d+", r"\1N", text) for text in last.values())
-    text, ranks = max(alike.items(), key=lambda one: one[1], default=("", 0))
-    return f"; {ranks} of {len(last)} ranks last printed: {text[:_SHOWN]}" if 2 * ranks > len(last) > 1 else ""
+def _with_last_line(cause: Cause, logs: Logs) -> Cause:
+    """Return a time limit with the last line of most ranks; if they repeated it, more time alone may not help."""
+    words, repeated = last_line_of_most(logs)
+    if not words:
+        return cause
+    cause = replace(cause, sentence=f"{cause.sentence}; {words}")
+    return replace(cause, advice=f"{_WAITED}{cause.advice}", command="clusterrun logs JOB -n 50") if repeated else cause
 
 
 def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> LogFinding | None:
@@ -243,8 +239,10 @@ def _ended_before(mark: LogFinding, by_file: Sequence[Sequence[LogFinding]]) -> 
     return next((f for f in ended if f.index < mark.index), None)
 
 
-_OF_SLURM = re.compile(rf"(?:srun|sbatch): |{BY_STEPD.pattern}")
-_SHOWN = 120  # characters of a line in a sentence
+_WAITED = (
+    "find out what that line waits for: more time does not help if the job does not have it (such as cores or GPUs);"
+    " otherwise, "
+)
 _OF_NODE = ("cuda-error", "nccl-error", "network")  # errors that a failing node causes
 _UNMARKED = {
     "time-limit": "the job reached its time limit",

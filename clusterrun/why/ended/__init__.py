@@ -103,7 +103,7 @@ def _diagnose(
     cause = with_limit(first_cause(read.logs, facts), facts.limits, by_slurm=not state.status.id.is_local)
     if state.status.id.is_local:
         cause = local_cause(cause, state.status)
-    if slurm is not None and cause.kind == "time-limit":
+    if slurm is not None and cause.kind == "time-limit" and "--time LONGER" in cause.command:
         partitions = parse_partitions(slurm.answer(partitions_argv()).text)
         cause = with_longer_limit(cause, state.status, partitions, state.record)
     if cause.kind == "log-unopened":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from clusterrun.base.errors import ClusterrunError
@@ -16,11 +17,16 @@ from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
 _READ = 64 * 1024, 512 * 1024  # bytes at both ends of each log
 
 
-def loss_warning(run: RunRecord, job: JobStatus) -> str:
-    """Return a line if the loss of the job's last launch became NaN or diverges, by its logs.
+def loss_warning(logs: Iterable[Sequence[Line]]) -> str:
+    """Return a line if the loss of the job's last launch became NaN or diverges, by its logs; empty if not."""
+    for lines in logs:
+        if found := find_nan_start(lines) or find_divergence(lines):
+            return f"warning: {found[1]} ({lines[0].file})"
+    return ""
 
-    Empty if not, or if no log can be read.
-    """
+
+def read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:
+    """Yield the lines at both ends of each log of the job's last launch, as far as they can be read."""
     source, folders = run_logs.log_source(run, job.id), run_record.attempts_of(run, job.id)
     begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
     for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
@@ -31,7 +37,4 @@ def loss_warning(run: RunRecord, job: JobStatus) -> str:
             )  # fmt: skip
         except (ClusterrunError, OSError):
             continue
-        lines = tuple(Line(path.name, number, line.rank, line.text) for number, line in ends.lines)
-        if found := find_nan_start(lines) or find_divergence(lines):
-            return f"warning: {found[1]} ({path.name})"
-    return ""
+        yield tuple(Line(path.name, number, line.rank, line.text) for number, line in ends.lines)
