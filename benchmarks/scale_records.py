@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,10 @@ def simulate_frozen_rank(folder: Path) -> float:
         took = time.time() - stopped
         for writer in writers:
             writer.join()
+        guard.close(0)
+        for thread in threading.enumerate():
+            if thread.name == "clusterrun-watchdog":
+                thread.join()  # else it writes to the folder while that is deleted
     print(names[0][:160])
     assert f"rank {frozen} on " in names[0]
     return took
