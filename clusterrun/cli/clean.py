@@ -111,7 +111,7 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
     if unreadable := cleaning.find_unreadable(store.folders(), runs):
         note(f"deleting nothing: cannot read {unreadable[0]}/record.json, and its run may be active")
         return []
-    states = cluster.current_states(store.here())
+    states = cluster.current_states([run for run in runs if store.is_here(run)])
     over = [state for state in states if _is_over(state) and _ended(state) < before]
     old = {state.record.run_id: state.record for state in over if state.record}
     users = cleaning.find_users([*old.values()], [run for run in runs if run.run_id not in old])

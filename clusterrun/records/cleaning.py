@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterrun.base.job import run_ids_in
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.system import safe_files
@@ -62,16 +63,16 @@ def find_caches(base: Path, before: float) -> list[Item]:
 
 def find_users(runs: Sequence[RunRecord], others: Iterable[RunRecord]) -> dict[str, RunRecord]:
     """Return, by run id, one of the ``others`` that names the run in its settings or arguments, to start from it."""
-    marks = {run.run_id: run.run_id.encode() for run in runs}
+    wanted = {run.run_id for run in runs}
     users: dict[str, RunRecord] = {}
-    for other in others if marks else ():
+    for other in others if wanted else ():
         try:
             text = safe_files.read_bytes(other.run_dir / SPEC)
         except FileNotFoundError:
             continue
         except OSError:  # it may name any of them
-            return dict.fromkeys(marks, other)
-        users |= {run_id: other for run_id, mark in marks.items() if mark in text}
+            return dict.fromkeys(wanted, other)
+        users |= dict.fromkeys(wanted & run_ids_in(text), other)
     return users
 
 

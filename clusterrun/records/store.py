@@ -248,9 +248,9 @@ class Store:
         """Return all runs of this user in this project and in the index, oldest first; reads all of them."""
         return self._read_all(self._places())
 
-    def here(self) -> list[RunRecord]:
-        """Return the runs of this user in this project, oldest first; reads all of them."""
-        return self._read_all(self._places_here())
+    def is_here(self, run: RunRecord) -> bool:
+        """Return whether a run is of this project."""
+        return run.run_dir.parent in self._runs_here()
 
     def open_runs(self) -> list[RunRecord]:
         """Return this user's runs without a recorded end, in this project and in the index, oldest first."""
