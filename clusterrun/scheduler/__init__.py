@@ -92,6 +92,9 @@ class LocalJobs(Protocol):
     def devices(self) -> tuple[str, ...]:
         """The CUDA devices that this machine shows to a job."""
 
+    def query_since(self, first: JobId) -> Answer:
+        """Return the states of this user's local jobs from this id on, without opening the files of older ones."""
+
 
 class Scheduler(Protocol):
     """The interface of Slurm and of the local scheduler. The conformance tests run on both."""

@@ -106,13 +106,23 @@ def reconcile(
     now = time.time() if now is None else now
     mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
     if answer is None or not mine:
-        answer = scheduler.query() if any(needs_query(run, now) for run in mine) else Answer(complete=False)
+        answer = _query(scheduler, [run for run in mine if needs_query(run, now)])
     found = _join(store, scheduler, mine, answer, now)
     if theirs:  # a query without ids shows the jobs of this user only
         ids = [run.job_id for run in theirs if run.job_id is not None]
         found += _join(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
     by_submission = {state.record.submission.key: state for state in found if state.record is not None}
     return [by_submission[run.submission.key] for run in runs]
+
+
+def _query(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
+    """Return the queue. Of local jobs, which are never forgotten, it has those since the oldest job of these runs."""
+    if not runs:
+        return Answer(complete=False)
+    jobs = [JobId.parse(one.job_id) for run in runs for one in run.submissions if one.job_id]
+    if scheduler.local is None or any(run.job_id is None for run in runs):
+        return scheduler.query()
+    return scheduler.local.query_since(min(jobs, key=lambda job: int(job.raw.lstrip("L"))))
 
 
 def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:

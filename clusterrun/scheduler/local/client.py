@@ -12,7 +12,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.base.errors import Ambiguous, CommandError, Refused
@@ -202,13 +202,19 @@ class LocalScheduler:
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """Return the states of this user's local jobs, or of those ids, after checking each supervisor."""
+        if ids is None:
+            return self.query_since(JobId("L0"))
+        return self._read(lambda: [self._root / text for text in dict.fromkeys(map(str, ids)) if is_id(text)])
+
+    def query_since(self, first: JobId) -> Answer:
+        """Return the states of this user's local jobs from this id on, without opening the files of older ones."""
+        oldest = int(first.raw.lstrip("L"))
+        return self._read(lambda: [one for one in job_folders(self._root) if int(one.name[1:]) >= oldest])
+
+    def _read(self, find_folders: Callable[[], list[Path]]) -> Answer:
         try:
             check_root(self._root)
-            if ids is None:
-                folders = list(job_folders(self._root))
-            else:
-                folders = [self._root / text for text in dict.fromkeys(str(id) for id in ids) if is_id(text)]
-            statuses = [read_status(folder) for folder in folders]
+            statuses = [read_status(folder) for folder in find_folders()]
         except OSError as error:
             return Answer((), False, f"cannot read {error.filename}: {error.strerror}")
         return Answer([status for status in statuses if status is not None])

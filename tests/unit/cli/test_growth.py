@@ -9,6 +9,8 @@ from pwd import getpwuid
 import pytest
 
 from clusterrun.records.store import Store
+from clusterrun.scheduler.local import jobfiles
+from clusterrun.scheduler.local.processes import Identity
 from tests.command_desk import Desk
 from tests.listed_jobs import rows, run, run_row
 from tests.opened import Opened
@@ -22,6 +24,22 @@ def end_runs(store: Store, numbers: range) -> None:
     for number in numbers:
         one = submitted(store, number, cluster="desk", user=ME, name=f"old{number % 3}")
         store.save_submission(one, replace(one.submission, final=FINAL))
+
+
+def end_local_run(desk: Desk, number: int, *, seen: bool = True) -> None:
+    """A local run whose job has ended; its end was ``seen`` by a command, or not yet."""
+    store = Store(desk.project, desk.state)
+    one = submitted(store, number, f"L{number}", scheduler="local", cluster="local", name=f"here{number}")
+    if seen:
+        store.save_submission(one, replace(one.submission, final=FINAL))
+    folder = desk.state / "local" / f"L{number}"
+    folder.mkdir(parents=True)
+    jobfiles.write_job(folder, jobfiles.Job(
+        id=folder.name, token=one.submission.token, run_id=one.run_id, run_dir=str(one.run_dir),
+        script=str(one.script), workdir=str(desk.project), logs=str(one.logs), umask=0o22, nodes=1, tasks_per_node=1,
+        gpus_per_node=0, time_limit=None, dependency="", submitted=one.at, grace=1.0,
+    ))  # fmt: skip
+    jobfiles.write_state(folder, jobfiles.State(supervisor=Identity.mine(), state="COMPLETED", exit_status=0))
 
 
 def opened_by(desk: Desk, words: str) -> list[str]:
@@ -56,3 +74,14 @@ def test_an_ended_run_is_found_without_the_others(desk: Desk, words: str) -> Non
     few = opened_by(desk, words)
     end_runs(store, range(4, 24))
     assert len(opened_by(desk, words)) <= len(few)
+
+
+@pytest.mark.parametrize("words", ["status here9", "status last", "list"])
+def test_a_local_job_is_found_without_older_ones(desk: Desk, words: str) -> None:
+    for older in range(1, 9):
+        end_local_run(desk, older)
+    desk.type("list")
+    end_local_run(desk, 9, seen=False)
+    with Opened() as opened:
+        assert desk.type(*words.split()).status == 0
+    assert [number for number in range(1, 10) if desk.state / "local" / f"L{number}" in opened] == [9]

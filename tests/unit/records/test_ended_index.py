@@ -19,6 +19,7 @@ from clusterrun.records import ended_index, run_record
 from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.worker import successor
 from tests.opened import Opened
 from tests.run_records import submitted
 
@@ -70,6 +71,14 @@ def test_a_run_that_was_resumed_is_open_and_the_newest(store: Store) -> None:
     store.stage_again(replace(first, submissions=(*first.submissions, again)), "#!/bin/bash\n")
     assert names(store) == ["train1"]
     assert max(store.summaries(), key=lambda one: one.age_key).name == "train1"
+
+
+def test_the_next_job_that_a_run_submits_itself_removes_it_from_the_index(store: Store) -> None:
+    run = ended(store, submitted(store, 1))
+    other = ended(store, submitted(store, 2))
+    assert names(store) == []
+    successor.unlist(run.run_dir)
+    assert [*ended_index.load_index(store.runs)] == [other.run_id]
 
 
 def test_a_run_that_changes_while_it_is_read_is_not_added(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
