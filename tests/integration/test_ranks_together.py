@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.patience import HUNG
 from tests.rank_files import ends_of
 
@@ -75,7 +73,6 @@ def test_a_rank_that_never_comes_is_named_within_the_limit(step: Callable, tmp_p
     assert not done.has("start.json") and time.time() - began < 2 * HUNG
 
 
-@pytest.mark.alone
 def test_sigterm_reaches_ranks_inside_a_collective(step: Callable) -> None:
     took = []
 

@@ -1,4 +1,4 @@
-"""How a run ends, and that its record tells the truth of it for good: Slurm forgets a job after half a minute.
+"""How a run ends, and that its record tells the truth of it for good: Slurm forgets a job after some minutes.
 
 One job for each way to end is submitted to both labs before the first test; nobody asks clusterrun how it stands
 until the last tests, when Slurm has forgotten it. The tests between use that time.
