@@ -37,12 +37,15 @@ class Time:
         return Clock(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 0.5)
 
 
+BUSY = "Slurm temporarily unable to accept job, sleeping and retrying"
+
+
 class FakeSlurm(FakeScheduler):
     """A fake Slurm on a fake clock: `plan` holds the result of each sbatch, and `deaf` when it does not respond.
 
     Plan words: accept, refuse, undelivered; "made" and "unmade": cut off, with a job or without; "late": cut off, with
-    a job some seconds later; "strange": rc 1 and an unknown text; "yes": rc 0, job made, no id; "no job": rc 0, no
-    job; "gone": there is no sbatch.
+    a job some seconds later; "busy": cut off while sbatch waited, without a job; "strange": rc 1 and an unknown text;
+    "yes": rc 0, job made, no id; "no job": rc 0, no job; "gone": there is no sbatch.
     """
 
     def __init__(self, time: Time, plan: Sequence[str] = (), deaf: Sequence[tuple[float, float]] = ()) -> None:
@@ -61,7 +64,7 @@ class FakeSlurm(FakeScheduler):
     def submit(self, submission: Submission) -> JobId:
         self.sent += 1
         word = self.plan.pop(0) if self.plan else "accept"
-        self.time.sleep(10 if word in ("made", "unmade", "late") else 9 if word == "undelivered" else 0.01)
+        self.time.sleep(10 if word in ("made", "unmade", "late", "busy") else 9 if word == "undelivered" else 0.01)
         match word:
             case "accept":
                 return self.make(submission.token)
@@ -73,6 +76,8 @@ class FakeSlurm(FakeScheduler):
                 raise NoScheduler("cannot run sbatch")
             case "strange" | "no job":
                 raise Ambiguous("?", detail="what?", cut_off=False, accepted=word == "no job")
+            case "busy":
+                raise Ambiguous("cut off", detail=f"sbatch: error: {BUSY}", busy=BUSY)
             case "late":
                 self.make(submission.token, late=9.0)
             case "made" | "yes":

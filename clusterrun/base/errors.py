@@ -77,17 +77,19 @@ class Ambiguous(ClusterrunError):
 
     ``cut_off`` is True if the connection broke: the request may be sent again once it is known that it did not arrive.
     It is False for an unknown answer, which may be a refusal. ``accepted`` is True if the scheduler accepted the
-    request but gave no job id: it is never sent again.
+    request but gave no job id: it is never sent again. ``busy`` is the scheduler's sentence if it made the request wait
+    until that was cut off.
     """
 
     exit_code = 75
 
     def __init__(
-        self, message: str, *, hint: str = "", detail: str = "", cut_off: bool = True, accepted: bool = False
-    ) -> None:
+        self, message: str, *, hint: str = "", detail: str = "", cut_off: bool = True, accepted: bool = False,
+        busy: str = "",
+    ) -> None:  # fmt: skip
         super().__init__(message, hint=hint, detail=detail)
         self.cut_off = cut_off and not accepted
-        self.accepted = accepted
+        self.accepted, self.busy = accepted, busy
 
 
 class CommandError(SchedulerError):

@@ -121,7 +121,9 @@ def _send(
             notify(f"Slurm is not responding; trying again in {wait:.0f} s")
             clock.sleep(wait)
         except Ambiguous as error:
-            if error.cut_off:
+            if error.busy:
+                notify(f"sbatch waits: {error.busy}; checking whether the job was created")
+            elif error.cut_off:
                 notify("lost the connection to Slurm; checking whether the job was created")
             job = find_job(scheduler, staged.records, clock, notify)
             if job is not None:
@@ -139,13 +141,18 @@ def _send(
                 ) from error  # fmt: skip
             if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 staged.discard()
-                raise NotDelivered(
-                    "lost the connection to Slurm repeatedly; nothing was submitted", detail=error.detail,
-                    hint="try again later",
-                ) from error  # fmt: skip
+                raise _gave_up(error) from error
         except SchedulerError:
             staged.discard()
             raise
+
+
+def _gave_up(error: Ambiguous) -> NotDelivered:
+    if error.busy:
+        hint = "try again later; `scontrol show config` shows how many jobs the cluster holds (MaxJobCount)"
+        return NotDelivered(f"Slurm accepts no job now: {error.busy}; nothing was submitted", hint=hint)
+    message = "lost the connection to Slurm repeatedly; nothing was submitted"
+    return NotDelivered(message, detail=error.detail, hint="try again later")
 
 
 def find_job(

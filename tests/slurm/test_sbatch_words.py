@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from clusterrun.base.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
+from clusterrun.base.errors import Ambiguous, ClusterrunError, CommandError, NotDelivered, Refused
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.slurm.client import SlurmScheduler
@@ -145,3 +145,24 @@ def test_what_a_failure_means(status: int, said: str, kind: type, again: bool | 
         assert error.detail.strip() in (said, "Hello") or said in error.detail
         if isinstance(error, Ambiguous):
             assert error.cut_off is again
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [  # the first was seen on 22.05 at MaxJobCount, the others are in its sbatch.c
+        ("sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying", True),
+        ("sbatch: error: Slurm job queue full, sleeping and retrying", True),
+        ("sbatch: Job creation temporarily disabled, retrying", True),
+        ("Tip of the day: Slurm job queue full, sleeping and retrying", False),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", False),
+    ],
+)
+def test_an_sbatch_that_timed_out_while_it_waited_is_known_by_its_words(
+    order: Submission, said: str, sentence: bool
+) -> None:
+    def run(argv: Sequence[str], **options: object) -> Completed:
+        raise CommandError(argv, status=None, stderr=f"Hello\n{said}\n", timed_out=True)
+
+    with pytest.raises(Ambiguous) as caught:
+        SlurmScheduler(ClusterFacts("site", accounting=False, gpus=False), {}, run=run).submit(order)
+    assert caught.value.cut_off and caught.value.busy == (re.sub("sbatch: (error: )?", "", said) if sentence else "")

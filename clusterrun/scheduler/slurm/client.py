@@ -246,7 +246,9 @@ class SlurmScheduler:
             done = self._call(argv, env=submission.env, umask=submission.umask, cwd=submission.workdir)
         except CommandError as error:
             if error.timed_out:
-                raise Ambiguous("sbatch timed out", detail=error.detail) from error
+                raise Ambiguous(
+                    "sbatch timed out", detail=error.detail, busy=sbatch.busy_sentence(error.detail)
+                ) from error
             raise NoScheduler("cannot run sbatch", detail=error.detail, hint="use --scheduler local") from error
         if done.status != 0:
             raise sbatch.sbatch_error(done)

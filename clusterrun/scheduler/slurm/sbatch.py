@@ -184,6 +184,17 @@ def sbatch_id(stdout: str) -> tuple[JobId | None, bool]:
     return JobId.parse(text), stdout.strip() == text
 
 
+#: What sbatch prints before it tries again by itself, up to 15 times in two minutes (src/sbatch/sbatch.c).
+_BUSY = re.compile(r"^sbatch: (?:error: )?((?:Slurm job queue full|Job creation temporarily disabled|"
+                   r"Slurm temporarily unable to accept job).*)$", re.MULTILINE)  # fmt: skip
+
+
+def busy_sentence(stderr: str) -> str:
+    """Return sbatch's sentence if the controller made it wait, as one that holds MaxJobCount jobs does, else ""."""
+    found = _BUSY.search(stderr)
+    return found[1].strip() if found else ""
+
+
 def sbatch_error(done: Completed) -> ClusterrunError:
     """Return the error of a failed sbatch: refused, not delivered, or (for any unknown message) ambiguous.
 

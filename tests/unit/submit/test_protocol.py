@@ -16,7 +16,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.local import processes
 from clusterrun.state import reconcile
-from tests.fake_scheduler import NOW, left, send
+from tests.fake_scheduler import BUSY, NOW, left, send
 
 
 def test_an_accepted_submission_is_on_disk_with_its_id(tmp_path: Path) -> None:
@@ -91,12 +91,25 @@ def test_requests_that_are_always_cut_off_end_some_time(tmp_path: Path) -> None:
     assert isinstance(error, NotDelivered) and slurm.time.seconds < 300 and not left(tmp_path) and not slurm.jobs
 
 
+def test_a_full_controller_is_waited_for_in_its_own_words(tmp_path: Path) -> None:
+    told: list[str] = []
+    slurm, run = send(tmp_path, ["busy", "busy", "accept"], notify=told.append)
+    assert isinstance(run, RunRecord) and slurm.sent == 3 and len(slurm.jobs) == 1
+    assert told == [f"sbatch waits: {BUSY}; checking whether the job was created"] * 2
+
+
+def test_a_controller_that_stays_full_gets_no_job_and_the_message_says_why(tmp_path: Path) -> None:
+    slurm, error = send(tmp_path, ["busy"] * 100)
+    assert isinstance(error, NotDelivered) and slurm.time.seconds < 300 and not left(tmp_path) and not slurm.jobs
+    assert error.message == f"Slurm accepts no job now: {BUSY}; nothing was submitted" and "MaxJobCount" in error.hint
+
+
 def test_no_sbatch_leaves_nothing(tmp_path: Path) -> None:
     _, error = send(tmp_path, ["gone"])
     assert isinstance(error, NoScheduler) and not left(tmp_path)
 
 
-WORDS = ["accept", "refuse", "undelivered", "made", "unmade", "late", "strange", "yes", "no job"]
+WORDS = ["accept", "refuse", "undelivered", "made", "unmade", "late", "busy", "strange", "yes", "no job"]
 silences = st.lists(st.tuples(st.floats(0, 200), st.floats(0.1, 150)), max_size=3)
 
 
