@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import click
 
-from clusterrun.base.errors import RequestError, SchedulerError
+from clusterrun.base.errors import RequestError
 from clusterrun.cli.session import Session, json_option
 from clusterrun.config.init_file import config_text
 from clusterrun.config.survey import run_survey
+from clusterrun.scheduler.slurm.scontrol import no_list
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 
@@ -42,7 +43,7 @@ def init(session: Session, force: bool, only_print: bool, as_json: bool) -> None
 
     facts = run_survey(run, cluster.user)
     if facts.slurm == "silent":
-        raise SchedulerError("Slurm is not responding", detail=facts.detail, hint="run `scontrol ping`, then try again")
+        raise no_list("partitions", facts.detail, "Slurm is not responding")
     text = config_text(facts)
     if not only_print:
         try:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from clusterrun.base.errors import SchedulerError
 from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.scheduler import Reply, SlurmCommands
@@ -187,11 +186,8 @@ def used_argv(user: str) -> list[str]:
 
 def _require_answer(reply: Reply, what: str) -> str:
     if reply.note:
-        raise SchedulerError(
-            f"could not get the list of {what} from Slurm",
-            detail=reply.stderr.strip() or reply.note,
-            hint="run `scontrol ping`, then try again",
-        )
+        message = f"could not get the list of {what} from Slurm"
+        raise scontrol.no_list(what, reply.stderr.strip() or reply.note, message)
     return reply.text
 
 

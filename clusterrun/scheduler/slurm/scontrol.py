@@ -9,10 +9,25 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 
 """squeue's reasons of a held job; only an administrator can release an administrator's hold."""
+
+
+_HIDDEN = "Access/permission denied"
+"""Slurm's words if PrivateData hides a list from the user (22.05: scontrol show node and partition, and sinfo)."""
+
+
+def no_list(what: str, detail: str, message: str) -> SchedulerError:
+    """Return the error for a list (``nodes``, ``partitions``) that Slurm hides from users; else with this message."""
+    if _HIDDEN not in detail:
+        return SchedulerError(message, detail=detail, hint="run `scontrol ping`, then try again")
+    return SchedulerError(
+        f"this cluster hides its {what} from users (PrivateData in slurm.conf)", detail=detail,
+        hint="name a partition yourself (--partition NAME); `clusterrun submit --dry-run` tries whether Slurm takes it",
+    )  # fmt: skip
 
 
 def hold_argv(job: JobId, *, release: bool, cluster: str = "") -> Sequence[str]:

@@ -10,6 +10,7 @@ from clusterrun.free.snapshot import TIMEOUT, load_snapshot
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.system.shell import CommandError, Completed
+from tests.command_desk import Desk
 
 NODES = "NodeName=n1 CPUAlloc=0 CPUTot=16\n   State=IDLE\n   Partitions=gpu\n\n"
 
@@ -31,3 +32,17 @@ def test_accounting_that_hangs_is_waited_for_once_and_the_nodes_are_shown() -> N
     assert [node.name for node in seen.nodes] == ["n1"]
     (note,) = seen.notes
     assert note.startswith("not available: your accounts and QOS, the per-user limits of the QOS (sacctmgr")
+
+
+def test_a_cluster_that_hides_its_nodes_is_not_called_silent(desk: Desk) -> None:
+    """The words and exit statuses are those of 22.05 with PrivateData=nodes,partitions."""
+    denied = "slurm_load_{}: Access/permission denied"
+    desk.slurm.answer("sinfo", err=denied.format("partitions"), status=1)
+    config = (desk.slurm.folder / "scontrol.out").read_text()
+    desk.slurm.answer("scontrol", config, err=denied.format("node error"), status=1)
+    for words in (["free"], ["submit", "--partition", "auto", "--dry-run", "--", "train.py"], ["init", "--print"]):
+        said = desk.type(*words)
+        assert said.status == 3 and "from users (PrivateData in slurm.conf)" in said.err, words
+        assert "Access/permission denied" in said.err and "--partition NAME" in said.err and "ping" not in said.err
+    said = desk.type("submit", "--dry-run", "--gpus-per-node", "1", "--", "train.py")
+    assert said.status == 0 and "not checked: the cluster's limits (this cluster hides its nodes from users" in said.err

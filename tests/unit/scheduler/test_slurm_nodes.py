@@ -77,6 +77,7 @@ def test_gpus_of_every_spelling(gres: str, used: str, free: dict[str, int]) -> N
         ("MIXED+DRAIN", "draining"), ("ALLOCATED+DRAIN+COMPLETING", "draining"), ("MIXED+COMPLETING", "mixed"),
         ("IDLE+COMPLETING", "completing"), ("DOWN*", "down"), ("DOWN*+NOT_RESPONDING", "down"),
         ("DOWN+DRAIN", "down"), ("IDLE*", "not responding"), ("IDLE+NOT_RESPONDING", "not responding"),
+        ("IDLE+CLOUD+POWERED_DOWN+NOT_RESPONDING", "not responding"),
         ("IDLE+PLANNED", "planned"), ("MIXED-", "planned"), ("IDLE+RESERVED", "reserved"),
         ("IDLE+MAINTENANCE+RESERVED", "reserved"), ("IDLE+CLOUD+POWERED_DOWN", "powered down"),
         ("IDLE~", "powered down"),
