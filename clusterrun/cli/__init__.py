@@ -135,6 +135,8 @@ def cli(debug: bool, remote: str | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the only place that turns errors into text."""
+    if argv is None:
+        streams.use_utf8()
     words = list(sys.argv[1:] if argv is None else argv)
     host, words = _take_remote(words)
     command = next((w for w in words if w in VERBS), "")

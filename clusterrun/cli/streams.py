@@ -11,6 +11,25 @@ import sys
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
+_UTF8, _BEFORE = "PYTHONUTF8", "CLUSTERRUN_PYTHONUTF8"
+
+
+def use_utf8() -> None:
+    """Start this program again in Python's UTF-8 mode if the locale has another encoding for the names of files.
+
+    Records and scripts hold names in UTF-8; those of an ASCII or Latin-1 locale would name other files. The job gets
+    the variable as the user had it.
+    """
+    before = os.environ.pop(_BEFORE, None)
+    if before is None and sys.getfilesystemencoding() != "utf-8":
+        environ = {**os.environ, _UTF8: "1", _BEFORE: os.environ.get(_UTF8, "")}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environ)  # noqa: S606
+    if before is not None:
+        os.environ.pop(_UTF8, None)
+    if before:
+        os.environ[_UTF8] = before
+
+
 def repair_streams() -> None:
     """Open /dev/null in place of a closed standard stream, and print unencodable characters as escapes."""
     if None in (sys.stdin, sys.stdout, sys.stderr):

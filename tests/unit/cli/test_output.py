@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -145,3 +146,19 @@ def test_init_names_how_to_submit_a_script_and_what_the_demo_is(desk: Desk) -> N
     said = desk.type("init")
     assert said.status == 0 and (desk.project / "clusterrun.toml").is_file()
     assert "`clusterrun submit -- SCRIPT`, or try the cluster with the demo job, `clusterrun submit lm`" in said.out
+
+
+def test_names_are_utf8_whatever_the_locale(desk: Desk) -> None:
+    folder = desk.project / "çalışma ü"
+    folder.mkdir()
+    (folder / "train.py").write_text("")
+    desk.slurm.answer("sbatch", "123\n")
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    words = ("--job-name", "dédé İ", "--gpus-per-node", "1", "--no-check", "--json", "--", "train.py", "--note=ağ")
+    said = desk.process("submit", *words, env=ascii_only, cwd=folder)
+    assert said.status == 0 and (said.data["name"], said.data["logs"][0]) == ("dédé İ", f"{folder}/logs/train_123.out")
+    script = (Path(said.data["run_dir"]) / "script.sh").read_text()
+    assert f"'{folder}/train.py' '--note=ağ'" in script and "PYTHONUTF8" not in script
+    for words in (("list", "--all"), ("status", "dédé İ"), ("list", "--name", "d*İ")):
+        said = desk.process(*words, env=ascii_only, cwd=folder)
+        assert said.status in (0, 75) and "dédé İ" in said.out, said  # 75: the stand-in of squeue shows no job
