@@ -206,6 +206,10 @@ def _list_of(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return check_all
 
 
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
 def _size(value: Any) -> int:
     """Return a number of bytes, -1 if it is not known."""
     if type(value) is not int or not -1 <= value <= _MOST:
@@ -227,6 +231,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "tuple[int, int]": _tuple_of(_size, _size),
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, str], ...]": _list_of(_tuple_of(_text, _text)),
+    "tuple[tuple[str, Any], ...]": _list_of(_tuple_of(_text, _frozen)),
     "Mapping[str, Any] | None": _or_none(_object),
 }
 
@@ -269,6 +274,11 @@ def as_int(value: object) -> int | None:
 def as_text(value: object) -> str:
     """Return a text, or an empty one for anything else."""
     return value if isinstance(value, str) else ""
+
+
+def as_objects(value: object) -> list[dict[str, Any]]:
+    """Return the objects in a list; none for anything else."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _number_or_none(value: Any) -> int | float | None:

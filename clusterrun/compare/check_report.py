@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import as_int, as_objects, as_text, parse_fields
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 
@@ -23,34 +24,61 @@ class Finding(NamedTuple):
 
 
 def load_report(run: RunRecord) -> dict[str, Any] | None:
-    """Return the report of a run's newest attempt, None if there is none."""
+    """Return the report of a run's newest attempt, None if there is none.
+
+    ``ok`` is True only if the report says so, and each of its ``findings`` has the fields of ``Finding``.
+    """
     folders = run_record.attempts(run)
-    return run_record.read_json(folders[-1] / "check.json") if folders else None
+    report = run_record.read_json(folders[-1] / "check.json") if folders else None
+    if report is None:
+        return None
+    findings = [one | parse_fields(Finding, one) for one in as_objects(report.get("findings"))]
+    return {**report, "ok": report.get("ok") is True, "findings": findings}
+
+
+class _Node(NamedTuple):
+    node: str
+    gpus: int | None
+    tflops: float | None
+    memory_gib: float | None
+    disk_gib: float | None
+    clock_offset_s: float | None
+    busbw_in_node: float | None
+    busbw_between_nodes: float | None
+
+
+class _Link(NamedTuple):
+    kind: str
+    size: int | None
+    busbw: float | None
 
 
 def rows(report: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of ``COLUMNS`` for each node."""
-    gpus = report["gpus_per_node"]
+    gpus = as_int(report.get("gpus_per_node"))
+    nodes = (_Node(**parse_fields(_Node, one)) for one in as_objects(report.get("nodes")))
     return [
         [
-            str(node["node"]),
-            f"{_format('{}', node['gpus']) or '?'} of {gpus}" if gpus else "-",
-            _format("{:.3g}", node["tflops"]),
-            _format("{:.0f} GiB", node["memory_gib"]),
-            _format("{:.0f} GiB", node["disk_gib"]),
-            _format("{:+.2f} s", node["clock_offset_s"]),
-            format_rate(node["busbw_in_node"]),
-            format_rate(node["busbw_between_nodes"]),
+            node.node,
+            f"{_format('{}', node.gpus) or '?'} of {gpus}" if gpus else "-",
+            _format("{:.3g}", node.tflops),
+            _format("{:.0f} GiB", node.memory_gib),
+            _format("{:.0f} GiB", node.disk_gib),
+            _format("{:+.2f} s", node.clock_offset_s),
+            format_rate(node.busbw_in_node),
+            format_rate(node.busbw_between_nodes),
         ]
-        for node in report["nodes"]
+        for node in nodes
     ]
 
 
 def overall(report: Mapping[str, Any]) -> str:
     """Return the all-reduces over all ranks in one line; empty if there are none."""
-    sizes = [link for link in report["links"] if link["kind"] == "all" and link["busbw"]]
-    parts = [f"{link['size'] // 1024:,} KiB at {format_rate(link['busbw'])}" for link in sizes]
-    return f"all-reduce over {report['ranks']} ranks ({report['backend']}): {', '.join(parts)}" if parts else ""
+    links = (_Link(**parse_fields(_Link, one)) for one in as_objects(report.get("links")))
+    sizes = [link for link in links if link.kind == "all" and link.size and link.busbw]
+    parts = [f"{(link.size or 0) // 1024:,} KiB at {format_rate(link.busbw)}" for link in sizes]
+    ranks, backend = as_int(report.get("ranks")), as_text(report.get("backend"))
+    return f"all-reduce over {ranks} ranks ({backend}): {', '.join(parts)}" if parts else ""
 
 
 def format_rate(bytes_per_s: float | None) -> str:

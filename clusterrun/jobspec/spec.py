@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
+from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import is_reserved
 from clusterrun.base.units import format_slurm_time, parse_duration, parse_time_limit
@@ -72,6 +73,7 @@ class Check:
 
 
 Work = Task | Script | Module | Command | Function | Check
+ProcessGroup = Literal["expected", "required", "independent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,7 @@ class JobSpec:
     master_port: int | None = None
     pg_timeout: int = PG_TIMEOUT
     join_timeout: int = JOIN_TIMEOUT
-    process_group: Literal["expected", "required", "independent"] = "expected"
+    process_group: ProcessGroup = "expected"
     stage_env: bool = False
     snapshot: bool | None = None  # None: where the code is in a git work tree
     shared: bool = False
@@ -239,24 +241,16 @@ def load_spec(data: Mapping[str, Any]) -> JobSpec:
 
     Raises RequestError for a file that is incomplete, and for work that is not a task, a script, a module or a command.
     """
-    found = {one.name: _frozen(data[one.name]) for one in fields(JobSpec) if one.name in data}
-    work = data.get("work")
+    work, group = data.get("work"), data.get("process_group", "expected")
     kind = _KINDS.get(str(work.get("kind"))) if isinstance(work, dict) else None
     if kind is None or not isinstance(work, dict):
         raise RequestError("this run has no task, script, module or command", hint="submit the job again")
     try:
-        found["work"] = kind(**{key: _frozen(value) for key, value in work.items() if key != "kind"})
-        arguments = getattr(found["work"], "args", ())
-        names = (getattr(found["work"], name, "") for name in ("path", "name"))
-        if not isinstance(arguments, tuple) or not all(isinstance(one, str) for one in (*names, *arguments)):
-            raise TypeError("path and name must be strings, and args a list of strings")
-        return JobSpec(**{**found, "sources": {}})
-    except TypeError as error:
+        if group not in get_args(ProcessGroup):
+            raise Damaged("process_group is invalid")
+        return build(JobSpec, data, work=build(kind, work), process_group=group, sources={})
+    except Damaged as error:
         raise RequestError(f"the run's spec.json is invalid: {error}", hint="submit the job again") from None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _secrets(names: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
@@ -282,7 +276,7 @@ def _resume_args(work: Work, text: str) -> str:
     return text
 
 
-def _process_group(work: Work, require: bool, independent: bool) -> Literal["expected", "required", "independent"]:
+def _process_group(work: Work, require: bool, independent: bool) -> ProcessGroup:
     if independent and isinstance(work, Task):
         raise RequestError(
             f"--independent is not supported: the task {work.name} trains one model on all ranks",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterrun.base.errors import Ambiguous, NoSuchJob
+from clusterrun.base.decode import Damaged, build
+from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
@@ -57,27 +58,42 @@ def recover(
         return protocol.submit(store, scheduler, run, rebuild_submission(run, logs, environ), notify=notify)
 
 
+@dataclass(frozen=True)
+class _Sent:
+    """What spec.json says about how a run was sent."""
+
+    workdir: str = ""
+    secrets: tuple[str, ...] = ()
+    sbatch_args: tuple[str, ...] = ()
+    directives: tuple[tuple[str, str], ...] = ()
+    gpus_per_node: int | None = None
+    time_limit: int | None = None
+
+
 def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
     """Return the submission of a staged run, from its files: the same script, the same token.
 
-    Raises RequestError if this shell lacks a variable of --secret.
+    Raises RequestError if its spec.json is damaged, or if this shell lacks a variable of --secret.
     """
-    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    try:
+        spec = build(_Sent, run_record.read_json(run.run_dir / "spec.json") or {})
+    except Damaged as error:
+        raise RequestError(f"the spec.json of run {run.run_id} is invalid: {error}", hint="submit a new run") from None
     clean, _ = shell.scrub(environ)
-    check_secrets(spec.get("secrets", ()), clean)
+    check_secrets(spec.secrets, clean)
     return Submission(
         run_id=run.run_id,
         run_dir=run.run_dir,
         token=run.submission.token,
         script=run.sent_script,
-        workdir=Path(spec.get("workdir") or run.root),
+        workdir=Path(spec.workdir or run.root),
         logs=logs,
         env=clean,
         umask=0o027 if run.shared else 0o077,
-        argv=tuple(spec.get("sbatch_args", ())),
+        argv=spec.sbatch_args,
         nodes=run.nodes,
         tasks_per_node=run.tasks_per_node,
-        gpus_per_node=spec.get("gpus_per_node") or 0,
-        time_limit=spec.get("time_limit"),
-        dependency=dict(spec.get("directives", ())).get("dependency", ""),
+        gpus_per_node=spec.gpus_per_node or 0,
+        time_limit=spec.time_limit,
+        dependency=dict(spec.directives).get("dependency", ""),
     )
