@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterrun.base.errors import NoScheduler
 from clusterrun.base.job import JobId, JobStatus, Outcome
-from clusterrun.cli import logfiles
+from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
 from clusterrun.logs.request import filter_ranks
 from clusterrun.records import claims, cleaning, launches, open_runs, progress, run_record, snapshots, sweeps
@@ -19,10 +20,13 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import held, ladder, reconcile, settle, show, sweep_table
 from clusterrun.state.reconcile import RunState
-from clusterrun.submit import recover, resubmit, resume
+from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
+from clusterrun.worker import claim as claim_of_job
+from clusterrun.worker import end_records, hold, notify, rank_slots, requeue, restart, saved_code
+from clusterrun.worker.errors import WorkerError
 from tests.rank_files import put_end, put_progress
 from tests.run_records import AT, attempt, claim, end, submitted
 
@@ -30,23 +34,27 @@ FAILURE = {"version": 1, "rank": 1, "node": "n2", "status": 1, "error": "ValueEr
 RANK = {"node": "n1", "local_rank": 0, "python": "3.12", "torch": "2.9", "packages": "a" * 16, "device": "cpu"}
 START = {"version": 1, "backend": "gloo", "time": AT + 5, "world_size": 2, "batches": [1, 2],
          "ranks": [{"rank": 0, "task": 0, **RANK}, {"rank": 1, "task": 1, **RANK, "node": "n2"}]}  # fmt: skip
-LAUNCH = {"version": 1, "began": AT + 4, "ended": AT + 600.5, "log_start": [0, 0], "status": 1, "cause": "rank 1 failed",
+LAUNCH = {"version": 1, "began": AT + 4, "ended": AT + 600.5, "log_start": [0, 0], "status": 1, "cause": "no",
           "first_step": 1, "first_step_at": AT + 9.5, "step": 7, "stepped": AT + 500.0, "step_s": 0.5}  # fmt: skip
 LINK = {"kind": "all", "nodes": ["n1", "n2"], "size": 4096, "busbw": 1.5e9}
 NODE = {"node": "n1", "gpus": 4, "tflops": 100.5, "memory_gib": 80.0, "disk_gib": 9.0, "clock_offset_s": 0.01,
         "busbw_in_node": 2e11, "busbw_between_nodes": 1e10, "versions": {"torch": "2.9"}}  # fmt: skip
-CHECK = {"version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus_per_node": 4, "nodes": [NODE], "links": [LINK],
-         "findings": [{"status": "broken", "check": "disk", "text": "full", "action": "free some", "where": ["n1"]}]}  # fmt: skip
+CHECK = {"version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus_per_node": 4, "nodes": [NODE],
+         "links": [LINK],
+         "findings": [{"status": "broken", "check": "disk", "text": "full", "action": "free some", "where": ["n1"]}],
+         }  # fmt: skip
 TRAINING = {"version": 1, "precision": "bf16", "precision_requested": "auto", "samples": 100, "micro_batch_size": 4,
             "grad_accum_steps": 2, "steps_per_epoch": 6, "shared_steps": 1, "shared_samples": 3, "seen_samples": 97,
             "each_once": True, "drop_last": False}  # fmt: skip
 HEARTBEAT = {"version": 1, "rank": 0, "node": "n1", "time": AT + 590.5, "interval": 10.0, "phase": "training",
              "since": AT + 9.0, "pid": 77, "step": 7, "steps": 9, "stepped": AT + 500.0, "step_s": 0.5, "data_s": 0.1,
-             "compute_s": 0.3, "tokens_per_second": 900.0, "gpu": {"name": "A100", "use": 99.0, "memory_gib": 70.0}}  # fmt: skip
+             "compute_s": 0.3, "tokens_per_second": 900.0, "gpu": {"name": "A100", "use": 99.0, "memory_gib": 70.0},
+             }  # fmt: skip
 METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_per_second": 900.0, "epoch": 0.5,
           "trained_s": 400.0}  # fmt: skip
-SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]}, "nodes": 2,
-        "gpus_per_node": 0, "tasks_per_node": 1, "job_name": "train", "python": "/usr/bin/python3", "requeue": True,
+SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
+        "nodes": 2, "gpus_per_node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
+        "python": "/usr/bin/python3",
         "directives": [["time", "1:00:00"], ["dependency", "afterok:5"]], "env": [["A", "b"]], "secrets": ["HOME"],
         "setup": ["true"], "sbatch_args": ["--quiet"], "time_limit": 3600, "process_group": "expected",
         "container_mounts": [], "resume_args": "--resume"}  # fmt: skip
@@ -66,6 +74,16 @@ SWEEP = {"version": 1, "name": "sweep", "at_once": 4, "jobs": {"b3v7qaabcdefghij
 FINAL = {"state": "FAILED", "reason": "NonZeroExitCode", "exit_status": 1, "ended": AT + 600, "nodes": "n[1-2]",
          "elapsed": 596, "restarts": 0, "source": "record", "started": AT + 4, "time_limit": 3600,
          "figures": {"step": 7, "loss": 2.5, "time": AT + 500.0}}  # fmt: skip
+_ATTEMPT = "attempts/b3v7qaabcdefghij.0.0"
+#: The files of a run, in its folder and (a sweep's) beside it.
+NAMES = (
+    "record.json", "spec.json", "snapshot.json", "notify.json", "metrics.jsonl", "claims/b3v7qaabcdefghij/owner",
+    "submissions/b3v7qaabcdefghij.json", "../../sweeps/20261121-000001-k3v7qa.json",
+    *(f"{_ATTEMPT}/{name}" for name in (
+        "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
+        "hold.json", "packages.json", "requeue.json", "node-0.ranks", "rank-1.progress", "rank-1.end", "log-start",
+        "log-clock", "nodes"))
+)  # fmt: skip
 #: What a file of a run holds: a JSON document, or a text.
 Content = dict[str, Any] | str
 
@@ -147,7 +165,7 @@ def _states(store: Store, run: RunRecord) -> Iterator[object]:
                                    reconcile.JobIndex([]), True, AT + 1e6)  # fmt: skip
 
 
-def _all_runs(store: Store, run: RunRecord) -> Iterator[object]:
+def all_runs(store: Store, run: RunRecord) -> Iterator[object]:
     yield store.all()
     yield store.here()
     yield open_runs.open_runs(store)
@@ -184,6 +202,7 @@ def _logs(store: Store, run: RunRecord) -> Iterator[object]:
         yield source
     yield logs.source(filter_ranks({"ranks": [{"rank": 0, "task": 0, "node": "n1"}]}, (0,), (), labelled=True))
     yield [launches.log_start(folder) for folder in logs.attempts]
+    yield follow.format_attempts([*logs.attempts, Path("x.1.0")])
 
 
 def _compared(store: Store, run: RunRecord) -> Iterator[object]:
@@ -226,16 +245,35 @@ def _rendered(store: Store, run: RunRecord) -> Iterator[object]:
         spec, RunIdentity(run.run_id, run.run_dir, run.submission.token), Places(folder, run.logs, Path("/w"), 0o77)
     )
     yield recover.rebuild_submission(run, run.logs, NoCluster.environ)
+    yield sweep_plan.task_again(run, SubmitArgs(), {"lr": "1"}, 0)
+    checks.check_recorded_secrets(["HOME", "X"], run)
 
 
 def _together(store: Store, run: RunRecord) -> Iterator[object]:
     report = ladder.load_ladder([_as_ended(run), _as_ended(run)], lambda state: "no")
     yield json.dumps(report.json())
     yield report.lines()
-    table = sweep_table.load_table(sweeps.sweep_of(run), [_as_ended(run)], largest=False)
+    table = sweep_table.load_table(sweeps.sweep_of(run), [_as_ended(run)], "loss", largest=False)
     yield json.dumps(table.json())
     yield sweeps.job_of(run)
     yield sweeps.runs_of_script(str(run.run_dir.parents[1] / "sweeps" / f"{run.sweep}-abcdefgh.sh"))
+
+
+def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
+    (folder,) = run_record.attempts(run)
+    token = run.submission.token
+    yield end_records.first_failure_error(folder), end_records.first_failure_rank(folder)
+    yield end_records.first_failure_status(folder), end_records.read_hang(folder), hold.failed_node(folder)
+    yield claim_of_job.is_cancelled(run.run_dir, token), claim_of_job._later_owner(run.run_dir, "a" * 16)
+    yield (
+        restart.read_json(folder / "launch.json"),
+        requeue._stop_reason(folder),
+        requeue._read(folder / "requeue.json"),
+    )
+    yield rank_slots.read(folder)
+    with suppress(WorkerError):
+        yield saved_code.variables(run.run_dir)
+    notify.Notifier().load(run.run_dir, {})
 
 
 def _kept(store: Store, run: RunRecord) -> Iterator[object]:
@@ -250,5 +288,6 @@ def _kept(store: Store, run: RunRecord) -> Iterator[object]:
 
 View = Callable[[Store, RunRecord], Iterator[object]]
 VIEWS: tuple[View, ...] = (
-    _all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _again, _rendered, _together, _kept,
+    all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _again, _rendered, _together, _kept,
+    _in_the_job,
 )  # fmt: skip

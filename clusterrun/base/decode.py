@@ -49,7 +49,8 @@ def parse_lines(lines: Iterable[bytes | str]) -> Iterator[Any]:
     """Yield the value of each line; a line that is no JSON, or was written only in part, is left out."""
     for line in lines:
         with suppress(Damaged):
-            yield parse_json(line)
+            if line:
+                yield parse_json(line)
 
 
 def parse_rows(lines: Iterable[bytes | str]) -> list[dict[str, Any]]:
@@ -232,6 +233,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, str], ...]": _list_of(_tuple_of(_text, _text)),
     "tuple[tuple[str, Any], ...]": _list_of(_tuple_of(_text, _frozen)),
+    "Mapping[str, Any]": _object,
     "Mapping[str, Any] | None": _or_none(_object),
 }
 
@@ -274,6 +276,11 @@ def as_int(value: object) -> int | None:
 def as_text(value: object) -> str:
     """Return a text, or an empty one for anything else."""
     return value if isinstance(value, str) else ""
+
+
+def as_texts(value: object) -> list[str]:
+    """Return the texts in a list; none for anything else."""
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def as_objects(value: object) -> list[dict[str, Any]]:

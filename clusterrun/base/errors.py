@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+_LONGEST_DETAIL = 4000  # characters
+
 
 class ClusterrunError(Exception):
     """An error with a message of one line."""
@@ -30,8 +32,15 @@ class ClusterrunError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        #: the output of the scheduler, verbatim, or ""
-        self.detail = detail
+        #: the end of a program's output, or ""
+        self.detail = _end_of(detail)
+
+
+def _end_of(output: str) -> str:
+    """Return the end of a program's output, after a banner or a flood of words; of a Python traceback its last line."""
+    if "Traceback (most recent call last):" in output:
+        output = next(line for line in reversed(output.splitlines()) if line.strip())
+    return output if len(output) <= _LONGEST_DETAIL else "…" + output[-_LONGEST_DETAIL:]
 
 
 class RequestError(ClusterrunError):

@@ -10,11 +10,11 @@ It is one JSON object, and then the input ends:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
+from clusterrun.base.decode import parse_object
 from clusterrun.base.errors import RequestError
 from clusterrun.logs.places import Resume, parse_place
 from clusterrun.records.identity import SUBMISSION
@@ -31,8 +31,13 @@ class Link(NamedTuple):
 
 def accept_link(environ: MutableMapping[str, str]) -> Link:
     """Read the object and set the variables in it. Raises RequestError, also if the machines' versions differ."""
+    return read_link(sys.stdin.read(), environ)
+
+
+def read_link(text: str, environ: MutableMapping[str, str]) -> Link:
+    """Return the command in the object, and set the variables in it. Raises as ``accept_link``."""
     try:
-        sent = json.load(sys.stdin)
+        sent = parse_object(text)
         version = sent["version"]
         if version != VERSION:
             raise RequestError(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun import __version__
+from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_amount
 from clusterrun.cli.session import AGENT, Session
@@ -127,8 +128,8 @@ def run_verb(verb: str, *words: str) -> Any:
     except ValueError:  # a NUL, or half of a surrogate pair
         raise Denied("an argument contains a character that is not allowed on a command line", exit_code=2) from None
     try:
-        envelope = json.loads(done.stdout)
-    except ValueError:
+        envelope = parse_object(done.stdout)
+    except Damaged:
         raise Denied(done.stderr.strip()[-2000:] or f"`clusterrun {verb}` exited with {done.status}") from None
     if refusal := envelope.get("error"):
         hint = f"\nhint: {refusal['hint']}" if refusal.get("hint") else ""

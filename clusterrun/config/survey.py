@@ -14,6 +14,7 @@ from clusterrun.scheduler.slurm.sacct import Presence, accounting_argv, parse_ac
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary, parse_sinfo, sinfo_argv
+from clusterrun.scheduler.slurm.values import short
 from clusterrun.system.shell import Completed
 
 Run = Callable[[Sequence[str]], Completed]
@@ -79,4 +80,4 @@ def _try(run: Run, argv: Sequence[str]) -> Completed:
 
 def _last_line(text: str) -> str:
     """Return the last line with text: Slurm prints the reason below the steps that led to it."""
-    return next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "")
+    return short(next((line.strip() for line in reversed(text.split("\n")) if line.strip()), ""))

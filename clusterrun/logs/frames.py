@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO
 
+from clusterrun.base.decode import Damaged, as_int, parse_json, parse_object
 from clusterrun.logs.files import LogFile, Source, Stream
 from clusterrun.logs.follow import Begin, FollowedFile, Notice
 from clusterrun.logs.places import Place, Resume, parse_place
@@ -96,19 +97,19 @@ def read_job(stream: IO[bytes]) -> str | None:
         if not line:
             return None
     line = stream.readline(_LONGEST)
-    return str(json.loads(line)) if line.endswith(b"\n") else None
+    return str(parse_json(line)) if line.endswith(b"\n") else None
 
 
 def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
     """Yield (file, place, output) for each whole frame of a stream; an unfinished last one is left out.
 
-    Raises ValueError for anything but frames.
+    Raises Damaged for anything but frames.
     """
     while (line := stream.readline(_LONGEST)).endswith(b"\n"):
-        header = json.loads(line)
-        count = header.get("n") if isinstance(header, dict) else None
-        if not isinstance(count, int) or count < 0:
-            raise ValueError(f"not a frame: {line[:80]!r}")
+        header = parse_object(line)
+        count = as_int(header.get("n"))
+        if count is None or count < 0:
+            raise Damaged(f"not a frame: {line[:80]!r}")
         data = stream.read(count)
         if len(data) < count:
             return

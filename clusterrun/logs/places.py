@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import Damaged, as_int, as_text
+
 Places = Mapping[str, "Place"]
 
 
@@ -30,10 +32,13 @@ class Resume:
 
 
 def parse_place(data: Mapping[str, Any]) -> Place | None:
-    """Return the place in a JSON object, None if there is none. Raises ValueError if it is not valid."""
+    """Return the place in a JSON object, None if there is none. Raises Damaged if it is not valid."""
     if "at" not in data:
         return None
-    at, mark, ended = data["at"], data.get("mark", ""), data.get("ended", False)
-    if not isinstance(at, int) or at < 0 or not isinstance(mark, str) or len(bytes.fromhex(mark)) > at:
-        raise ValueError(f"not a position in a file: {str(data)[:80]}")
-    return Place(at, mark, bool(ended))
+    at, mark, ended = as_int(data["at"]), data.get("mark", ""), data.get("ended", False)
+    try:
+        if at is not None and len(bytes.fromhex(as_text(mark))) <= at and isinstance(mark, str):
+            return Place(at, mark, bool(ended))
+    except ValueError:  # no hexadecimal digits
+        pass
+    raise Damaged(f"not a position in a file: {str(data)[:80]}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError
 from clusterrun.base.units import plural
 from clusterrun.jobspec.render import work_argv
@@ -89,8 +90,8 @@ def _results(printed: str) -> list[Result]:
     results: list[Result] = []
     for line in printed.splitlines():
         try:
-            results.append(_result(json.loads(line)))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            results.append(_result(parse_object(line)))
+        except (Damaged, KeyError, TypeError):
             break
     return results
 

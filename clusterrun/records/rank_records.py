@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.base.decode import parse_fields
+from clusterrun.base.decode import as_objects, as_texts, parse_fields
 from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord
 
@@ -69,10 +69,9 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
     start = run_record.read_json(attempt / START, _LARGEST_START)
     if start is None:
         return None
-    entries = start.get("ranks")
     ranks = []
-    for entry in entries if isinstance(entries, list) else ():
-        whole = {"task": entry.get("rank"), **entry} if isinstance(entry, dict) else {}
+    for entry in as_objects(start.get("ranks")):
+        whole = {"task": entry.get("rank"), **entry}
         if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
             ranks.append(whole)
     return {**start, "ranks": ranks}
@@ -80,8 +79,7 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 
 def load_packages(attempt: Path) -> list[str]:
     """Return the Python packages of a launch's first node as ``name==version``; empty if they are not known."""
-    found = (run_record.read_json(attempt / PACKAGES) or {}).get("packages")
-    return [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
+    return as_texts((run_record.read_json(attempt / PACKAGES) or {}).get("packages"))
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:

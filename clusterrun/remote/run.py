@@ -17,6 +17,7 @@ from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.base.decode import Damaged
 from clusterrun.base.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.config.profiles import load_job
 from clusterrun.logs.frames import read_frames, read_job
@@ -148,7 +149,7 @@ class Session:
                 if place is not None:  # only now: a line counts as printed once it is
                     places[file] = place
             return _status(process.wait()), begun
-        except ValueError as error:
+        except Damaged as error:
             raise SchedulerError(
                 f"cannot read the output of clusterrun on {self.host.name}: {error}",
                 hint=f"clusterrun remote setup {self.host.name}",

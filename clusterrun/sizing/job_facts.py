@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
 from clusterrun.sizing.batches import BatchSettings, Training
@@ -27,6 +29,44 @@ class JobFacts(NamedTuple):
     training: Training
     tokens_per_sample: float
     model: ModelSize
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """The document of ``plan_facts.py``."""
+
+    task: str
+    settings: Mapping[str, Any]
+    default_global_batch: int
+    samples: int
+    tokens: int
+    model: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The settings in it that `plan` computes with."""
+
+    global_batch_size: int
+    micro_batch_size: int
+    grad_accum_steps: int
+    base_batch_size: int
+    epochs: float
+    steps: int
+    lr: float
+    lr_scaling: str
+    warmup: int
+    drop_last: bool
+    precision: str
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class _Model:
+    parameters: int
+    vocabulary: int
+    layers: int
+    width: int
 
 
 def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> JobFacts:
@@ -66,21 +106,21 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
 def parse_facts(document: str) -> JobFacts:
     """Parse the document that ``plan_facts.py`` prints. Raises RequestError if it is none."""
     try:
-        facts = json.loads(document.strip().rpartition("\n")[2])
-        settings, model = facts["settings"], facts["model"]
-        names = ("global_batch_size", "micro_batch_size", "grad_accum_steps")
-        sizes = [*(settings[name] for name in names), facts["default_global_batch"]]
+        read = parse_object(document.strip().rpartition("\n")[2])
+        facts = build(_Facts, read)
+        given, model = build(_Settings, facts.settings), build(_Model, facts.model)
+        if not facts.samples:
+            raise Damaged("no samples")
+        sizes = given.global_batch_size, given.micro_batch_size, given.grad_accum_steps, facts.default_global_batch
         training = Training(
-            samples=facts["samples"],
-            batches=BatchSettings(*sizes),
-            base_batch=settings["base_batch_size"],
-            **{name: settings[name] for name in ("epochs", "steps", "lr", "warmup", "drop_last")},
-        )
-        size = guess_shape(model["parameters"])._replace(vocabulary=model["vocabulary"])
-        if model["layers"] and model["width"]:  # 0 for an architecture that names them otherwise
-            size = size._replace(layers=model["layers"], width=model["width"])
-        return JobFacts(facts["task"], settings, training, facts["tokens"] / facts["samples"], size)
-    except (ValueError, KeyError, TypeError, ZeroDivisionError) as error:
+            samples=facts.samples, batches=BatchSettings(*sizes), base_batch=given.base_batch_size,
+            epochs=given.epochs, steps=given.steps, lr=given.lr, warmup=given.warmup, drop_last=given.drop_last,
+        )  # fmt: skip
+        size = guess_shape(model.parameters)._replace(vocabulary=model.vocabulary)
+        if model.layers and model.width:  # 0 for an architecture that names them otherwise
+            size = size._replace(layers=model.layers, width=model.width)
+        return JobFacts(facts.task, facts.settings, training, facts.tokens / facts.samples, size)
+    except Damaged as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"
         message = f"the job's Python printed {shown} instead of the sizes of the data and the model"
         raise RequestError(message) from error

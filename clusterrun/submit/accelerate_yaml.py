@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import os
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.submit.job_python import JobPython, NotStarted
 from clusterrun.submit.launcher_options import Option, Table, Typed
+from clusterrun.system.plain_files import read_plain
 
-_PROBE = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))"
+_LIMIT = 64_000
+"""The maximum size of a configuration, in bytes; accelerate writes about one thousand."""
+_PARSE_S = 5
+_PROBE = f"""import json, signal, sys
+try:
+    import yaml
+    text = sys.stdin.buffer.read()
+    signal.alarm({_PARSE_S})  # some texts of this size take hours
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # ten lines of them can be gigabytes
+        sys.exit("aliases (*NAME) are not supported")
+    print(json.dumps(yaml.safe_load(text), default=str))
+except Exception as error:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {{mark.line + 1}}: " if mark else ""
+    sys.exit(where + str(getattr(error, "problem", None) or error or type(error).__name__).split("\\n")[0])
+"""
 
 
 def defaults(
@@ -61,22 +77,31 @@ def load(path: Path, source: str, python: JobPython, environ: Mapping[str, str])
     if not is_file(path):
         raise RequestError(f"{source}: no such file", hint="create the file with: accelerate config --config_file FILE")
     try:
-        data = json.loads(python.read(["-c", _PROBE, os.path.abspath(path)], environ=environ))  # noqa: PTH100
+        text = read_plain(path, trusted=False, limit=_LIMIT).decode("utf-8", "replace")
+        return parse_config(python.read(["-c", _PROBE], environ=environ, stdin=text), source)
     except NotStarted as error:
         raise RequestError(f"{source} cannot be read: {error.message}", hint=error.hint) from error
-    except (CommandError, ValueError) as error:
-        detail = getattr(error, "detail", "").strip().splitlines()
-        raise RequestError(f"{source} cannot be parsed by {python.path}", detail="\n".join(detail[-3:])) from error
-    if not isinstance(data, dict):
-        raise RequestError(f"{source}: not an accelerate configuration")
+    except OSError as error:
+        raise RequestError(f"{source}: {error.strerror}", hint="check that this is the right file") from None
+    except Damaged:
+        raise RequestError(f"{source}: not an accelerate configuration") from None
+    except CommandError as error:
+        slow = error.status == 128 + signal.SIGALRM
+        why = f"parsing takes longer than {_PARSE_S} s" if slow else error.detail
+        raise RequestError(f"{source} cannot be parsed by {python.path}", detail=why) from error
+
+
+def parse_config(text: str, source: str) -> dict[str, Any]:
+    """Return a configuration that was written as JSON; raises RequestError for another, or Damaged."""
+    data = parse_object(text)
     if str(data.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
         raise RequestError(f"{source}: compute_environment {data['compute_environment']} is not supported")
     return data
 
 
 def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
-    dynamo = data.get("dynamo_config") or {}
-    flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dict(dynamo).items()}
+    dynamo = found if isinstance(found := data.get("dynamo_config"), dict) else {}
+    flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dynamo.items()}
     for key, value in {**data, **flat}.items():
         option = table.options.get(key.replace("_", "-"))
         if option is None or option.kind == "own" or option.name in names or value in (None, "", []):

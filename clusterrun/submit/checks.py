@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from clusterrun.base.decode import as_texts
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.records import run_record
@@ -63,7 +64,7 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
 
 def check_recorded_secrets(names: Iterable[str], run: RunRecord) -> None:
     """Raise RequestError for a name that is not among the secrets a run was submitted with."""
-    recorded = (run_record.read_json(run.run_dir / "spec.json") or {}).get("secrets", ())
+    recorded = as_texts((run_record.read_json(run.run_dir / "spec.json") or {}).get("secrets"))
     for name in names:
         if name not in recorded:
             raise RequestError(

@@ -73,9 +73,9 @@ class JobPython(NamedTuple):
         clean |= {name: value for name, value in (env or {}).items() if name not in self.withheld}
         return shell.run([self.path, *words], env=clean, cwd=cwd, timeout=timeout, stdin=stdin)
 
-    def read(self, words: Sequence[str], *, environ: Mapping[str, str]) -> str:
+    def read(self, words: Sequence[str], *, environ: Mapping[str, str], stdin: str | None = None) -> str:
         """Run it and return its output; raises as :meth:`run`, CommandError also for another exit status than 0."""
-        done = self.run(words, environ=environ)
+        done = self.run(words, environ=environ, stdin=stdin)
         if done.status != 0:
             raise CommandError([self.path, *words], status=done.status, stdout=done.stdout, stderr=done.stderr)
         return done.stdout

@@ -13,8 +13,8 @@ LIMIT = 256_000
 """The maximum size of a profile, job file or template, in bytes; a larger file is a mistake."""
 
 
-def read_plain(path: Path, *, trusted: bool = True) -> bytes:
-    """Return the bytes of a plain file of at most ``LIMIT`` bytes.
+def read_plain(path: Path, *, trusted: bool = True, limit: int = LIMIT) -> bytes:
+    """Return the bytes of a plain file of at most ``limit`` bytes.
 
     With ``trusted`` no other user may be able to write it. Raises OSError, with the reason in ``strerror``.
     """
@@ -24,9 +24,9 @@ def read_plain(path: Path, *, trusted: bool = True) -> bytes:
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if trusted and (why := why_untrusted(info, os.getuid())):
             raise PermissionError(errno.EPERM, why, str(path))
-        data = file.read(LIMIT + 1)
-    if len(data) > LIMIT:
-        raise OSError(errno.EFBIG, f"larger than {LIMIT // 1000} kB", str(path))
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit // 1000} kB", str(path))
     return data
 
 

@@ -224,6 +224,8 @@ def open_folder(path: Path) -> Iterator[Folder]:
     start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
     if ".." in parts[start:]:
         raise OSError(errno.EINVAL, "the path of a record must not contain '..'", str(path))
+    if not _is_path(path):
+        raise OSError(errno.EINVAL, "not a path", repr(str(path)))
     descriptor, owner = os.open("/".join(parts[:start]) or ".", _PATH), None
     try:
         for depth, name in enumerate(parts[start:], 1):
@@ -241,6 +243,14 @@ def open_folder(path: Path) -> Iterator[Folder]:
         raise
     finally:
         os.close(descriptor)
+
+
+def _is_path(path: Path) -> bool:
+    """Return whether a path can be opened: without a NUL, and without halves of a pair that stand for no byte."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _check_plain(info: os.stat_result, owner: int | None, folder: Path, name: str) -> None:

@@ -71,8 +71,8 @@ def run(
     """Run a program and return its result, whatever its exit status.
 
     It runs in its own session, so a Ctrl-C in the terminal does not reach it. Raises CommandError if it cannot be
-    started, or after ``timeout`` seconds, once its process group is killed. Bytes that are not UTF-8 become ``\\xNN``;
-    with ``errors`` "surrogateescape" the standard output can be encoded again, as file names must be.
+    started, or after ``timeout`` seconds, once its process group is killed. A NUL and bytes that are not UTF-8 become
+    ``\\xNN``; with ``errors`` "surrogateescape" the standard output can be encoded again, as file names must be.
     """
     process = None
     try:
@@ -104,7 +104,7 @@ def run(
             raise _not_started(argv, error) from error
         raise
     status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Completed(status, out.decode("utf-8", errors), _text(err))
+    return Completed(status, _text(out) if errors == "backslashreplace" else out.decode("utf-8", errors), _text(err))
 
 
 def check_output(argv: Sequence[str], **kwargs: object) -> str:
@@ -266,4 +266,4 @@ def _group_runs(group: int) -> bool:
 
 
 def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
+    return data.decode("utf-8", "backslashreplace").replace("\0", "\\x00")  # with a NUL no path can be looked at

@@ -6,13 +6,13 @@ Ranks with the same stack are one group, so the rank that is elsewhere stands ou
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from clusterrun.base.decode import parse_json
 from clusterrun.base.errors import CommandError
 from clusterrun.base.job import JobId
 from clusterrun.base.units import plural
@@ -94,7 +94,7 @@ def _by_pid(text: str) -> dict[int, str]:
 def _parse(stack: RankStack, answer: str) -> RankStack:
     """Return the stack with the frames of the main thread, or with what py-spy printed instead."""
     try:
-        threads = json.loads(answer)
+        threads = parse_json(answer)
         (main,) = [one for one in threads if one["os_thread_id"] == one["pid"]]
         frames = [(one["short_filename"] or one["filename"], one["line"], one["name"]) for one in main["frames"]]
         while len(frames) > 1 and frames[-1][0].endswith(_STARTERS):  # what starts the script says nothing about it

@@ -1,4 +1,7 @@
-"""Write the small files of a run: each appears whole, with the mode that its folder asks for. Standard library only."""
+"""Read and write the small files of a run. Standard library only.
+
+A file appears whole, with the mode that its folder asks for. What is read may be damaged, whatever the bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,30 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+
+
+def parse_object(data: bytes | str) -> dict[str, Any]:
+    """Return the JSON object in a text; NaN and infinite numbers become None. Raises ValueError for anything else."""
+    try:
+        found = json.loads(data, parse_constant=lambda name: None)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if isinstance(found, dict):
+        return found
+    raise ValueError("not a JSON object")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; empty if there is none, or it is damaged."""
+    try:
+        return parse_object(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+
+
+def as_int(value: object) -> int | None:
+    """Return a whole number; None for anything else."""
+    return value if type(value) is int and abs(value) < 2**63 else None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,7 +6,6 @@ it; the other exits before it uses a GPU or a checkpoint of the run. A job that 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .attempt_files import write_text
+from .attempt_files import as_int, read_json, write_text
 from .errors import WorkerError
 
 ALREADY_RUNS = 75
@@ -116,10 +115,7 @@ def _later_owner(run_dir: Path, token: str) -> list[str]:
 
 
 def _submitted_at(run_dir: Path, token: str) -> int:
-    try:
-        return int(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["at"])
-    except (ValueError, KeyError, TypeError):
-        return 0
+    return as_int(read_json(run_dir / "submissions" / f"{token}.json").get("at")) or 0
 
 
 def is_cancelled(run_dir: Path, token: str) -> bool:
@@ -127,11 +123,8 @@ def is_cancelled(run_dir: Path, token: str) -> bool:
 
     An old mark is of a cancel that did not come through, or after which the user requeued the job.
     """
-    try:
-        asked = int(json.loads(_read(run_dir / "submissions" / f"{token}.json"))["cancel_asked"])
-        return time.time() - asked < CANCEL_S
-    except (ValueError, KeyError, TypeError):
-        return False
+    asked = as_int(read_json(run_dir / "submissions" / f"{token}.json").get("cancel_asked"))
+    return asked is not None and time.time() - asked < CANCEL_S
 
 
 def epoch_file(run_dir: Path, job: JobIdentity) -> Path:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .attempt_files import sync_folder, write_json, write_temporary
+from .attempt_files import as_int, read_json, sync_folder, write_json, write_temporary
 from .rank_slots import RankSlot
 
 VERSION = 1
@@ -117,26 +117,18 @@ def claim_first_failure(
 
 def first_failure_error(folder: Path) -> str | None:
     """Return the error of the rank that failed first; None if none has, or it is not visible from this node yet."""
-    try:
-        return str(json.loads((folder / FIRST_FAILURE).read_bytes())["error"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    error = read_json(folder / FIRST_FAILURE).get("error")
+    return None if error is None else str(error)
 
 
 def first_failure_status(folder: Path) -> int | None:
     """Return the exit status of the rank that failed first; None if none has, or it is not visible from this node."""
-    try:
-        return int(json.loads((folder / FIRST_FAILURE).read_bytes())["status"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return as_int(read_json(folder / FIRST_FAILURE).get("status"))
 
 
 def first_failure_rank(folder: Path) -> int | None:
     """Return the rank that failed first; None if none has, or it is not visible from this node yet."""
-    try:
-        return int(json.loads((folder / FIRST_FAILURE).read_bytes())["rank"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return as_int(read_json(folder / FIRST_FAILURE).get("rank"))
 
 
 def has_failed(folder: Path) -> bool:
@@ -146,11 +138,7 @@ def has_failed(folder: Path) -> bool:
 
 def read_hang(folder: Path) -> dict[str, Any]:
     """Return why the watchdog ended the launch of this folder; empty if it did not."""
-    try:
-        found = json.loads((folder / HANG).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_json(folder / HANG)
 
 
 def describe_error(error: BaseException) -> str:

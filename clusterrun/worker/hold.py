@@ -5,7 +5,6 @@ The end record is written before. `hold.json` in the attempt's folder says until
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -15,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import batch_host, end_records, epoch
-from .attempt_files import write_json
+from .attempt_files import read_json, write_json
 from .batch_host import run_command
 from .errors import say
 from .job import Job
@@ -67,9 +66,7 @@ def failed_node(attempt_dir: Path) -> str:
     """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
     if node := end_records.read_hang(attempt_dir).get("node"):
         return str(node)
-    with suppress(OSError, ValueError, AttributeError):
-        return str(json.loads((attempt_dir / end_records.FIRST_FAILURE).read_bytes()).get("node") or "")
-    return ""
+    return str(read_json(attempt_dir / end_records.FIRST_FAILURE).get("node") or "")
 
 
 def _is_newest() -> bool:

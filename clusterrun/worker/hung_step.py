@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import probe as processes
+from .attempt_files import parse_object
 from .job import Job
 from .stall import RankMark
 
@@ -38,7 +38,7 @@ def probe(job: Job, ranks: Sequence[RankMark]) -> dict[int, str]:
         if out is None:
             found |= dict.fromkeys(by_node[node], NO_ANSWER)
         with suppress(ValueError):
-            found |= {int(pid): str(state) for pid, state in json.loads(out or "").items()}
+            found |= {int(pid): str(state) for pid, state in parse_object(out or "").items()}
     return found
 
 

@@ -41,7 +41,7 @@ class Notifier:
     def load(self, run_dir: Path, facts: Mapping[str, str]) -> None:
         """Read the user's choice from the run's folder; `facts` are sent with each event. Raises nothing."""
         self._facts = facts
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             descriptor = os.open(run_dir / FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(descriptor, "rb") as file:
                 info = os.fstat(file.fileno())

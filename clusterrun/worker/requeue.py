@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import signal
 import threading
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from . import batch_host, end_records, rank_slots, successor
-from .attempt_files import write_json
+from .attempt_files import read_json, write_json
 from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
 from .end_records import SAVED
@@ -331,10 +330,7 @@ def _stop_reason(attempt_dir: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a document of this run; empty if there is none, or it is no document."""
-    with contextlib.suppress(OSError, ValueError):
-        if listed(path) and isinstance(document := json.loads(path.read_bytes()), dict):
-            return document
-    return {}
+    return read_json(path) if listed(path) else {}
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:

@@ -6,13 +6,13 @@ new start would only fail again: a bad request, a missing package, the same erro
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .attempt_files import read_json
 from .end_records import read_hang
 from .rank_slots import Records
 
@@ -54,7 +54,7 @@ def read_launch(
     `records` are the progress and the end records of its `ranks`.
     """
     hang = read_hang(attempt_dir).get("cause")
-    first = {} if hang else _read(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
+    first = {} if hang else read_json(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
     progress, ends = records
     lost = [rank for rank in range(ranks) if rank not in ends]
     reported = str(first.get("error", ""))
@@ -109,11 +109,3 @@ def newest(checkpoints: Path) -> int | None:
 
 def _name(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks[:8]))}{' …' * (len(ranks) > 8)}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -6,7 +6,6 @@ project.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from .attempt_files import parse_object
 from .claim import listed
 from .errors import WorkerError
 
@@ -31,7 +31,7 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
     `patience` is how many seconds NFS may take to show it.
     """
     try:
-        record = json.loads((run_dir / RECORD).read_text())
+        record = parse_object((run_dir / RECORD).read_bytes())
         digest, root = str(record["digest"]), str(record["root"])
     except FileNotFoundError:
         return {}

@@ -8,7 +8,6 @@ exists from the start, because an NFS client may show a new file late, but opens
 from __future__ import annotations
 
 import faulthandler
-import json
 import os
 import re
 import sys
@@ -18,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .attempt_files import create
+from .attempt_files import as_int, create, read_json
 
 REQUEST = "hang_request.json"
 MOST_READ, MOST_BYTES = 64, 2**18  # files whose stacks are compared, and of each
@@ -41,7 +40,7 @@ class StackWriter:
 
     def write_if_requested(self) -> None:
         """Write the stacks if the watchdog has requested them; raises OSError or ValueError."""
-        number = int(json.loads((self._folder / REQUEST).read_bytes())["request"])
+        number = as_int(read_json(self._folder / REQUEST).get("request")) or 0
         if number <= self._answered:
             return
         self._answered = number

@@ -7,7 +7,6 @@ when its input ends. It is started before the ranks, since Slurm starts no step 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import stat
@@ -18,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from . import batch_host
+from .attempt_files import parse_object
 from .errors import WorkerError, say
 
 RECORD = "environment.json"
@@ -143,7 +143,7 @@ class StagedEnvironment:
 def _find_archive(run_dir: Path) -> Path:
     """Return the packed environment of a run; raises WorkerError."""
     try:
-        archive = Path(json.loads((run_dir / RECORD).read_bytes())["archive"])
+        archive = Path(parse_object((run_dir / RECORD).read_bytes())["archive"])
         found = archive.lstat()
     except FileNotFoundError as error:
         raise WorkerError(f"the packed environment is gone: {error.filename}") from None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .attempt_files import write_json, write_text
+from .attempt_files import parse_object, write_json, write_text
 from .batch_host import clean
 from .job import Job
 
@@ -34,8 +33,8 @@ def submit(job: Job, used_seconds: float) -> tuple[str, str]:
     """
     submissions = job.run_dir / "submissions"
     try:
-        old = json.loads((submissions / f"{job.token}.json").read_bytes())
-        spec = json.loads((job.run_dir / "spec.json").read_bytes())
+        old = parse_object((submissions / f"{job.token}.json").read_bytes())
+        spec = parse_object((job.run_dir / "spec.json").read_bytes())
         token = base64.b32encode(os.urandom(10)).decode().lower()
         script = job.run_dir / f"script-{token[:8]}.sh"
         text = (job.run_dir / Path(str(old.get("script", "script.sh"))).name).read_text()

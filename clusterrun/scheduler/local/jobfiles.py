@@ -224,12 +224,9 @@ def place_of(state: State) -> str:
 
 def end_record(job: Job) -> tuple[int, int] | None:
     """Return the exit status of the script's last attempt and its end in epoch seconds, from its end record."""
-    found = []
-    for path in (Path(job.run_dir) / "attempts").glob(f"{job.token}.*/end.json"):
-        order = path.parent.name.removeprefix(job.token).split(".")[1:]
-        if all(part.isdecimal() and part.isascii() for part in order):
-            found.append((tuple(int(part) for part in order), path))
-    for _, path in sorted(found, reverse=True):
+    folder = Path(job.run_dir) / "attempts"
+    for name in _attempts(folder, job.token):
+        path = folder / name / "end.json"
         try:
             value = read_json(path)
             if value is not None and type(value.get("status")) is int:
@@ -237,6 +234,20 @@ def end_record(job: Job) -> tuple[int, int] | None:
         except (Unreadable, OSError):
             continue
     return None
+
+
+def _attempts(folder: Path, token: str) -> list[str]:
+    """Return the names of a job's attempts, the newest first; none if they cannot be listed."""
+    try:
+        names = safe_files.list_names(folder)
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        first, *order = name.split(".")
+        if first == token and all(part.isascii() and part.isdecimal() for part in order):
+            found.append((tuple(map(int, order)), name))
+    return [name for _, name in sorted(found, reverse=True)]
 
 
 def _status(id: JobId, job: Job, state: State | None, name: str, reason: str) -> JobStatus:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.job import JobId, JobStatus
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.local.processes import boot_id, find_process, host_name, is_alive
@@ -197,11 +198,11 @@ def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:
             if info.st_uid != os.getuid() or not stat.S_ISREG(info.st_mode):
                 return None
             line, _, data = file.read().partition(b"\n")
-        head = json.loads(line)
-        if not isinstance(head, dict) or head.get("crc") != zlib.crc32(data):
+        head = parse_object(line)
+        if head.get("crc") != zlib.crc32(data):
             return None
         return head, data.decode("utf-8", "replace"), info.st_mtime
-    except (OSError, ValueError, RecursionError):
+    except (OSError, Damaged):
         return None
 
 

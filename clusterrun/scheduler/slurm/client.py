@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
+from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, carries
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
@@ -16,6 +17,7 @@ from clusterrun.scheduler.local.processes import host_name
 from clusterrun.scheduler.slurm import sacct, scontrol, squeue
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.scontrol import hold_argv, parse_cluster_facts, parse_hold
+from clusterrun.scheduler.slurm.values import short
 from clusterrun.system import shell
 
 Run = Callable[..., shell.Completed]
@@ -284,7 +286,7 @@ class SlurmScheduler:
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+    return short(next((line.strip() for line in reversed(text.splitlines()) if line.strip()), ""))
 
 
 def _configuration(environ: Mapping[str, str]) -> str:
@@ -296,6 +298,9 @@ def _configuration(environ: Mapping[str, str]) -> str:
 
 def _cached_facts(path: Path) -> ClusterFacts | None:
     try:
-        return ClusterFacts(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+        match parse_object(path.read_bytes()):
+            case {"cluster": str(cluster), "accounting": bool(accounting), "gpus": bool(gpus)}:
+                return ClusterFacts(cluster, accounting, gpus)
+    except (OSError, Damaged):
+        pass
+    return None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from clusterrun.base.errors import Ambiguous, ClusterrunError, NotDelivered, Refused
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import SlurmCommands, Submission
+from clusterrun.scheduler.slurm.values import short
 from clusterrun.system.shell import SLURM_TIMEOUT, Completed
 
 # 22.05, 24.11: "Job 5 to start at T using 8 processors on nodes node[1-2] in partition gpu"; of a federation and
@@ -91,7 +92,7 @@ def _reason(stderr: str) -> str:
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith('Try "')]
     final = next((line for line in reversed(lines) if _FAILED in line), lines[-1] if lines else "")
-    return re.sub(rf"^(sbatch: )?(error: |fatal: )?({_FAILED})?", "", final)
+    return short(re.sub(rf"^(sbatch: )?(error: |fatal: )?({_FAILED})?", "", final))
 
 
 _ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
@@ -202,7 +203,7 @@ def sbatch_error(done: Completed) -> ClusterrunError:
     contain anything. An ambiguous error counts anywhere.
     """
     output = f"{done.stderr}\n{done.stdout}"
-    message = _tail(done.stderr.strip() or done.stdout.strip())
+    message = done.stderr.strip() or done.stdout.strip()
     doubts = [s for s in SBATCH_ERRORS if s.kind is Ambiguous and s.text in output.replace(_NOT_CONNECTED, "")]
     killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
     own = "\n".join(line for line in output.splitlines() if "sbatch" in line and not killed)
@@ -214,8 +215,3 @@ def sbatch_error(done: Completed) -> ClusterrunError:
         return Ambiguous(what, detail=message, cut_off=known is not None)
     what = "Slurm did not receive the request" if known.kind is NotDelivered else "Slurm refused the job"
     return known.kind(what, hint=known.hint, detail=message)
-
-
-def _tail(text: str, limit: int = 2000) -> str:
-    """Return the end of a long message: Slurm's own lines come last, after any banner."""
-    return text if len(text) <= limit else "…" + text[-limit:]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
+from clusterrun.scheduler.slurm.values import short
 
 """squeue's reasons of a held job; only an administrator can release an administrator's hold."""
 
@@ -43,7 +44,7 @@ def parse_hold(stderr: str) -> str:
     """
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     named = [line for line in lines if re.search(r" for job \S+$", line)]
-    return (named or lines or [""])[0]
+    return short((named or lines or [""])[0])
 
 
 # Free text of users or sites, which may contain blanks and "=": the value is the rest of the line.
@@ -192,7 +193,7 @@ def scancel_argv(ids: Sequence[JobId], cluster: str = "") -> list[str]:
 def parse_scancel(stderr: str) -> dict[str, str]:
     """Parse the error for each id that was not cancelled; scancel prints nothing about an unknown id."""
     pattern = re.compile(r"job id ([0-9_+]+):? (.*)")
-    return {m[1]: m[2] for line in stderr.splitlines() if (m := pattern.search(line))}
+    return {m[1]: short(m[2]) for line in stderr.splitlines() if (m := pattern.search(line))}
 
 
 def parse_cluster_facts(answer: str) -> ClusterFacts:

@@ -11,6 +11,7 @@ import re
 from clusterrun.base.job import JobId
 
 SEP = "\x1f"
+_LONGEST = 500  # characters
 _ID = re.compile(r"(\d{1,18})(?:_(\d{1,9})|_\[(.*)|\+(\d{1,9}))?", re.ASCII)
 
 
@@ -21,6 +22,11 @@ def parse_duration(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def short(words: str) -> str:
+    """Return what a command said in one line, without the rest of an endless one."""
+    return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
 
 
 def query_id(id: JobId) -> str:

@@ -101,10 +101,10 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
         now=now,
         job=_block(request(), job.id),
         queue=queue(),
-        partitions=partitions(),
+        partitions=_named("PartitionName", partitions()),
         nodes=seen[0] if seen else None,
         features=seen[1] if seen else None,
-        reservations=_reservations(kept()),
+        reservations=_named("ReservationName", kept()),
         licenses=licenses(),
     )
     associations = _associations(queries, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
@@ -134,8 +134,9 @@ def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]
     return (exact or waiting or list(blocks))[0]
 
 
-def _reservations(blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str]] | None:
-    return None if blocks is None else [block for block in blocks if block.get("ReservationName")]
+def _named(key: str, blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str]] | None:
+    """Return the blocks with a name; None without an answer."""
+    return None if blocks is None else [block for block in blocks if block.get(key)]
 
 
 def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:

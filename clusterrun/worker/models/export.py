@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import epoch
+from ..attempt_files import parse_object
 from ..errors import WorkerError
 from .hub import push_to_hub
 from .load import quiet
@@ -116,8 +117,8 @@ def _standalone(model: Any) -> PreTrainedModel:
 
 def _owner(folder: Path) -> str | None:
     try:
-        return str(json.loads((folder / CARD).read_text(encoding="utf-8"))["run_id"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return str(parse_object((folder / CARD).read_bytes())["run_id"])
+    except (OSError, ValueError, KeyError):
         return None
 
 

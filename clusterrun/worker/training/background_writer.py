@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from .. import end_records, epoch
+from ..attempt_files import as_int, parse_object
 from . import atomic_files, checkpoint
 
 BEST = "best.json"
@@ -113,6 +114,6 @@ def _reason(error: Exception) -> str:
 
 def _read_best(folder: Path) -> int | None:
     try:
-        return int(json.loads(atomic_files.read_small(folder / BEST))["step"])
-    except (OSError, ValueError, TypeError, KeyError):
+        return as_int(parse_object(atomic_files.read_small(folder / BEST)).get("step"))
+    except (OSError, ValueError):
         return None

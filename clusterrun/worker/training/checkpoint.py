@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from .. import epoch
+from ..attempt_files import parse_object
 from . import atomic_files
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
@@ -153,8 +154,8 @@ def found(folder: Path) -> list[tuple[int, Path]]:
 def run_of(path: Path) -> str | None:
     """Return the id of the run that wrote a checkpoint, None if unknown."""
     try:
-        return str(json.loads(atomic_files.read_small(path / STATE))["run_id"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return str(parse_object(atomic_files.read_small(path / STATE))["run_id"])
+    except (OSError, ValueError, KeyError):
         return None
 
 
@@ -196,13 +197,13 @@ def _put_in_place(temporary: Path, target: Path, check: atomic_files.Check) -> N
 
 def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
     try:
-        listed = json.loads(atomic_files.read_small(path / MANIFEST))["files"]
+        listed = parse_object(atomic_files.read_small(path / MANIFEST))["files"]
         files = {str(name): (entry["size"], entry["sha256"]) for name, entry in listed.items()}
     except FileNotFoundError:
         raise BadCheckpoint(f"{MANIFEST} is missing") from None
     except OSError as error:
         raise BadCheckpoint(f"{MANIFEST} cannot be read ({error.strerror})") from None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise BadCheckpoint(f"{MANIFEST} is damaged") from None
     for name in (WEIGHTS, TRAINER, STATE):
         if name not in files:

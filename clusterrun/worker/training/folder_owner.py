@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import epoch, rank_slots
+from ..attempt_files import parse_object
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -68,7 +69,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
 def _read(folder: Path) -> dict[str, Any] | None:
     """Return the owner of a folder; None if there is none, or its file is damaged. Raises OSError."""
     try:
-        owner = json.loads(atomic_files.read_small(folder / OWNER))
+        owner = parse_object(atomic_files.read_small(folder / OWNER))
         return {
             "run_id": str(owner["run_id"]),
             "job_id": str(owner["job_id"]),
@@ -76,7 +77,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
             "attempt_dir": str(owner["attempt_dir"]),
             "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(owner["time"]))),
         }
-    except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError):
         return None
 
 

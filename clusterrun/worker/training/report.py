@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import epoch
+from ..attempt_files import as_int, parse_object
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -182,11 +183,11 @@ def _drop_rows_after(file: Path, step: int) -> None:
     kept = []
     for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            row = json.loads(line)
+            at = as_int(parse_object(line).get("step", 0))
         except ValueError:
             continue
         # a run that starts from the beginning measures step 0 again
-        if isinstance(row, dict) and row.get("step", 0) <= step and step > 0:
+        if at is not None and at <= step and step > 0:
             kept.append(line)
     atomic_files.put(file, "".join(line + "\n" for line in kept), epoch.check)
 

@@ -286,3 +286,20 @@ def test_an_unknown_cluster_is_refused_with_the_known_ones(desk: Desk, store: St
         assert said.err == "clusterrun: unknown cluster 'frr'\n  hint: known clusters: desk, far, local\n"
     for words in (["far", "--all-clusters"], [""]):
         assert desk.type("list", "--cluster", *words).status == 2, words
+
+
+def test_a_nul_in_an_answer_of_slurm_is_a_character_like_others(desk: Desk, store: Store) -> None:
+    script = f"{desk.project}/.clusterrun/runs/20261121-000009-k3v7qa\0/script.sh"
+    desk.slurm.answer("squeue", rows({"i": "7", "j": "a\0b", "o": script, "u": "me\0", "N": "n1\0"}))
+    for words in (["list"], ["status", "7"], ["why", "7"], ["logs", "7"], ["cancel", "--all", "--yes"]):
+        said = desk.type(*words)
+        assert "unexpected error" not in said.err, (words, said)
+        assert words != ["list"] or r"a\x00b" in said.out
+
+
+def test_a_flood_of_words_of_slurm_is_cut(desk: Desk, store: Store) -> None:
+    desk.slurm.answer("squeue", err="squeue: error: " + "x" * 100_000 + "\n", status=1)
+    run(store)
+    for words in (["list"], ["list", "--json"]):
+        said = desk.type(*words)
+        assert len(said.out + said.err) < 10_000, words

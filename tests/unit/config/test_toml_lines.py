@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tomllib
 
 import pytest
@@ -57,3 +58,31 @@ def _at(data: dict[str, object], path: list[str]) -> object:
 )
 def test_line_of(text: str, path: list[str], line: int | None) -> None:
     assert line_of(text, path) == line
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        (b"a." * 20_000 + b"b = 1\n", 1),
+        (b'x = """\n\n"""\n[' + b'"a".' * 32 + b"b]\n", 4),
+        (b"x = 1\ny = {" + b"a . " * 40 + b"b = 1}\n", 2),
+    ],
+)
+def test_a_key_of_thousands_of_parts_is_refused_before_it_is_parsed(raw: bytes, line: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"^x\.toml:{line}: a key has more than 32 parts$"):
+        parse("x.toml", raw)
+    assert time.monotonic() - began < 10
+
+
+def test_dots_in_texts_numbers_and_comments_are_no_key() -> None:
+    dots = "a." * 100
+    text = f'# {dots}\nx = \'{dots}\'\ny = """\n{dots}\\\n{dots}"""\nz = [{"0.5, " * 100}]\n{"k." * 31}b = 1\n'
+    assert len(parse("x.toml", text.encode()).data) == 4
+
+
+def test_the_line_of_a_key_is_not_looked_for_forever() -> None:
+    text = "".join(f"k{number} = 1\n" for number in range(18_000)) + "y = [\n" + "1,\n" * 499 + "]\n"
+    began = time.monotonic()
+    assert line_of(text, ("y",)) is None
+    assert time.monotonic() - began < 10

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterrun.base.errors import RequestError
+from clusterrun.submit import accelerate_yaml
+from clusterrun.submit.job_python import JobPython
 from tests.typed_lines import became, load, make_project
 
 
@@ -253,3 +257,28 @@ def test_variables_that_clusterrun_sets_are_ignored(project: Path) -> None:
 def test_variables_alone_are_no_program(project: Path) -> None:
     with pytest.raises(RequestError, match="no such script: A=1"):
         load(project, "A=1")
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "detail"),
+    [
+        (BOMB, "cannot be parsed by", "aliases (*NAME) are not supported"),
+        ("a: 1\nb: [1,\nc: }", "cannot be parsed by", "line 3: "),
+        ("a: 1\n" * 20_000, "larger than 64 kB", ""),
+        ("[" * 3_000, "cannot be parsed by", ""),
+    ],
+)
+def test_a_configuration_that_is_no_configuration_costs_seconds_and_one_line(
+    tmp_path: Path, text: str, message: str, detail: str
+) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(RequestError) as error:
+        accelerate_yaml.load(path, "x.yaml", JobPython(sys.executable), os.environ)
+    assert message in error.value.message
+    assert error.value.detail.startswith(detail) and len(error.value.detail.splitlines()) < 2

@@ -42,7 +42,9 @@ def test_a_program_answers() -> None:
 def test_words_are_words_and_no_shell() -> None:
     words = ["a b", "", "$(id)", "'", "\udcff", "-x", "*"]
     done = shell.run(["printf", "%s\\0", *words], env=ENV)
-    assert done.stdout.split("\0")[:-1] == [*words[:4], r"\xff", *words[5:]]
+    assert done.stdout.split(r"\x00")[:-1] == [*words[:4], r"\xff", *words[5:]]
+    done = shell.run(["printf", "%s\\0", *words], env=ENV, errors="surrogateescape")
+    assert done.stdout.split("\0")[:-1] == words
 
 
 def test_bytes_that_are_no_text_are_spelled_out() -> None:
