@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.base.job import JobId, is_run_id, log_paths
+from clusterrun.base.job import JobId, is_job_id, is_run_id, log_paths
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
@@ -200,10 +200,9 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
 
 
 def _parse_row(row: dict[str, str]) -> LogLocation | None:
-    raw, _, task = row["JobID"].partition("_")
-    if not raw.isdigit() or (task and not task.isdigit()):
+    if not is_job_id(row["JobID"]):
         return None
-    job = JobId(raw, int(task) if task else None)
+    job = JobId.parse(row["JobID"])
     line = row.get("SubmitLine")
     if line is None:
         if not row["StdOut"]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterrun.base.job import JobId
+from clusterrun.base.job import JobId, is_job_id
 
 #: NO_VAL-1, which scontrol prints as the number of tasks without their own record
 NO_TASK = "4294967294"
@@ -110,9 +110,10 @@ def expand(pattern: str, fields: Mapping[str, str]) -> str:
 def _parse_block(block: Mapping[str, str]) -> LogLocation | None:
     raw, out, err = block.get("JobId", ""), block.get("StdOut", ""), block.get("StdErr", "")
     array, task = block.get("ArrayJobId", ""), block.get("ArrayTaskId", "")
-    if not raw.isdigit() or not out:
+    if not is_job_id(raw) or not out:
         return None
-    job = JobId(array or raw, int(task) if task.isdigit() else None)
+    whole = f"{array or raw}_{task}"
+    job = JobId.parse(whole) if is_job_id(whole) else JobId(array or raw)
     is_pattern = bool(array) and job.task is None
     user = block.get("UserId", "").partition("(")[0]
     host = block.get("BatchHost", "")

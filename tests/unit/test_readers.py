@@ -160,6 +160,23 @@ def test_slurm_may_answer_anything(key: str, count: int) -> None:
     check(case_of_answer(key), count)
 
 
+@pytest.mark.parametrize(
+    ("key", "right", "wrong"),
+    [
+        ("squeue, all columns", "\x1f6  ", "\x1f" + "9" * 5000),
+        ("sprio", "17|", "9" * 5000 + "|"),
+        ("scontrol show partition", "PartitionName=", "="),
+        ("scontrol show job", "JobId=21 ", "JobId=21 ArrayJobId=21 ArrayTaskId=² "),
+        ("sacct, paths", "10_2", "10_²"),
+        ("scontrol show job", "Dependency=", "Dependency=afterok:²,"),
+    ],
+)
+def test_an_answer_that_was_once_too_much(key: str, right: str, wrong: str) -> None:
+    text = slurm_readers.ANSWERS[key]
+    assert right in text
+    read_answer(key, text.replace(right, wrong).encode())
+
+
 def test_each_answer_is_asked_for() -> None:
     assert [key for key in slurm_readers.ANSWERS if not asking(key)] == []
 

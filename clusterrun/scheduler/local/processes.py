@@ -155,7 +155,7 @@ def members(token: str, root: int | None = None) -> list[Process]:
     """
     processes = {}
     for entry in _PROC.iterdir():
-        if entry.name.isdigit() and (process := find_process(int(entry.name))) is not None:
+        if entry.name.isdecimal() and (process := find_process(int(entry.name))) is not None:
             processes[process.pid] = process
     owned = {pid: _belongs(pid, token) for pid in processes}
     children: dict[int, list[int]] = defaultdict(list)

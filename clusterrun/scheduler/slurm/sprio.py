@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterrun.scheduler.slurm.values import parse_float
+from clusterrun.scheduler.slurm.values import parse_float, parse_int
 
 #: sprio's letters for the weighted parts, and their names (man sprio, 22.05 to 26.05).
 _PARTS = {"A": "age", "B": "association", "F": "fair share", "J": "job size", "P": "partition", "Q": "QOS", "S": "site"}
@@ -36,10 +36,10 @@ def parse_priority(text: str) -> list[Priority]:
     """Parse the jobs, one per partition of a job; a line that does not parse is skipped."""
     found = []
     for line in text.splitlines():
-        job, *numbers = (cell.strip() for cell in line.split("|"))
-        values = [parse_float(cell) for cell in numbers]
-        if not job.isascii() or not job.isdigit() or len(values) != len(_PARTS) + 1 or values[0] is None:
+        first, *numbers = (cell.strip() for cell in line.split("|"))
+        job, values = parse_int(first), [parse_float(cell) for cell in numbers]
+        if job is None or len(values) != len(_PARTS) + 1 or values[0] is None:
             continue
         parts = [(name, value) for name, value in zip(_PARTS.values(), values[1:], strict=True) if value]
-        found.append(Priority(int(job), values[0], tuple(sorted(parts, key=lambda part: -part[1]))))
+        found.append(Priority(job, values[0], tuple(sorted(parts, key=lambda part: -part[1]))))
     return found

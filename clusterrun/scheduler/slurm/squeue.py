@@ -59,13 +59,13 @@ def parse_queue(text: str) -> list[Queued]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split(SEP)]
-        if len(cells) != len(_QUEUE_COLUMNS) + 1 or not cells[1].isascii() or not cells[1].isdigit():
+        if len(cells) != len(_QUEUE_COLUMNS) + 1 or (number := parse_int(cells[1])) is None:
             continue
         row = dict(zip((name for name, _ in _QUEUE_COLUMNS), cells, strict=False))
         jobs.append(
             Queued(
                 id=row["JobArrayID"].partition("[")[0].rstrip("_"),
-                raw=int(row["JobID"]),
+                raw=number,
                 state=row["State"],
                 reason="" if row["Reason"] == "None" else row["Reason"],
                 user=row["UserName"],

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from clusterrun.base.errors import Refused
-from clusterrun.base.job import JobId, JobStatus
+from clusterrun.base.job import JobId, JobStatus, is_job_id
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
@@ -210,7 +210,7 @@ def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> l
     """Return the dependency's jobs that have left the queue, from accounting."""
     here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
     wanted = {one.job for one in parse_conditions(facts.job.get("Dependency", "")) if one.job}
-    gone = [JobId.parse(text) for text in wanted - here if text.replace("_", "").isdigit()]
+    gone = [JobId.parse(text) for text in wanted - here if is_job_id(text)]
     if not gone:
         return []
     if not scheduler.facts.accounting:
