@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.job import JobId
 from clusterrun.cli import link
 from clusterrun.cluster import arrays
 from clusterrun.config import profiles, toml_lines
 from clusterrun.logs import frames
 from clusterrun.preflight import settings
-from clusterrun.records import code_store
-from clusterrun.records.open_runs import open_runs
+from clusterrun.records import code_store, ended_index
 from clusterrun.records.store import Store
 from clusterrun.scheduler.local import jobfiles
 from clusterrun.scheduler.local.devices import Devices
@@ -31,6 +31,7 @@ from clusterrun.submit.launcher_options import ACCELERATE
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
 from clusterrun.worker import attempt_files
+from tests import run_readers
 from tests.slurm_readers import answer
 
 Reader = Callable[[Path, bytes], Iterator[object]]
@@ -124,10 +125,23 @@ def _recent(folder: Path, data: bytes) -> Iterator[object]:
 
 def _index(folder: Path, data: bytes) -> Iterator[object]:
     (folder / "state").mkdir(exist_ok=True)
-    for name in ("index", "over"):
-        (folder / "state" / name).write_bytes(data)
+    (folder / "state" / "index").write_bytes(data)
     store = Store(folder, folder / "state")
-    yield store.folders(), store.all(), open_runs(store)
+    yield store.folders(), store.all(), store.open_runs(), store.summaries(), store.by_job(JobId("5"))
+
+
+def _ended(folder: Path, data: bytes) -> Iterator[object]:
+    runs = folder / ".clusterrun" / "runs"
+    store = Store(folder, folder / "state")
+    if not runs.exists():
+        run_readers.make_run(store)
+        store.all()
+    (runs.parent / "over" / "records").write_bytes(data)
+    yield store.all(), store.summaries()
+    index = ended_index.load_index(runs)
+    line = next(iter(index.values()), "").encode() + b" " + data.replace(b"\n", b" ")
+    (runs.parent / "over" / "records").write_bytes(ended_index._sum(line) + line)
+    yield ended_index.load_records(runs, index)
 
 
 def _manifest(folder: Path, data: bytes) -> Iterator[object]:
@@ -200,7 +214,7 @@ def _document(folder: Path, data: bytes) -> Iterator[object]:
     yield attempt_files.read_json(folder / "document.json")
 
 
-_INDEX = b'["lab", "5", "/p/.clusterrun/runs/20261121-000001-k3v7qa"]\n["/p/.clusterrun/runs/x", 17]\n'
+_INDEX = b'["lab", "5", "/p/.clusterrun/runs/20261121-000001-k3v7qa"]\n'
 _FRAMES = frames.begin_frames("5") + b'{"n": 3, "file": "out", "at": 3, "mark": "aabb"}\nabc'
 _RESULTS = b'{"wrong": "", "missing": ["a"], "doubts": []}\n{"wrong": "x", "missing": [], "doubts": []}\n'
 _HEAD = {"cluster": "lab", "boot": "b", "begun": 1.0, "took": 0.1, "wall": 5.0}
@@ -214,7 +228,9 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "the facts of a cluster": ({"cluster": "lab", "accounting": True, "gpus": False}, _facts),
     "the queue's cache": (json.dumps({**_HEAD, "crc": zlib.crc32(_ROWS)}).encode() + b"\n" + _ROWS, _queue),
     "a recent answer": (b"normal|1\n", _recent),
-    "the indexes": (_INDEX, _index),
+    "the index": (_INDEX, _index),
+    "the records of ended runs": ({"run_id": "20261121-000001-k3v7qa", "sources": {"nodes": [2, "x"]}, "submissions": [
+        {"token": "a" * 16, "log_start": [0, 0], "submitter": ["h", 1, 2]}]}, _ended),
     "the manifest of saved code": (b"100644\0" + b"a" * 40 + b"\0train.py\0", _manifest),
     "frames of a remote log": (_FRAMES, _frames),
     "what the user's machine sends": (SENT, _sent),

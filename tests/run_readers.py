@@ -14,7 +14,7 @@ from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
 from clusterrun.logs.request import filter_ranks
-from clusterrun.records import claims, cleaning, launches, open_runs, progress, run_record, snapshots, sweeps
+from clusterrun.records import claims, cleaning, launches, progress, run_record, snapshots, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Scheduler
@@ -168,7 +168,7 @@ def _states(store: Store, run: RunRecord) -> Iterator[object]:
 def all_runs(store: Store, run: RunRecord) -> Iterator[object]:
     yield store.all()
     yield store.here()
-    yield open_runs.open_runs(store)
+    yield store.open_runs(), store.summaries()
     yield store.by_run_id(run.run_id)
     yield store.by_job(JobId("101"))
     yield store.array_of(JobId("101"))

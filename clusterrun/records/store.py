@@ -407,7 +407,9 @@ class Store:
         places = {}
         for text, run_ids in found.items():
             with contextlib.suppress(Damaged):  # a partly written line
-                places[Path(parse_json(f'"{text}"'))] = run_ids
+                runs = Path(parse_json(f'"{text}"'))
+                if runs.parts[-2:] == (RECORDS, "runs"):
+                    places[runs] = run_ids
         return places
 
     def _index_lines(self, part: str) -> Iterator[tuple[str, str, Path]]:

@@ -7,7 +7,6 @@ newest end (stopping.py).
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import batch_host
-from .attempt_files import write_json
+from .attempt_files import read_json, write_json
 from .end_records import VERSION
 from .errors import say
 
@@ -117,8 +116,8 @@ class KnownEnd:
         self._next_look = now + self.LOOK_S
         if self._file is None:
             return
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            found = json.loads(self._file.read_bytes())
+        with suppress(ValueError, TypeError, KeyError, OverflowError):
+            found = read_json(self._file)
             end, checked = found["end"], float(found["checked"])
             self._end, self._checked = None if end is None else float(end), checked
 
