@@ -165,6 +165,7 @@ class JobStatus:
     script: str = ""  # the path given to Slurm: it leads to the run's folder
     tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
     number: str = ""  # what Slurm calls a running task inside: srun takes no 123_4
+    cancelled_by: int | None = None  # the user id, as accounting has it
     extra: tuple[tuple[str, str], ...] = ()  # fields of squeue that are only shown: key and value
     source: str = ""
 

@@ -18,6 +18,7 @@ from clusterrun.logs.request import LogRequest, detect_format
 from clusterrun.logs.show import show_following
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_json
 from clusterrun.state.watch import RunWatch, WatchThread
@@ -271,7 +272,8 @@ def report_end(ui: Ui, states: Sequence[RunState]) -> int:
         job = state.status
         is_plain = job.outcome is Outcome.DONE or job.outcome.value == job.state.lower()
         line = f"job {job.id}: {job.state}" + ("" if is_plain else f" ({job.outcome.value})")
-        ui.note(line + (f": {job.reason}" if job.reason else ""))
+        named = state.record is not None and canceller(state.record, job)  # the next line names who cancelled it
+        ui.note(line + (f": {job.reason}" if job.reason and not named else ""))
         first = diagnose.in_one_line(state)
         if first:
             ui.note(first)

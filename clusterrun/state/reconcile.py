@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ from clusterrun.terminal import tables
 QUERIED_AFTER_END = 86_400
 #: Seconds after submission before accounting is trusted: rows have appeared up to 5 s late.
 ACCOUNTING_LAG = 15
+#: Seconds after a cancel for which accounting is asked who it was: it may be late.
+NAMED_WITHIN = 600
 #: Seconds by which the recorded submission time and Slurm's may differ; a greater difference means a reused job id.
 _SAME_SUBMISSION = 300
 
@@ -128,7 +131,7 @@ def _query(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
 def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
     jobs, last, cluster = JobIndex(answer.jobs), JobIndex(answer.last), one_cluster(scheduler.cluster)
     runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
-    absent = [run for run in runs if answer.complete and _needs_accounting(run, jobs)]
+    absent = [run for run in runs if answer.complete and (_needs_accounting(run, jobs) or _is_unnamed(run, jobs, now))]
     past, ended = Answer(), dict[JobId, list[JobStatus]]()
     if absent:
         ids = [run.job_id for run in absent if run.job_id is not None]
@@ -140,8 +143,45 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
         rows = ended.get(JobId(run.job_id.base, run.job_id.task), ()) if run.job_id is not None else ()
         return past._replace(jobs=rows)
 
-    found = [_with_others(_state(store, run, jobs, answer, of(run), now), jobs) for run in runs]
+    found = [_with_canceller(store, _state(store, run, jobs, answer, of(run), now), of(run)) for run in runs]
+    found = [_with_others(state, jobs) for state in found]
     return found if answer.complete else [_last_known(state, last, answer) for state in found]
+
+
+def _is_unnamed(run: RunRecord, jobs: JobIndex, now: float) -> bool:
+    """Return whether a run was cancelled a short time ago, by whom only accounting knows."""
+    submission = run.submission
+    if submission.cancel_asked or run.job_id is None:
+        return False
+    if (final := submission.final) is not None:
+        is_new = now - (as_int(final.get("ended")) or submission.at) < NAMED_WITHIN
+        return is_new and final.get("state") == "CANCELLED" and final.get("cancelled_by") is None
+    job = jobs.own(run) or end_of(run)
+    return job is not None and job.state == "CANCELLED"
+
+
+def _with_canceller(store: Store, state: RunState, past: Answer) -> RunState:
+    """Return a cancelled run's state with who cancelled it, and record that, if accounting has it."""
+    run, job = state.record, state.status
+    assert run is not None
+    if job.state != "CANCELLED" or job.cancelled_by is not None:
+        return state
+    known = (run.submission.final or {}).get("cancelled_by")
+    user = as_int(known) if known is not None else _accounted_canceller(run, past)
+    if user is None:
+        return state
+    if known is None and run.submission.final is not None:
+        final = {**run.submission.final, "cancelled_by": user}
+        with suppress(OSError):  # a query must work on a full disk and in another user's folder
+            run = store.save_submission(run, replace(run.submission, final=final))
+    return replace(state, record=run, status=replace(job, cancelled_by=user))
+
+
+def _accounted_canceller(run: RunRecord, past: Answer) -> int | None:
+    claim = claims.claim_of(run)
+    rows = (row for row in past.jobs if row.cancelled_by is not None and _is_accounted(row, run, claim))
+    row = max(rows, key=lambda one: one.ended or 0, default=None)
+    return row.cancelled_by if row is not None else None
 
 
 def _with_others(state: RunState, jobs: JobIndex) -> RunState:
@@ -266,7 +306,7 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
             "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
             "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
             "started": job.started, "time_limit": job.time_limit, "partition": job.partition,
-            "figures": metrics and metrics._asdict(),
+            "cancelled_by": job.cancelled_by, "figures": metrics and metrics._asdict(),
         }  # fmt: skip
     try:
         return store.save_submission(run, replace(run.submission, final=new))
@@ -277,7 +317,7 @@ def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
     state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"))
     numbers: dict[str, Any] = {
-        key: as_int(final.get(key)) for key in ("ended", "elapsed", "restarts", "started", "time_limit")
+        key: as_int(final.get(key)) for key in ("ended", "elapsed", "restarts", "started", "time_limit", "cancelled_by")
     }
     return replace(
         unknown_status(run, str(final.get("reason") or "")),

@@ -16,6 +16,7 @@ from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import reconcile
+from clusterrun.state.canceller import canceller
 from clusterrun.state.filters import submitted
 from clusterrun.state.held import held_line
 from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, launch_line, launches_json, launches_of
@@ -255,7 +256,10 @@ def _why(state: RunState) -> str:
         return f"as of {format_age(time.time() - state.as_of)} ago" + (
             f": {state.status.reason}" if state.status.reason else ""
         )
-    return state.note or state.status.reason
+    if state.note or state.record is None:
+        return state.note or state.status.reason
+    who = canceller(state.record, state.status)
+    return f"cancelled by {who}" if who else state.status.reason
 
 
 def _reason(job: JobStatus) -> Reason | None:

@@ -73,6 +73,7 @@ def parse_sacct(text: str) -> list[JobStatus]:
         if found is None:
             continue
         _, _, state, code, user, partition, nodes, count, elapsed, limit, submitted, started, ended, name = cells
+        by = re.fullmatch(r"CANCELLED by (\d{1,10})", state)
         state = clean_state(state)
         status = exit_status(code)
         jobs.append(
@@ -92,6 +93,7 @@ def parse_sacct(text: str) -> list[JobStatus]:
                 started=parse_int(started),
                 ended=parse_int(ended),
                 exit_status=status,
+                cancelled_by=int(by[1]) if by else None,
                 source="sacct",
             )
         )

@@ -9,11 +9,9 @@ answer.py       Diagnosis: the text and JSON of ``why``
 
 from __future__ import annotations
 
-import pwd
 import re
 import shlex
 from dataclasses import replace
-from os import getuid
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +24,7 @@ from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
+from clusterrun.state.canceller import format_user
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
@@ -171,20 +170,12 @@ def _with_slurm_facts(slurm: SlurmCommands, state: RunState, facts: EndFacts) ->
     if facts.state == "CANCELLED" and not facts.cancelled_by and slurm.facts.accounting:
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
         if user is not None:
-            return replace(facts, cancelled_by=_format_user(user))
+            return replace(facts, cancelled_by=format_user(user))
     nodes = sorted(set(facts.nodes.values())) or ([state.status.nodes] if state.status.nodes else [])
     ranks_missing = facts.state == "FAILED" and 0 < len(facts.ends) < (facts.world_size or 0)
     if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or ranks_missing) and nodes:
         return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
     return facts
-
-
-def _format_user(uid: int) -> str:
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = f"user {uid}"
-    return f"{name} (you)" if uid == getuid() else name
 
 
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.base.errors import ClusterrunError
-from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import LogFile
 from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
-from clusterrun.records.run_record import RunRecord
+from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
 from clusterrun.why.causes.model import EndFacts
@@ -29,7 +28,7 @@ def load_end_facts(state: RunState) -> EndFacts:
     facts = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
     if run is None:
         return facts
-    facts = replace(facts, world_size=run.world_size, cancelled_by=_canceller(run, status))
+    facts = replace(facts, world_size=run.world_size, cancelled_by=canceller(run, status))
     folders = run_record.attempts(run, status.id.task)
     if not folders:
         return facts
@@ -47,16 +46,6 @@ def load_end_facts(state: RunState) -> EndFacts:
         separate=rank_records.were_separate(run, folder),
         limits=launches.find_limits(folder),
     )
-
-
-def _canceller(run: RunRecord, status: JobStatus) -> str:
-    if status.state != "CANCELLED":
-        return ""
-    if run.submission.cancel_asked:
-        return "`clusterrun cancel`"
-    if status.reason == "DependencyNeverSatisfied":
-        return f"--kill-on-invalid-dep: {run.sources.get('dependency', ('its dependency', ''))[0]} was never satisfied"
-    return "a signal to the job's supervisor" if status.id.is_local else ""
 
 
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:

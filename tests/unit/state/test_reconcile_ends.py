@@ -49,7 +49,8 @@ def test_the_end_record_tells(
     if record.get("time"):
         assert (found.status.elapsed, found.status.nodes, found.status.ended) == (500, "n1,n2", AT + 600)
         assert found.status.exit_status == record["status"]
-    assert scheduler.queries == ["query"], "the run's own records show its end, so accounting is not queried"
+    named = ["account 101"] if answer.complete and state == "CANCELLED" else []
+    assert scheduler.queries == ["query", *named], "the run's own records show its end, but not who cancelled it"
 
 
 @pytest.mark.parametrize(("record", "state"), [(end(0), "COMPLETED"), (end(0, signal="TERM"), "PREEMPTED")])
