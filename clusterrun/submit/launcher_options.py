@@ -1,8 +1,8 @@
 """The options of other launchers, and a parser that reads them as each launcher does. No I/O.
 
 The tables follow torch 2.13 (``torch/distributed/run.py``), accelerate 1.15 (``commands/launch.py``), DeepSpeed 0.19
-(``launcher/runner.py``), Lightning 2.6 (``fabric/cli.py``), the manual pages of Slurm 22.05, and mpirun of Open MPI 5,
-MPICH and Intel MPI. After a name, ``=`` means one value, ``==`` two values, and ``=?`` an optional value that is joined
+(``launcher/runner.py``), Lightning 2.6 (``fabric/cli.py``), the options of Slurm 22.05 to 26.05, and mpirun of Open
+MPI 5, MPICH and Intel MPI. After a name, ``=`` means one value, ``==`` two values, and ``=?`` an optional value that is joined
 to the name. ``|`` separates alternative names. The kinds:
 
 nodes, ranks, total   the shape: nodes, ranks per node, ranks of the job
@@ -236,6 +236,7 @@ _SLURM = {
     " nodelist|w= dependency|d= job-name|J= mail-type= comment= container-image= container-mounts=",
     "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="
     " accel-bind= distribution|m= quiet|Q verbose|v disable-status|X exact overlap resv-ports=? parsable whole"
+    " extra= treewidth= external-launcher ignore-signals= wait-for-children"
     " get-user-env=? immediate|I=?"
     " compress=? bcast-exclude= msg-timeout= quit-on-interrupt send-libs=? slurmd-debug= preserve-env|E threads|T=",
     "sbatch": "begin|b= mail-user= licenses|L= exclusive=? hint= switches= mem-per-cpu= mem-per-gpu= cpus-per-gpu="
@@ -243,12 +244,14 @@ _SLURM = {
     " sockets-per-node= cores-per-socket= cpu-freq= contiguous spread-job use-min-nodes core-spec|S="
     " thread-spec= mincpus= hold|H propagate=? prefer= profile= acctg-freq= time-min= network= mem-bind="
     " bb= bbf= container= reboot extra-node-info|B= oversubscribe|s overcommit|O nodefile|F= no-kill|k=?"
-    " cluster-constraint= power= delay-boot= context= segment= oom-kill-step=? tres-bind="
+    " cluster-constraint= power= delay-boot= context= segment= oom-kill-step=? tres-bind= stepmgr"
+    " consolidate-segments spread-segments mem-update= container-id= container-type="
     " kill-on-invalid-dep= mcs-label= batch= wait-all-nodes= ignore-pbs uid= gid=",
     "folder": "chdir|D=",
     "unsupported": "array|a= pty multi-prog relative|r= het-group|pack-group= clusters|cluster|M= ntasks-per-core="
     " ntasks-per-socket= ntasks-per-tres= gpus-per-socket= export-file= prolog= epilog= task-prolog= task-epilog="
-    " bcast=? no-allocate|Z x11=? test-only tres-per-task= help|h usage version|V interactive debugger-test",
+    " bcast=? no-allocate|Z x11=? test-only tres-per-task= help|h usage version|V interactive debugger-test async"
+    " autocomplete= external resources=",
 }  # fmt: skip
 SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="}, beginnings=True)
 SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="}, beginnings=True)

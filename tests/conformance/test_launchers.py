@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from importlib.util import find_spec
 from pathlib import Path
@@ -169,3 +170,13 @@ def test_with_none_a_shell_script_starts_its_own_torchrun(site: Site) -> None:
         for rank in (2 * node, 2 * node + 1):
             assert f"{node}: rank {rank} of 4: sum 6 []" in out
     assert statuses(job) == {0: 0, 1: 0}  # one record per node
+
+
+@pytest.mark.parametrize("site", ["slurm"], indirect=True)
+def test_with_none_the_line_of_a_refusal_makes_the_ranks_of_both_nodes_one_group(site: Site) -> None:
+    line = ("--launcher", "none", "--", "python", "-m", "torch.distributed.run", "--nproc-per-node", "1", JOINS, "well")
+    said = site.cli("submit", *ONE_EACH, *line, status=2).stderr
+    assert "2 separate groups of ranks" in said
+    job = site.submit(*shlex.split(said.partition("hint: clusterrun submit ")[2].splitlines()[0]))
+    assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
+    assert {f"{rank}: rank {rank} of 2: sum 1 []" for rank in range(2)} <= set(lines_of(job))
