@@ -2,8 +2,8 @@
 
 The tables follow torch 2.13 (``torch/distributed/run.py``), accelerate 1.15 (``commands/launch.py``), DeepSpeed 0.19
 (``launcher/runner.py``), Lightning 2.6 (``fabric/cli.py``), the options of Slurm 22.05 to 26.05, and mpirun of Open
-MPI 5, MPICH and Intel MPI. After a name, ``=`` means one value, ``==`` two values, and ``=?`` an optional value that is joined
-to the name. ``|`` separates alternative names. The kinds:
+MPI 5, MPICH and Intel MPI. After a name, ``=`` means one value, ``==`` two values, and ``=?`` an optional value that is
+joined to the name. ``|`` separates alternative names. The kinds:
 
 nodes, ranks, total   the shape: nodes, ranks per node, ranks of the job
 own                   clusterrun has its own: dropped, and named in the notice
