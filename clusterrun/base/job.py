@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,14 +36,7 @@ class JobId(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> JobId:
         """Parse a job id. Raises RequestError for any other text, so no command ever gets it as an argument."""
-        match = re.fullmatch(_JOB_ID, text, re.ASCII)
-        if match is None:
-            raise RequestError(
-                f"not a job id: {text[:40]!r}",
-                hint="a job id looks like 123, 123_4 or L7; `clusterrun list` shows your jobs",
-            )
-        task, part = match["task"], match["part"]
-        return cls(match["raw"], int(task) if task else None, int(part) if part else None, match["cluster"] or "")
+        return _parse(text)
 
     @property
     def base(self) -> str:
@@ -57,6 +51,18 @@ class JobId(NamedTuple):
         if self.task is not None:
             return f"{self.raw}_{self.task}"
         return f"{self.raw}+{self.part}" if self.part is not None else self.raw
+
+
+@lru_cache(maxsize=1 << 16)  # the ids of a list of runs are parsed several times each
+def _parse(text: str) -> JobId:
+    match = re.fullmatch(_JOB_ID, text, re.ASCII)
+    if match is None:
+        raise RequestError(
+            f"not a job id: {text[:40]!r}",
+            hint="a job id looks like 123, 123_4 or L7; `clusterrun list` shows your jobs",
+        )
+    task, part = match["task"], match["part"]
+    return JobId(match["raw"], int(task) if task else None, int(part) if part else None, match["cluster"] or "")
 
 
 def is_job_id(text: str) -> bool:

@@ -30,6 +30,8 @@ class JobIndex:
 
     def of(self, run: RunRecord) -> list[JobStatus]:
         """Return all jobs of a run's submission, copies included, oldest first."""
+        if not self._by_key:
+            return []
         token, script, task = run.submission.token[:8], str(run.sent_script), run.submission.task
         named = self._by_key.get(token, []) if task is None else self._of_task(token, task)
         renamed = self._by_key.get(script, []) if task is None else self._of_task(script, task)
