@@ -21,7 +21,7 @@ NOW = AT + 1000.0
 class Scripted:
     """A scheduler that returns prepared answers and records each query."""
 
-    name, cluster = "slurm", "lab"
+    name, cluster, local = "slurm", "lab", None
 
     def __init__(self, queue: Answer | None = None, past: Answer | None = None) -> None:
         self.queue, self.past = queue or Answer(), past or Answer()
