@@ -174,6 +174,23 @@ def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause 
     return None
 
 
+#: what slurmd writes into the log of a batch job whose prolog failed
+_PROLOG_LINE = re.compile(r"Error running slurm prolog: \d+")
+_PROLOG_FAILED = Cause(
+    kind="launch-failed",
+    sentence="the prolog failed on the job's first node, so Slurm drained the node and cancelled the job",
+    advice="submit the job again; with --requeue Slurm holds such a job instead, and `scontrol release` starts it",
+    command="clusterrun submit …",
+    source="Slurm 22.05, observed on a cluster",
+)
+
+
+def _failed_prolog(logs: Logs) -> Line | None:
+    """Return the line of a prolog that failed, if it is the last of its log."""
+    last = (next((line for line in reversed(lines) if line.text.strip()), None) for lines in logs)
+    return next((line for line in last if line is not None and _PROLOG_LINE.fullmatch(line.text.strip())), None)
+
+
 def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> Cause:
     """Return what the scheduler did to the job, unless a rank had failed before."""
     findings = list(chain(*by_file))
@@ -182,6 +199,8 @@ def _scheduler_cause(kind: str, by_file: Sequence[Sequence[LogFinding]], logs: L
         earlier = next((f for f in findings if f.kind in ("preemption", "requeued", "interrupted")), None)
         if earlier is not None:
             return replace(to_cause(earlier, facts), sentence=f"{earlier.sentence}; then the job was cancelled")
+        if not findings and (line := _failed_prolog(logs)) is not None:
+            return replace(_PROLOG_FAILED, evidence=(line,))
     for found in by_file if kind != "host-memory" else ():
         here = next((f for f in found if f.kind == kind), None)
         before = [f for f in found if here and f.index < here.index and not f.survived]

@@ -18,7 +18,7 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_canceller
 from clusterrun.why import ended
-from clusterrun.why.causes import Cause
+from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
 from clusterrun.why.ended.records import stalled_ranks
 from clusterrun.why.ended.time_limit import with_longer_limit
 from tests.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
@@ -320,3 +320,13 @@ def test_nodes_that_answer_are_not_lost() -> None:
         {},
     ]
     assert lost_nodes(shown) == ["b", "d"]
+
+
+@pytest.mark.parametrize(("lines", "kind"), [
+    (["Error running slurm prolog: 1"], "launch-failed"),
+    (["Error running slurm prolog: 1", "rank 0 of 2"], "cancelled"),  # it ran after a requeue
+])  # fmt: skip
+def test_a_job_that_slurm_cancelled_for_its_prolog_was_cancelled_by_nobody(lines: list[str], kind: str) -> None:
+    log = [Line("train_1.err", number, None, text) for number, text in enumerate(lines, 1)]
+    cause = first_cause([log], EndFacts(state="CANCELLED", cancelled_by="root (you)"))
+    assert cause.kind == kind and ("prolog failed" in cause.sentence) == (kind == "launch-failed")
