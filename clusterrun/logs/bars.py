@@ -1,9 +1,9 @@
 """Progress bars: keep the last of the thousands of states of a bar, and some on the way.
 
-A program draws a bar by writing ``\\r`` and the new state, without a newline. srun sends such a line when it ends, in
-pieces of 1024 bytes; ``srun --unbuffered`` passes each write on with its own label, so a bar of 10,000 updates is
-10,000 lines in the file (both seen on 22.05). So a state is held until its task writes another line. The next state
-replaces it, except the first one of a new bar, which shows as a smaller count.
+A program draws a bar by writing ``\\r`` (or a backspace for each character) and the new state, without a newline. srun
+sends such a line when it ends, in pieces of 1024 bytes; ``srun --unbuffered`` passes each write on with its own label,
+so a bar of 10,000 updates is 10,000 lines in the file (both seen on 22.05). So a state is held until its task writes
+another line. The next state replaces it, except the first one of a new bar, which shows as a smaller count.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ BARS_CAP = 4 * 1024 * 1024
 """Characters kept of all held states."""
 BLANK = " \t\r"
 """Characters that wipe a line, or are invisible at its end."""
+_BACK = re.compile(rb"(?<=\r)\x08+|\x08{4,}")
 _FIRST = 400  # bytes of a bar's first state that are kept
 _COUNTS = tuple(re.compile(pattern) for pattern in (r"(\d{1,15})%", r"(\d{1,15})it\b", r"(\d{1,15})/\d", r"(\d{1,15})"))
 _COUNTED_IN = 400  # characters of a state that are searched for its count
@@ -101,6 +102,15 @@ class Bars(Generic[T]):
 
     def _drop(self, task: int | None) -> None:
         self._size -= len(self._states.pop(task).text)
+
+
+def as_returns(data: bytes) -> bytes:
+    """Return bytes of the same length with carriage returns for backspaces that go back to the start of a bar.
+
+    Keras and others go back so, by as many backspaces as the bar is long. Fewer than four are an underlined letter, or
+    a wheel that turns, unless they are the rest of a run that was cut.
+    """
+    return _BACK.sub(lambda run: b"\r" * len(run[0]), data) if b"\b" in data else data
 
 
 def last_state(text: str) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from clusterrun.logs.bars import BLANK, Bars, count, first_state, last_state
+from clusterrun.logs.bars import BLANK, Bars, as_returns, count, first_state, last_state
 from clusterrun.logs.files import Stream
 
 PIECE = 1024
@@ -108,7 +108,7 @@ class LineReader:
         if self._width is None or self._tail or self.match is not None or None in self._bars:
             return [*self.feed(block)]
         skip = self._width + len(": ")
-        piece, returns = skip + PIECE, b"\r" in block
+        piece, returns = skip + PIECE, _draws(block)
         growing = {  # the held lines that only need their next pieces
             f"{label}: ".encode(): before
             for before, lost, label, _ in self._held.values()
@@ -123,7 +123,7 @@ class LineReader:
         for at, raw in enumerate(raws):
             label, length = raw[:skip], len(raw)
             before = growing.get(label)
-            if not (loose or label in hard or (returns and b"\r" in raw)):
+            if not (loose or label in hard or (returns and _draws(raw))):
                 if length == piece:
                     if before is not None and len(before) <= LINE_CAP - PIECE and self._held_bytes <= HELD_CAP - PIECE:
                         before += raw[skip:]
@@ -204,7 +204,7 @@ class LineReader:
         lost, self._tail_lost, self._tail = self._tail_lost, 0, data[last + 1 :]
         first, self._tail_first = self._tail_first, b""
         raws = block.split(b"\n")
-        easy = not (self._held or lost or self._bars or b"\r" in block) and max(map(len, raws)) < PIECE
+        easy = not (self._held or lost or self._bars or _draws(block)) and max(map(len, raws)) < PIECE
         if easy and self._wanted is None:
             # Nothing to join, cut or replace: decode the block at once. Replacing a byte never removes
             # a newline, so the lines are the same as if each were decoded alone.
@@ -235,6 +235,7 @@ class LineReader:
         rank, label, payload = self.split(raw)
         if self._wanted is not None and rank not in self._wanted:
             return
+        payload = as_returns(payload)
         if payload[:1] == b"\r" and not first:
             first = first_state(payload)
         if rank is not None:
@@ -303,7 +304,7 @@ class LineReader:
             return raw, lost
         rank, _, payload = self.split(raw)
         label = raw[: len(raw) - len(payload)] if rank is not None else b""
-        self._tail_first = self._tail_first or first_state(payload)
+        self._tail_first = self._tail_first or first_state(as_returns(payload))
         payload, lost = _squeeze(payload, lost)
         return label + payload, lost
 
@@ -320,6 +321,11 @@ class LineReader:
         return rank
 
 
+def _draws(data: bytes) -> bool:
+    """Return whether these bytes may draw a progress bar."""
+    return b"\r" in data or b"\b" in data
+
+
 def _together(lines: list[bytes]) -> list[bytes | LogLine]:
     return [b"\n".join(lines) + b"\n"] if lines else []
 
@@ -329,6 +335,7 @@ def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
 
     A state keeps the carriage return before it; blanks after it keep one too, so that the next state is separate.
     """
+    payload = as_returns(payload)
     if b"\r" in payload:
         shown = payload.rstrip(BLANK.encode())
         start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))

@@ -130,7 +130,7 @@ class PipeReader:
         """Return the output of a block, None if that needs a check of each line."""
         if not _is_short(block) or self._lines.waits_for(block):
             return None
-        if (self._errors is not None or self._grep is not None) and b"\r" in block:
+        if (self._errors is not None or self._grep is not None) and (b"\r" in block or b"\b" in block):
             return None  # a line left out may be a state of a bar
         if self._errors is not None:
             found = self._errors.find_errors(block[:-1], self._lines.single)

@@ -64,6 +64,7 @@ def _recorded_hang(facts: EndFacts) -> Cause | None:
 
 #: the first frame of an exception that nobody caught
 _MAIN_MODULE = re.compile(r", in (?:<module>|_run_module_as_main)$")
+_ENDED = ("task-ended", "crashed", "killed", "interrupted")
 _LAST_LINES = 3  # that a batch script prints after its program
 _WENT_ON = (
     "the script continued after its program failed, and exited with status 0: add `set -e` to the script, or end it"
@@ -129,7 +130,24 @@ def _completed(logs: Logs, facts: EndFacts) -> Cause:
         if (raised := _last_exception(findings, lines)) is not None:
             sentence = f"the job is COMPLETED, but its program failed: {raised.sentence}"
             return replace(to_cause(replace(raised, sentence=sentence), EndFacts()), advice=_WENT_ON)
-    return Cause(kind="none", sentence="nothing went wrong")
+    return _failed_step(logs, facts) or Cause(kind="none", sentence="nothing went wrong")
+
+
+def _failed_step(logs: Logs, facts: EndFacts) -> Cause | None:
+    """Return that a step of another tool's job failed, by srun's words; a run's ranks may have started again."""
+    if facts.world_size is not None:
+        return None
+    found = (one for lines in logs for one in scan(lines) if one.kind in _ENDED and _is_sruns(one.line))
+    ended = next(found, None)
+    if ended is None:
+        return None
+    sentence = f"the job is COMPLETED, but one of its steps failed: {ended.sentence}"
+    cause = to_cause(replace(ended, sentence=sentence), EndFacts())
+    return cause if ended.kind == "interrupted" else replace(cause, advice=_WENT_ON)
+
+
+def _is_sruns(line: Line) -> bool:
+    return line.text.startswith(("srun: ", "slurmstepd"))
 
 
 def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> LogFinding | None:
@@ -138,7 +156,7 @@ def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> Lo
     if not found:
         return None
     at = found[-1].index
-    after = [line for line in lines[at + 1 :] if line.text.strip()]
+    after = [line for line in lines[at + 1 :] if line.text.strip() and not _is_sruns(line)]
     begun = next((i for i in range(at, -1, -1) if "Traceback (most recent call" in lines[i].text), at)
     uncaught = any(_MAIN_MODULE.search(line.text) for line in lines[begun + 1 : begun + 3])
     return found[-1] if uncaught and len(after) <= _LAST_LINES else None

@@ -93,3 +93,30 @@ def test_lines_of_words_are_never_lost_or_moved_for_a_bar(said, late):
     for rank in range(3):
         words = [text.decode().rstrip("\r") for r, text in said if r == rank and text in (b"word", b"x\r")]
         assert [x.text for x in lines if x.rank == rank and x.text in ("word", "x")] == words
+
+
+def drawn_back(steps: int) -> bytes:
+    """A bar as Keras draws it: as many backspaces as the last state is long, then the next."""
+    states = [b"%2d/%d [%s] - loss: 0.%04d" % (n, steps, b"=" * (n % 7), 9000 - n) for n in range(1, steps + 1)]
+    return b"".join(state + b"\b" * len(state) for state in states[:-1]) + states[-1]
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 1 << 20])
+@pytest.mark.parametrize("labelled", [True, False])
+def test_of_a_bar_of_backspaces_the_last_state_is_shown(size: int, labelled: bool) -> None:
+    data = drawn_back(60)
+    if labelled:  # srun sends pieces of 1024 bytes
+        data = b"".join(b"0: " + data[at : at + 1024] + b"\n" for at in range(0, len(data), 1024)) + b"0: done\n"
+    else:
+        data += b"\ndone\n"
+    reader = LineReader("out", world_size=2 if labelled else None)
+    lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
+    assert [line.text.strip() for line in lines + reader.end()] == ["60/60 [====] - loss: 0.8940", "done"]
+    reader = LineReader("out", world_size=2)
+    joined = [one if isinstance(one, bytes) else one.text.encode() for one in reader.join(data)]
+    assert b"".join(joined).count(b"loss") == 1 or not labelled
+
+
+def test_a_few_backspaces_are_text() -> None:
+    reader = LineReader("out")
+    assert [line.text for line in reader.feed(b"a\x08b |\x08/\x08-\n")] == ["a\x08b |\x08/\x08-"]

@@ -265,3 +265,39 @@ def test_rank_that_did_not_abort_is_named_only_if_one_summary_lists_all_ranks() 
     named = "all ranks but rank 2 aborted, so rank 2 was probably missing"
     assert named in judge(timed_out + summary(0, 2)).sentence
     assert "do not show which rank" in judge(timed_out + summary(0, 2) + "\n" + summary(4, 9)).sentence
+
+
+#: Logs of jobs of other tools, whose scripts went on after a step had failed (Slurm 26.05).
+WENT_ON = {
+    "an echo after srun": (
+        "Traceback (most recent call last):\n  File \"/u/fails.py\", line 4, in <module>\n    raise ValueError('rows')\n"
+        "ValueError: rows\nsrun: error: n2: task 1: Exited with exit code 1\n"
+        "srun: launch/slurm: _step_signal: Terminating StepId=13.0\n"
+        "slurmstepd-n1: error: *** STEP 13.0 ON n1 CANCELLED AT 2026-11-27T23:48:36 ***\n"
+        "srun: error: n1: task 0: Terminated\nsrun: Force Terminated StepId=13.0\nFAILED: done at Fri Nov 27\n",
+        "the job is COMPLETED, but its program failed: ValueError: rows",
+    ),
+    "a signal that only the step got": (
+        "srun: error: n1: task 0: User defined signal 1\nfinished\n",
+        "the job is COMPLETED, but one of its steps failed: a process was killed by a signal that it did not handle:"
+        " User defined signal 1",
+    ),
+    "a status that nobody looked at": (
+        "srun: error: n1: tasks 0-3: Exited with exit code 2\nfinished\n",
+        "the job is COMPLETED, but one of its steps failed: tasks 0-3 on n1: Exited with exit code 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WENT_ON)
+def test_a_completed_job_of_another_tool_whose_step_failed_is_not_fine(case: str) -> None:
+    text, sentence = WENT_ON[case]
+    log = [Line("a.log", number, None, line) for number, line in enumerate(text.splitlines(), 1)]
+    cause = first_cause([log], EndFacts(state="COMPLETED", exit_status=0))
+    assert cause.sentence == sentence and cause.advice
+
+
+def test_a_run_that_started_its_ranks_again_and_completed_is_fine() -> None:
+    text = WENT_ON["a status that nobody looked at"][0]
+    log = [Line("a.log", number, None, line) for number, line in enumerate(text.splitlines(), 1)]
+    assert first_cause([log], EndFacts(state="COMPLETED", exit_status=0, world_size=4)).kind == "none"
