@@ -15,7 +15,7 @@ from clusterrun.base.job import JobId, Outcome
 from clusterrun.scheduler.local import cancel, mark
 from clusterrun.scheduler.local.devices import Devices
 from clusterrun.scheduler.local.processes import Identity, Life
-from tests.local.conftest import until
+from tests.patience import until
 
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]

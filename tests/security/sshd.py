@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 from lab.releases import SEARCH_PATH
-from tests.security.people import Person, until
+from tests.patience import until
+from tests.security.people import Person
 
 HOST = "cluster"
 

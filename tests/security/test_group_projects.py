@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cases import case
+from tests.patience import until
 from tests.security.crafting import Crafted
-from tests.security.people import ONE_RANK, WAITS, Person, Town, until
+from tests.security.people import ONE_RANK, WAITS, Person, Town
 from tests.security.test_planted_files import common, group_folder
 
 WAITS_FOR = "#!/bin/bash\necho rank at work\nuntil [ -e {flag} ]; do sleep 0.1; done\necho rank at its end\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.people import WAITS, Town, until
+from tests.patience import until
+from tests.security.people import WAITS, Town
 from tests.security.test_planted_files import common
 
 OVER = ("COMPLETED", "FAILED")

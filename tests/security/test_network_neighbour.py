@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.people import Town, until
+from tests.patience import until
+from tests.security.people import Town
 
 #: Connects as anybody can, reads what it knows the names of, and says that all ranks have ended.
 STRANGER = """

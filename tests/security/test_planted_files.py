@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.security.people import ONE_RANK, WAITS, Town, queued, running, until
+from tests.patience import until
+from tests.security.people import ONE_RANK, WAITS, Town, queued, running
 from tests.security.unchanged import unchanged
 
 #: Takes each new run folder away and puts one of its own in its place: the same names, another script.

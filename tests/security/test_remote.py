@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lab import install
-from tests.security.people import Person, Town, identity, queued, until
+from tests.patience import until
+from tests.security.people import Person, Town, identity, queued
 from tests.security.sshd import HOST, LoginNode
 
 ONE = ("--gpus-per-node", "0", "--tasks-per-node", "1", "--no-check")
