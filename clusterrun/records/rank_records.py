@@ -36,8 +36,8 @@ class Hang(NamedTuple):
     """Why the watchdog ended a launch (``hang.json``): the ranks that hung it are in ``cause``, ``rank`` is the first.
 
     ``state`` is what its process did, ``place`` the line of the user's code that it was at. ``silent``: its heartbeats
-    were missing, so its process or its node may be at fault. ``stacks`` is where the ranks left their stacks, empty if
-    nowhere.
+    were missing or its process did not run, so the process or its node may be at fault. ``stacks`` is where the ranks
+    left their stacks, empty if nowhere.
     """
 
     cause: str
@@ -105,7 +105,8 @@ def find_hang(attempt: Path) -> Hang | None:
     if not found["cause"]:
         return None
     stacks = str(attempt / "stacks-rank-*.txt") if document.get("stacks") else ""
-    return Hang(**{**found, "file": str(attempt / HANG), "stacks": stacks})
+    silent = document.get("silent") is True
+    return Hang(**{**found, "file": str(attempt / HANG), "stacks": stacks, "silent": silent})
 
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:

@@ -35,6 +35,7 @@ LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 SAMPLED = 2  # nodes whose records are read between two rounds
+_DEAD = (*probe.NOT_RUNNING, hung_step.NO_ANSWER)
 
 
 def progress_interval(hang_timeout: float | None) -> float:
@@ -280,7 +281,7 @@ class Watchdog:
             "pid": first.pid if first else None,
             "state": states.get(first.pid, "") if first else "",
             "place": (places.get(first.rank, "") if first else waiting.rpartition(" at ")[2]).rpartition(" in ")[0],
-            "silent": suspicion.is_silent,
+            "silent": suspicion.is_silent or any(state in _DEAD for state in states.values()),
             "seconds": round(suspicion.seconds, 1),
             "limit": suspicion.limit,
             "lost_nodes": lost_nodes(suspicion, states),
