@@ -23,6 +23,7 @@ from clusterrun.config.profiles import load_job
 from clusterrun.logs.frames import read_frames, read_job
 from clusterrun.logs.places import Place
 from clusterrun.records.identity import Identity
+from clusterrun.remote.past_banner import chunks, read_past, strip
 from clusterrun.remote.ssh import LOST, Host, Unreachable
 from clusterrun.remote.target import Target, make_folder
 from clusterrun.system import shell
@@ -41,6 +42,7 @@ KEEP_TRYING = 3600.0
 _LOOK_UPS = (2.0, 5.0, 10.0, 15.0, 0.0)  # seconds after look-ups of a submission that no record shows yet
 _LOOK_UP_LIMIT = 300.0  # seconds: it may have to wait for Slurm
 _FRUITLESS = 8
+_SHOWN = 5  # lines of a login shell that ran no command
 
 
 @dataclass(frozen=True)
@@ -59,15 +61,24 @@ class Session:
         argv = self.host.argv(self._command(words, "end"), terminal=terminal)
         if terminal:  # ssh sends Ctrl-C there
             return shell.run_here(argv, self.environ)
-        return _status(shell.start_fed(argv, env=self.environ, stdin=None).wait())
+        return self._print(shell.start_fed(argv, env=self.environ, stdin=None, piped=True))
 
     def run_fed(self, words: Sequence[str], identity: Identity | None = None) -> int:
         """Run a command that gets secrets and an identity; return its exit status."""
         process = self._start(words, self._request(words, identity))
         try:
-            return _status(process.wait())
+            return self._print(process)
         finally:
             process.kill()
+
+    def _print(self, process: subprocess.Popen[bytes]) -> int:
+        """Print a command's output without what the login shell printed before it; return its exit status."""
+        assert process.stdout is not None
+        for line in read_past(process.stdout).splitlines()[-_SHOWN:]:
+            self.ui.note(line.decode("utf-8", "backslashreplace"))
+        for data in chunks(process.stdout):
+            self.ui.log_bytes(data)
+        return _status(process.wait())
 
     def follow(self, words: Sequence[str]) -> int:
         """Print followed logs through lost connections, each line once; return the exit status."""
@@ -108,7 +119,7 @@ class Session:
                 argv, sent = self.host.argv(self._command(recover, "link")), self._request(words)
                 done = shell.run(argv, env=self.environ, timeout=_LOOK_UP_LIMIT, stdin=sent.decode())
                 if done.status == 0:
-                    return done.stdout
+                    return strip(done.stdout)
                 self.sleep(wait)
         except (CommandError, Unreachable) as error:
             raise Ambiguous(lost, hint=hint) from error
@@ -131,15 +142,15 @@ class Session:
             self.sleep(wait)
             wait, waited = min(2 * wait, 30.0), waited + wait
 
-    def _start(self, words: Sequence[str], sent: bytes, *, piped: bool = False) -> subprocess.Popen[bytes]:
+    def _start(self, words: Sequence[str], sent: bytes) -> subprocess.Popen[bytes]:
         """Start a command that gets ``sent``. Ctrl-C does not reach it, unless ssh may have to ask for a password."""
         argv = self.host.argv(self._command(words, "link"))
         detached = self.host.socket is not None
-        return shell.start_fed(argv, env=self.environ, stdin=sent, piped=piped, detached=detached)
+        return shell.start_fed(argv, env=self.environ, stdin=sent, piped=True, detached=detached)
 
     def _follow_once(self, words: Sequence[str], places: dict[str, Place], job: str) -> tuple[int, str | None]:
         """Follow over one connection; return the exit status, and the job's id if it arrived."""
-        process = self._start(words, self._request(words, None, places, job), piped=True)
+        process = self._start(words, self._request(words, None, places, job))
         assert process.stdout is not None
         try:
             begun = read_job(process.stdout)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterrun.base.errors import CommandError, RequestError, SchedulerError
+from clusterrun.remote.past_banner import COMMAND, strip
 from clusterrun.system import shell
 
 LOST = 255
@@ -65,15 +66,21 @@ class Host:
         self._control("exit")
 
     def argv(self, command: str, *, terminal: bool = False) -> list[str]:
-        """Return the command line of ssh that runs a command in the user's login shell there (bash)."""
+        """Return the command line of ssh that runs a command in the user's login shell there (bash).
+
+        Without a terminal its output begins after ``past_banner.MARK``.
+        """
         mode = () if self.socket is None else ("BatchMode=yes",)
         options = self._options("ControlMaster=no", "LogLevel=ERROR", *mode)
+        command = command if terminal else COMMAND + command
         return ["ssh", *options, "-t" if terminal else "-T", "--", self.name, f"exec bash -lc {shlex.quote(command)}"]
 
     @property
     def rsh(self) -> str:
-        """The value of rsync's ``--rsh``."""
-        return shlex.join(["ssh", *self._options("ControlMaster=no", "LogLevel=ERROR")])
+        """The value of rsync's ``--rsh``; rsync appends the host and its command."""
+        ssh = ["ssh", *self._options("ControlMaster=no", "LogLevel=ERROR")]
+        reader = [sys.executable, "-P", "-m", "clusterrun.remote.past_banner", str(len(ssh))]
+        return shlex.join([*reader, *ssh])
 
     def run(self, command: str, *, stdin: str | None = None, timeout: float = 60.0) -> shell.Completed:
         """Run a command and return its result. Raises Unreachable if there is no connection or no end in time."""
@@ -83,7 +90,7 @@ class Host:
             raise Unreachable(f"{self.name} does not respond", detail=error.detail, hint="try again") from error
         if done.status == LOST:
             raise Unreachable(f"no connection to {self.name}", detail=done.stderr.strip(), hint=f"try: ssh {self.name}")
-        return done
+        return done._replace(stdout=strip(done.stdout))
 
     def _options(self, *more: str) -> list[str]:
         path = "none" if self.socket is None else f'"{str(self.socket).replace("%", "%%")}"'

@@ -22,6 +22,7 @@ while [[ $1 == -* ]]; do [[ $1 == -[ol] ]] && shift; shift; done
 shift  # the host
 read -r lost <"$here/lost"
 if [ "$lost" -gt 0 ] && [[ $* != *"rsync --server"* ]]; then echo $((lost - 1)) >"$here/lost"; exit 255; fi
+[ ! -e "$here/greeting" ] || cat "$here/greeting"
 cd / && HOME="$here/home" exec sh -c "$*"
 """
 CLUSTERRUN = """#!/bin/bash

@@ -44,6 +44,35 @@ def test_a_command_runs_there_in_the_projects_folder(cluster: Cluster, words: li
     assert cluster.ran() == [f"{folder(cluster)}: list -a"]
 
 
+GREETING = """Loading modules: gcc/12 cuda/12.4
+Disk quota: 812 of 1000 GB used, job 12345678 of yours is running
+\033[1mWelcome to the Supercomputer 3\033[0m
+7
+{"version": 1, "command": "list", "data": [], "error": null}
+stty: standard input: Inappropriate ioctl for device"""
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_what_a_login_shell_prints_is_no_answer(cluster: Cluster, capfd: pytest.CaptureFixture[str], size: int) -> None:
+    (cluster.folder / "greeting").write_text(GREETING * size)
+    Path("train.py").write_text("pass\n")
+    cluster.answer('echo \'{"data": {"job_id": "5"}}\'')
+    for words in (["list", "--json"], ["submit", "--json", "--", "train.py"], ["cancel", "--json", "5"]):
+        assert run("--remote", "h", *words) == 0
+        said = capfd.readouterr()
+        assert json.loads(said.out)["data"] == {"job_id": "5"} and said.err == "", words
+    assert (folder(cluster) / "train.py").read_text() == "pass\n", "rsync reads past it too"
+    agree(cluster, "h")
+    assert "is already installed on h" in capfd.readouterr().out
+
+
+def test_a_login_shell_that_runs_no_command_is_shown(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> None:
+    ssh = cluster.folder / "ssh"
+    ssh.write_text(ssh.read_text().replace("cd / &&", "echo This account is not available.; exit 1; cd / &&"))
+    assert run("--remote", "h", "list") == 1
+    assert "This account is not available." in capfd.readouterr().err
+
+
 def test_words_arrive_as_they_were_typed(cluster: Cluster) -> None:
     cluster.answer("printf '<%s>\\n' \"$@\"")
     run("--remote", "h", "exec", "5", "--", "echo", "a  b", "$HOME", "'", "--remote", "x")
