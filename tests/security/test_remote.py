@@ -41,7 +41,7 @@ def node(town: Town) -> Iterator[LoginNode]:
     (installed / "clusterrun").symlink_to(Path(town.a.env["VIRTUAL_ENV"]) / "bin" / "clusterrun")
     town.a.own(town.a.home / ".local")
     # a site's greeting, for login shells and, where sshd starts bash, for each command
-    town.a.write(town.a.home / ".bash_profile", ". ~/.bashrc\necho 'Loading modules: gcc/12 cuda/12.4'\n")
+    town.a.write(town.a.home / ".profile", ". ~/.bashrc\necho 'Loading modules: gcc/12 cuda/12.4'\n")
     town.a.write(
         town.a.home / ".bashrc", "echo 'Disk quota: job 12345678 is running'; printf '\\033[1mWelcome\\033[0m\\n7'\n"
     )
