@@ -84,7 +84,8 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise RendezvousError(
-                    f"{host} ({address}) is not an address of this host ({socket.gethostname()})"
+                    f"{host} ({address}) is not an address of this host ({socket.gethostname()}): its name leads to"
+                    f" another network than Slurm's NodeAddr (scontrol show node {host})"
                 ) from None
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 continue  # the socket is still unbound, so it can try the next port

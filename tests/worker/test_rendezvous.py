@@ -90,12 +90,15 @@ def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> No
     assert err.count("\n") == 1 and f"port {port} on 127.0.0.1 is taken by process {os.getpid()}" in err
 
 
-@pytest.mark.parametrize(("host", "word"), [("192.0.2.77", "not an address of this host"), ("no.invalid", "resolve")])
+@pytest.mark.parametrize(
+    ("host", "word"),
+    [("192.0.2.77", "not an address of this host"), ("192.0.2.78", "than Slurm's NodeAddr"), ("no.invalid", "resolve")],
+)
 def test_a_foreign_address_is_named(worker: Path, host: str, word: str) -> None:
     helper = start(worker, "--host", host)
     _, err = helper.communicate(timeout=HUNG)
     assert helper.returncode == 1
-    assert err.count("\n") == 1 and host in err and word in err
+    assert err.count("\n") == 1 and host in err and word in err, err
 
 
 def test_it_listens_on_the_given_address_only(worker: Path) -> None:
