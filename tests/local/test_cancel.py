@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -137,3 +138,14 @@ def test_a_job_that_another_job_submitted_is_not_ended_with_it(bench):
     assert bench.wait(id, "RUNNING").script == str(inner.script)
     assert Path(f"/proc/{bench.state_of(id)['script_pid']}").exists()
     assert cancel(bench, id).done
+
+
+def test_a_job_whose_end_cannot_be_written_is_cancelled_all_the_same(bench):
+    id = bench.submit("echo > here; exec sleep 300")
+    bench.wait_file("here")
+    supervisor = bench.state_of(id)["supervisor"]["pid"]
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))  # as on a full disk
+    answer = cancel(bench, id)
+    assert answer.done and "its processes have ended, but its state in" in answer.detail
+    resource.prlimit(supervisor, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    bench.wait(id, "CANCELLED")

@@ -12,7 +12,7 @@ from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Cancelled
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.jobfiles import State, is_id, place_of, read_job, read_state, read_status, script_lives
-from clusterrun.scheduler.local.processes import Life, end_members, find_process, send
+from clusterrun.scheduler.local.processes import Life, end_members, find_process, members, send
 from clusterrun.scheduler.local.safe_files import Unreadable, write_json
 
 #: Seconds without an answer after which a job on a machine that is not visible from here is given up: a network file
@@ -115,6 +115,8 @@ def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     """Wait for the last state that the supervisor writes, and return the result."""
     while (status := read_status(folder)) is not None and status.state not in TERMINAL:
         if time.monotonic() >= until:
+            if _is_stopped(folder):
+                return Cancelled(id, True, f"its processes have ended, but its state in {folder} cannot be written")
             return Cancelled(id, False, f"the job has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
         time.sleep(0.02)
     if status is None:
@@ -122,6 +124,14 @@ def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     if status.state == "CANCELLED":
         return Cancelled(id, True)
     return Cancelled(id, False, f"the job ended before the cancel took effect: {_format_state(status)}")
+
+
+def _is_stopped(folder: Path) -> bool:
+    """Return whether a job that has started here has no process left, apart from its supervisor."""
+    job, state = read_job(folder), _state(folder)
+    if job is None or state is None or state.script_pid is None or not state.supervisor.is_here:
+        return False
+    return not members(job.token, state.supervisor.pid)
 
 
 def _lost_hint(id: JobId, status: JobStatus) -> str:
