@@ -45,8 +45,9 @@ def translate(
     launcher = _launcher(given, below)
     other = "" if launcher == "srun" else launcher
     launch = None if other == "none" else find_launch(words, place)
-    if launch is not None and launch.own_ranks and (launcher or _is_single(launch, given, below)) and not other:
-        launch = None
+    if launch is not None and launch.own_ranks and not other:
+        # --launcher srun: the user knows; a script says itself what it starts
+        launch = None if launcher or _is_single(launch, given, below) or _is_script(launch, place) else launch
     before, program = words[: prefix_length(words)], words[prefix_length(words) :]
     if launch is not None and launch.own_ranks and other:
         _check_other(other, launch, given, below)
@@ -89,6 +90,7 @@ def _with_variables(
     if _launcher(given, below) == "none":
         variables = {name: text for name, text in variables.items() if name not in STARTER_NUMBERS}
     env = {"env": Value(variables, "--env from the variables before the program")} if variables else {}
+    place = place._replace(environ={**place.environ, **variables})
     rest, options = translate(words[start:], join_options(given, env), below, place, notify)
     if env:
         notify("environment variables before the program are passed as: " + format_options(env))
@@ -138,6 +140,13 @@ def _translated(
     return tuple(launch.program), options
 
 
+def _is_script(launch: Launch, place: Place) -> bool:
+    """Return whether a program of the user's own is a shell script."""
+    from clusterrun.submit.script_launch import script_of  # most commands start no script
+
+    return launch.launcher is None and script_of(launch.line, place.cwd) is not None
+
+
 def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
     """Return the options of a line that a launcher in its script must not contradict.
 
@@ -149,11 +158,10 @@ def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
     return explicit
 
 
-def _is_single(launch: Launch | None, given: Values, below: Values) -> bool:
+def _is_single(launch: Launch, given: Values, below: Values) -> bool:
     """Return whether a job has one rank on one GPU at most."""
     levels = {**below, **given}
-    asked = launch or Launch("")
-    shape = [asked.nodes or levels.get("nodes"), asked.ranks or levels.get("tasks-per-node"), gpus_of(levels)]
+    shape = [launch.nodes or levels.get("nodes"), launch.ranks or levels.get("tasks-per-node"), gpus_of(levels)]
     return all(one is None or one.value in (0, 1) for one in shape)
 
 

@@ -88,6 +88,12 @@ def test_a_script_is_refused_with_the_line_that_does_the_same(line: str, message
 def test_exported_variables_fill_a_scripts_defaults() -> None:
     _, hint = refusal("bash tools/by_variables.sh gpu a.py", {"GPUS": "4", "PER_NODE": "2", "SRUN_ARGS": "-A acc"})
     assert hint.startswith("clusterrun submit --nodes 2 --gpus-per-node 2 --partition gpu --account acc ")
+    _, hint = refusal("GPUS=4 PER_NODE=2 tools/by_variables.sh gpu a.py")
+    assert hint.startswith(
+        "clusterrun submit --nodes 2 --gpus-per-node 2 --partition gpu --env GPUS=4 --env PER_NODE=2 "
+    )
+    _, hint = refusal("NPROC_PER_NODE=2 NNODES=2 ./apart.sh 2", nodes=2)
+    assert "use in it: torchrun --nnodes $NNODES" in hint, "the script says what it starts, not the variables"
 
 
 @pytest.mark.parametrize(
