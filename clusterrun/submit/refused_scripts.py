@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
@@ -18,7 +19,9 @@ from clusterrun.submit.own_ranks import in_shell, knows_node
 from clusterrun.submit.python_line import split_python
 from clusterrun.submit.script_launch import Script, launch_in, parse, script_of, text_of_all
 from clusterrun.submit.script_source import source_of, started_launcher
-from clusterrun.submit.shell_scripts import ShellScript
+
+if TYPE_CHECKING:
+    from clusterrun.submit.shell_scripts import ShellScript
 
 _OF_RANKS = ("tasks-per-node", "env", "setup")  # options that a program which starts its own ranks sets itself
 _OF_ALL_NODES = ("srun", "mpirun", "horovodrun")

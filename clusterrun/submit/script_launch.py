@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
 from clusterrun.config.files import is_file
@@ -29,7 +30,9 @@ from clusterrun.submit.launchers import (
 )
 from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.submit.script_source import read_text
-from clusterrun.submit.shell_scripts import ShellScript, parse_script
+
+if TYPE_CHECKING:
+    from clusterrun.submit.shell_scripts import ShellScript
 
 _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
@@ -105,6 +108,8 @@ def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> 
 
     ``seen`` is whether the texts that were read before have such a line; it is not known yet of those being read.
     """
+    from clusterrun.submit.shell_scripts import parse_script  # most commands start no script
+
     known = {} if seen is None else seen
     known[script.text] = False
 
