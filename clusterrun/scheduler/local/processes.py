@@ -180,7 +180,7 @@ def _belongs(pid: int, token: str) -> bool | None:
         names = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
         return None
-    wanted = f"{TOKEN}={token}".encode()
+    wanted = f"{TOKEN}={token}".encode("utf-8", "surrogateescape")
     if any(item.startswith(f"{SUPERVISOR}=".encode()) for item in names):
         return False
     tokens = [item for item in names if item.startswith(f"{TOKEN}=".encode())]
