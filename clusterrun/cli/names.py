@@ -96,9 +96,9 @@ def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
     same = [run for run in runs if run.name == word]
     if not same and not word[:1].isalpha():
         JobId.parse(word)  # raises RequestError: it is more likely a mistyped id than a name
-    if active and (found := _find_active(cluster, word)):
-        return found
     same = [run for run in same if run.root in (store.root, store.base.folder)] or same
+    if active and (found := _find_active(cluster, word, max(same, key=_AGE, default=None))):
+        return found
     if not same:
         return _external(cluster, word, {run.name for run in runs})
     *older, newest = sorted(same, key=_AGE)
@@ -110,25 +110,35 @@ def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
     return newest.run_id
 
 
-def _find_active(cluster: Cluster, name: str) -> str:
-    """Return the active job of a name; empty if there is none.
+def _find_active(cluster: Cluster, name: str, newest: RunSummary | None) -> str:
+    """Return the active job of a name, whose newest run is given; empty if there is none.
 
     The user chooses one of several; raises RequestError if there is no terminal for that.
     """
-    named = [state for state in _listed(cluster) if _name(state) == name]
+    named = [state for state in _listed(cluster, newest) if _name(state) == name]
     found = _handles(_of_here(cluster, named) or named)
     if len(found) < 2:
         return next(iter(found.values()), "")
     return _choose(f"{len(found)} jobs are named {safe_line(name)}", found)
 
 
-def _listed(cluster: Cluster) -> list[RunState]:
-    """Return the active jobs of ``list``; none if Slurm does not respond, which a later query reports."""
+def _listed(cluster: Cluster, newest: RunSummary | None) -> list[RunState]:
+    """Return the active jobs of ``list``; none if Slurm does not respond, which a later query reports.
+
+    The newest run that a word may mean counts as active unless it is known that it is not: while its submission is in
+    progress or in doubt, no older job stands for it.
+    """
     try:
         states = cluster.listing(all_clusters=True).states  # without a notice about runs out of reach
     except SchedulerError:
         return []
-    return [state for state in states if state.status.outcome is Outcome.RUNNING]
+    return [state for state in states if state.status.outcome is Outcome.RUNNING or _is_in_doubt(state, newest)]
+
+
+def _is_in_doubt(state: RunState, newest: RunSummary | None) -> bool:
+    run = state.record
+    is_newest = run is not None and newest is not None and run.run_id == newest.run_id
+    return is_newest and state.status.outcome is Outcome.UNKNOWN
 
 
 def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
@@ -143,9 +153,9 @@ def _newest_here(cluster: Cluster) -> RunSummary | None:
     return max(runs, key=_AGE, default=None)
 
 
-def _active_here(cluster: Cluster) -> list[RunSummary]:
+def _active_here(cluster: Cluster, newest: RunSummary) -> list[RunSummary]:
     """Return the active runs of the current project, checks aside."""
-    states = _of_here(cluster, _listed(cluster))
+    states = _of_here(cluster, _listed(cluster, newest))
     runs = [summarize(state.record) for state in states if state.record is not None]
     return [run for run in runs if not run.is_check]
 
@@ -160,7 +170,10 @@ def _handles(states: Sequence[RunState]) -> dict[str, str]:
     found = {}
     for (where, base), rows in jobs.items():
         run, external = rows[0].record, base + (f";{where}" if where else "") if rows[1:] else _handle(rows[0])
-        found[external if run is None else str(rows[0].status.id)] = external if run is None else run.run_id
+        if run is None:
+            found[external] = external
+        else:  # a run without a job has none but its run id
+            found[run.run_id if run.job_id is None else str(rows[0].status.id)] = run.run_id
     return found
 
 
@@ -181,7 +194,7 @@ def _last(cluster: Cluster, *, active: bool) -> str:
         raise NoSuchJob(
             f"no job was submitted from {cluster.store().root}", hint="give a job id; `clusterrun list` shows your jobs"
         )
-    runs = _active_here(cluster) if active else []
+    runs = _active_here(cluster, run) if active else []
     if runs and run.run_id not in [one.run_id for one in runs]:
         newest, run = run, max(runs, key=_AGE)
         cluster.notify(f"{LAST}: job {newest.handle} is not active; using job {run.handle} ({safe_line(run.name)})")

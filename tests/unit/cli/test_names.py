@@ -13,7 +13,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from tests.command_desk import Desk, refused
 from tests.listed_jobs import rows, run, run_row
-from tests.run_records import attempt, claim, end, submitted
+from tests.run_records import attempt, claim, end, make_run, submitted
 from tests.unit.cli.test_cancel import Keyboard
 
 ME = getpwuid(os.getuid()).pw_name
@@ -178,6 +178,32 @@ def test_an_active_job_is_meant_before_a_newer_one_that_has_ended(
 
 def test_last_says_which_job_it_means_if_a_later_one_has_ended(desk: Desk, named: list[RunRecord]) -> None:
     assert "last: job 103 is not active; using job 102 (lm)" in desk.type("cancel", "last", "--dry-run").err
+
+
+@pytest.fixture
+def doubtful(desk: Desk) -> RunRecord:
+    """A run whose submission was interrupted, newer than the active job 101 of the same name."""
+    store = Store(desk.project, desk.state)
+    older = submitted(store, 1, cluster="desk", user=ME, name="lm")
+    desk.slurm.answer("squeue", rows(run_row(older, u=ME)))
+    run = make_run(desk.project, 2, cluster="desk", user=ME, name="lm")
+    store.stage(run, {"version": 1}, "#!/bin/bash\n")
+    return run
+
+
+@pytest.mark.parametrize("words", [("last", "--yes"), ("--yes",)])
+def test_no_older_job_stands_for_the_last_one_while_its_submission_is_in_doubt(
+    desk: Desk, doubtful: RunRecord, words: tuple[str, ...]
+) -> None:
+    said = desk.type("cancel", *words)
+    assert said.out.startswith(f"Cancelled {doubtful.run_id}: the run was never submitted")
+    assert desk.slurm.count("scancel") == 0
+
+
+def test_a_name_may_mean_a_run_whose_submission_is_in_doubt(desk: Desk, doubtful: RunRecord) -> None:
+    said = desk.type("cancel", "lm")
+    assert said.status == 2 and f"2 jobs are named lm: 101, {doubtful.run_id}" in said.err
+    assert desk.slurm.count("scancel") == 0
 
 
 @pytest.mark.usefixtures("named")
