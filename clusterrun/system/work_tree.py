@@ -117,7 +117,8 @@ def run_git(folder: Path, environ: Mapping[str, str], *words: str) -> str:
     """
     clean = {name: value for name, value in shell.scrub(environ)[0].items() if name not in _MISLEADING}
     # optional locks: a submit must not keep the user's own git commands from working
-    clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    # no transport: to fetch an object that is missing (a partial clone), git starts what remote.*.uploadpack names
+    clean |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
     argv = ["git", "-C", str(folder), *(word for option in _HARMLESS for word in ("-c", option)), *words]
     return shell.check_output(argv, env=clean, timeout=TIMEOUT, errors="surrogateescape")
 

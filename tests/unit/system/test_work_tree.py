@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -151,6 +152,25 @@ def test_a_repositorys_configuration_starts_no_program(tmp_path: Path) -> None:
     assert "+2" in diff(tree, os.environ)
     assert list_files(project) == [".gitmodules", "a.py", "part/b.py"]
     assert project_root(project / "part") == project / "part"
+    assert not sprung.exists()
+
+
+def test_a_missing_object_is_not_fetched(tmp_path: Path) -> None:
+    project, sprung, trap = tmp_path / "project", tmp_path / "sprung", tmp_path / "trap"
+    make_repository(project, {"kept/a.py": "1\n", "left/b.py": "1\n"})
+    trap.write_text(f"#!/bin/sh\necho $0 >>{sprung}\n")
+    trap.chmod(0o755)
+    git(project, "sparse-checkout", "set", "--cone", "--sparse-index", "kept")  # `ls-files` reads the tree of the rest
+    missing = git(project, "rev-parse", "HEAD:left").strip()
+    (project / ".git/objects" / missing[:2] / missing[2:]).unlink()
+    settings = {"promisor": "true", "url": str(project), "uploadpack": str(trap)}
+    for key, value in settings.items():
+        git(project, "config", f"remote.origin.{key}", value)
+    git(project, "config", "core.repositoryFormatVersion", "1")
+    git(project, "config", "extensions.partialClone", "origin")
+    for words in (("ls-files", "-z"), ("status", "--porcelain=v2")):
+        with contextlib.suppress(CommandError):
+            run_git(project, os.environ, *words)
     assert not sprung.exists()
 
 
