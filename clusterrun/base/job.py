@@ -17,7 +17,7 @@ _JOB_ID = (
     r"(?P<raw>L?[0-9]{1,18})(?:_(?P<task>[0-9]{1,9})|\+(?P<part>[0-9]{1,9}))?(?:;(?P<cluster>[A-Za-z0-9_.-]{1,64}))?"
 )
 
-_RUN_ID = "[0-9]{8}-[0-9]{6}-[a-z2-7]{6}"
+RUN_ID = "[0-9]{8}-[0-9]{6}-[a-z2-7]{6}"
 
 LOCAL = "local"
 """The name of the cluster that local jobs belong to."""
@@ -72,12 +72,12 @@ def is_job_id(text: str) -> bool:
 
 def is_run_id(text: str) -> bool:
     """Return whether the text is a run id (``20261121-034501-k3v7qa``); a run has one before it has a job id."""
-    return re.fullmatch(_RUN_ID, text, re.ASCII) is not None
+    return re.fullmatch(RUN_ID, text, re.ASCII) is not None
 
 
 def run_ids_in(data: bytes) -> set[str]:
     """Return all run ids in a text, also those within a longer word."""
-    return {found.decode() for found in re.findall(rb"(?=(" + _RUN_ID.encode() + rb"))", data)}
+    return {found.decode() for found in re.findall(rb"(?=(" + RUN_ID.encode() + rb"))", data)}
 
 
 def is_reserved(name: str) -> bool:

@@ -17,10 +17,11 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from clusterrun.base.decode import Damaged, parse_unchecked
-from clusterrun.records.run_record import RunRecord, SubmissionRecord, submissions_changed_at
+from clusterrun.base.decode import Damaged, as_objects, parse_object
+from clusterrun.base.job import RUN_ID
+from clusterrun.records.run_record import RunRecord, build_run, build_submission, submissions_changed_at
 from clusterrun.system import safe_files
 
 FOLDER, RECORDS = "over", "records"
@@ -28,9 +29,15 @@ _LONGEST = 255  # bytes in a file name; a run with a longer one is read
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _HEX = "="  # begins a job's name that is written as hexadecimal bytes
 _CHECK = "check"
-_COMMAS = 6  # in a file name; one of another version may have more
 _SUM = 8  # characters of a check sum
 _MOST = 1 << 30  # bytes of records
+_JOB = r"(?:L?[0-9]{1,18}(?:[_+][0-9]{1,9})?)?"
+#: A file name as it is written; one of another version is another. ``parse`` relies on it.
+_ENTRY = re.compile(
+    rf"{RUN_ID},-?[0-9a-f]+,[0-9]{{1,11}},{_JOB}(?:\.{_JOB})*,(?:{_CHECK}|{RUN_ID})?,"
+    rf"(?:{_PLAIN.pattern}|{_HEX}(?:(?!00)[0-9a-f]{{2}})*),[0-9a-f]{{{_SUM}}}",
+    re.ASCII,
+)
 _DERIVED = ("run_dir", "root", "owner", "user")  # from the path, or from the file system
 
 
@@ -129,27 +136,22 @@ def load_records(runs: Path, index: Mapping[str, str]) -> dict[str, RunRecord]:
         data = safe_files.read_bytes(runs.with_name(FOLDER) / RECORDS, _MOST, owner=os.getuid())
     except OSError:
         return {}
-    derived = {"root": runs.parents[1], "owner": os.getuid(), "user": safe_files.user_name(os.getuid())}
     lines = {}
     for line in data.split(b"\n"):
         entry, _, record = line[_SUM:].partition(b" ")
         if index.get(os.fsdecode(entry.partition(b",")[0])) == os.fsdecode(entry) and _sum(line[_SUM:]) == line[:_SUM]:
             lines[entry] = record
-    found = (_record(runs, record, derived) for record in lines.values())
+    found = (_record(runs / os.fsdecode(entry.partition(b",")[0]), record) for entry, record in lines.items())
     return {run.run_id: run for run in found if run is not None}
 
 
-def _record(runs: Path, line: bytes, derived: Mapping[str, Any]) -> RunRecord | None:
-    """Return the record in a line, which only this user can have written and whose check sum is right."""
+def _record(run_dir: Path, line: bytes) -> RunRecord | None:
+    """Return the record in a line, checked as that in the run's own files: a cloned project may bring an index."""
     try:
-        data = parse_unchecked(line)
-        data["sources"] = {name: tuple(pair) for name, pair in data["sources"].items()}
-        data["submissions"] = tuple(
-            SubmissionRecord(**{**one, "log_start": tuple(one["log_start"]), "submitter": tuple(one["submitter"])})
-            for one in data["submissions"]
-        )
-        return RunRecord(**data, run_dir=runs / data["run_id"], **derived)
-    except (Damaged, TypeError, KeyError, AttributeError):  # of another version
+        data = parse_object(line)
+        submissions = [build_submission(one) for one in as_objects(data.get("submissions"))]
+        return build_run(run_dir, data, submissions, os.getuid()) if submissions else None
+    except Damaged:  # of another version
         return None
 
 
@@ -225,8 +227,7 @@ def _stamp(changed: int) -> str:
 
 def _is_whole(name: str) -> bool:
     """Return whether a file name is one of an index, and is as it was written."""
-    data = os.fsencode(name)
-    return data[-_SUM:] == _sum(data[:-_SUM]) and data.count(b",") == _COMMAS
+    return _ENTRY.fullmatch(name) is not None and _sum(name[:-_SUM].encode()) == name[-_SUM:].encode()
 
 
 def _sum(data: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -161,12 +161,19 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None, *, only_
         submissions = _submissions(folder)
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
-    submissions.sort(key=lambda s: s.at)
+    return build_run(run_dir, data, submissions, owner)
+
+
+def build_run(
+    run_dir: Path, data: Mapping[str, Any], submissions: Iterable[SubmissionRecord], owner: int
+) -> RunRecord:  # fmt: skip
+    """Return a run from the object in its record.json and from its submissions. Raises Damaged."""
     record = build(
         RunRecord, data, run_dir=run_dir, root=run_dir.parents[2], owner=owner, user=safe_files.user_name(owner),
-        sources=_sources(data), submissions=tuple(submissions),
+        sources=_sources(data), submissions=tuple(sorted(submissions, key=lambda one: one.at)),
     )  # fmt: skip
-    record = replace(record, cluster=record.submission.cluster or record.cluster)
+    cluster = record.submission.cluster or record.cluster
+    record = record if cluster == record.cluster else replace(record, cluster=cluster)
     if record.run_id != run_dir.name:
         raise Damaged("the record belongs to another run")
     if not CLUSTER_NAME.fullmatch(record.cluster):
@@ -214,17 +221,25 @@ def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
 
 
 def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
+    one = build_submission(parse_object(folder.read(name)))
+    if f"{one.token}.json" != name:
+        raise Damaged("the token does not match the file name")
+    return one
+
+
+def build_submission(data: Mapping[str, Any]) -> SubmissionRecord:
+    """Return a submission from its JSON object. Raises Damaged."""
     # without these three the job is found, too
-    one = build(SubmissionRecord, parse_object(folder.read(name)), lenient=("submitter", "log_start", "final"))
-    if why := _why_wrong(one, name):
+    one = build(SubmissionRecord, data, lenient=("submitter", "log_start", "final"))
+    if why := _why_wrong(one):
         raise Damaged(why)
     return one if one.job_id else replace(one, final=None)
 
 
-def _why_wrong(one: SubmissionRecord, name: str) -> str:
-    """Return what is wrong with a submission in the file ``name``, or an empty text."""
-    if f"{one.token}.json" != name or not _TOKEN.fullmatch(one.token):
-        return "the token does not match the file name"
+def _why_wrong(one: SubmissionRecord) -> str:
+    """Return what is wrong with a submission, or an empty text."""
+    if not _TOKEN.fullmatch(one.token):
+        return "the token is invalid"
     if not scripts.is_script(one.script):
         return "the script's name is invalid"
     if one.task is not None and one.task >= MAX_TASKS:

@@ -172,6 +172,52 @@ def test_of_two_entries_of_a_run_none_is_believed(store: Store) -> None:
     assert run.run_dir not in opened
 
 
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        (2, "soon"),
+        (2, "9" * 30),
+        (2, "\u0663"),
+        (3, "foo"),
+        (3, "\u00b2"),
+        (4, "sweep"),
+        (5, "=zz"),
+        (5, "=00"),
+        (5, "\x1b[1m"),
+    ],
+)
+def test_a_name_that_a_cloned_project_brings_is_believed_only_in_the_form_that_is_written(
+    store: Store, field: int, text: str
+) -> None:
+    run = ended(store, submitted(store))
+    store.all()
+    (entry,) = ended_index.load_index(store.runs).values()
+    words = entry.split(",")[:-1]
+    words[field] = text
+    forged = ",".join(words) + ","
+    (index_of(store) / entry).rename(index_of(store) / (forged + ended_index._sum(forged.encode()).decode()))
+    assert store.summaries() == [ended_index.summarize(run)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": 5}, {"at": "soon"}, {"sweep": "../.."}, {"cluster": "a/b"}, {"sources": {"env": 5}}, {"submissions": [5]},
+     {"job_id": "../.."}, {"script": "../../x"}, {"token": "x"}, {"run_id": "20261121-034501-k3v7qa"}],
+)  # fmt: skip
+def test_a_record_that_a_cloned_project_brings_in_the_index_is_checked_as_its_own_files_are(
+    store: Store, wrong: dict[str, Any]
+) -> None:
+    run = ended(store, submitted(store))
+    assert store.all() == [run_record.load(run.run_dir)]
+    path = index_of(store) / ended_index.RECORDS
+    entry, _, text = path.read_text().strip()[8:].partition(" ")
+    record = json.loads(text)
+    (record["submissions"][0] if wrong.keys() <= {"job_id", "script", "token"} else record).update(wrong)
+    line = f"{entry} {json.dumps(record)}".encode()
+    path.write_bytes(ended_index._sum(line) + line + b"\n")
+    assert store.all() == [run_record.load(run.run_dir)]
+
+
 def remove_all(folder: Path, text: str) -> None:
     shutil.rmtree(folder)
 
