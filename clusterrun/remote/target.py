@@ -71,7 +71,7 @@ def require_agreement(target: Target, state: Path) -> None:
     raise RequestError(
         f"{target.chosen_by} runs commands on {target.host}, with the project's files in {target.folder} there;"
         " you have not agreed to that, and nothing was sent",
-        hint=f"to agree, run in this project: clusterrun remote setup {target.host}{profile}",
+        hint=f"to agree, run in this project: clusterrun remote setup {shlex.quote(target.host)}{profile}",
     )
 
 

@@ -107,6 +107,9 @@ def test_a_projects_file_reaches_no_host_and_folder_before_the_user_agrees(
     for words in refused:  # also with a typed host: the folder is the file's
         assert run(*words) == 2 and cluster.calls == ""
     assert "hint: to agree, run in this project: clusterrun remote setup other --profile x" in capfd.readouterr().err
+    Path("clusterrun.toml").write_text('remote = "h; touch x"\n')
+    assert run("list") == 2 and "clusterrun remote setup 'h; touch x'\n" in capfd.readouterr().err
+    Path("clusterrun.toml").write_text(PROFILES)
     agree(cluster, "h")
     assert "is sent to h, in p/vision there" in capfd.readouterr().out
     agree(cluster, "h", "--json")
