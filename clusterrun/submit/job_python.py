@@ -101,8 +101,8 @@ def choose_python(
     foreign = _foreign_variables(typed, files)
     of_python, of_variables = ("python", str(root), path), ("env", str(root), json.dumps(foreign, sort_keys=True))
     if starts is Starts.ANY:
-        chosen = [of_python] * bool(source) + [of_variables] * bool(foreign)
-        return JobPython(path, agreements=tuple(chosen))
+        # whoever chose the Python: a resubmit takes it from a record, which may have come with the project
+        return JobPython(path, agreements=(of_python, *([of_variables] if foreign else [])))
     state = state_folder(environ)
     withheld = frozenset(foreign) if foreign and not has_agreed(state, *of_variables) else frozenset()
     if not source or path == find_python(None, environ).value or has_agreed(state, *of_python):

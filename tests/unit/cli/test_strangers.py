@@ -169,6 +169,15 @@ def test_a_python_is_started_by_later_commands_once_a_job_was_submitted_with_it(
     start_nothing(traps, ("submit", "--dry-run", *SHAPE, "--", "train.py"))
 
 
+def test_a_dry_run_of_a_resubmit_starts_the_python_that_was_typed_for_its_job(traps: Traps) -> None:
+    traps.environment("env")
+    traps.desk.slurm.answer("sbatch", "123\n")
+    assert traps.desk.type("submit", "--venv", "env", *SHAPE, "--", "train.py").status == 0
+    traps.forget()
+    said = traps.desk.type("resubmit", "123", "--dry-run")
+    assert said.status == 0 and traps.sprung() == ["env/bin/python"] and "not checked" not in said.err
+
+
 def test_programs_and_modules_of_the_project_are_not_taken_for_those_of_the_system(traps: Traps) -> None:
     for name in ("squeue", "sbatch", "scontrol", "bash", "git", "ssh", "python", "python3", "py-spy"):
         traps.program(name)
