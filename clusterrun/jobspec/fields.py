@@ -158,7 +158,9 @@ _BASH_VARIABLES = re.compile(
     r"|E?UID|FUNCNAME|GROUPS|HISTCMD|IFS|LINENO|OPTIND|PIPESTATUS|PPID|S?RANDOM|SECONDS|SHELLOPTS|SHLVL"
 )
 _MEM = re.compile(r"\d+(?:[KMGT]B?)?", re.ASCII | re.IGNORECASE)
-_GRES_GPU = re.compile(r"(?:gres[:/])?gpu(?::(?!\d+(?:\(|$))[^:,()]+)?(?::(?P<count>\d{1,9}))?(?:\([^)]*\))?", re.ASCII)
+_GRES_GPU = re.compile(
+    r"(?:gres[:/])?gpu(?::(?!\d+[KMGTP]?(?:\(|$))[^:,()=]+)?(?::(?P<count>\d{1,9}))?(?:\([^)]*\))?", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +241,18 @@ def parse_hold(text: str, source: str = "--on-failure") -> int:
 
 def gres_gpus(gres: str) -> int | None:
     """Return the number of GPUs in a gres list (``gpu:a100:4`` is 4), or None if it has no GPU entry."""
-    counts = [int(m["count"] or 1) for part in re.split(r",(?![^(]*\))", gres) if (m := _GRES_GPU.fullmatch(part))]
+    counts = [int(m["count"] or 1) for part in _gres_parts(gres) if (m := _GRES_GPU.fullmatch(part))]
     return sum(counts) if counts else None
+
+
+def has_known_gpus(gres: str) -> bool:
+    """Return whether ``gres_gpus`` counts each GPU of a gres list; Slurm also takes other forms (``gpu:1K``)."""
+    named = [part for part in _gres_parts(gres) if "gpu" in part.lower()]
+    return bool(named) and all(map(_GRES_GPU.fullmatch, named))
+
+
+def _gres_parts(gres: str) -> list[str]:
+    return re.split(r",(?![^(]*\))", gres)
 
 
 def sbatch_option(argument: str) -> str:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterrun.base.units import format_amount, format_time, format_time_limit, plural
-from clusterrun.jobspec.fields import gres_gpus
+from clusterrun.jobspec.fields import gres_gpus, has_known_gpus
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 
@@ -60,7 +60,7 @@ def gpu_hours(spec: JobSpec) -> float | None:
     """Return the GPU-hours that a job may use within its time limits; None if its options do not determine them."""
     gres = spec.directive("gres")
     own_options = [one for one in spec.sbatch_args if one != KILL_ON_INVALID_DEP]
-    if spec.template or own_options or spec.directive("nodelist") or (gres and gres_gpus(gres) is None):
+    if spec.template or own_options or spec.directive("nodelist") or (gres and not has_known_gpus(gres)):
         return None
     each = gres_gpus(gres) if gres else spec.gpus_per_node
     if each == 0:
