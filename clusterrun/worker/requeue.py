@@ -269,10 +269,11 @@ def durations(job: Job) -> list[float]:
     """Return how many seconds each start of a job has lasted, oldest first, by what its launches recorded.
 
     This start lasts until now. One without a record of its end (its node was lost) ended with rank 0's last heartbeat.
+    A file system that fails counts as no records: a job must be requeued all the same.
     """
     began: dict[int, float] = {}
     ended: dict[int, float] = {}
-    for folder in (job.run_dir / "attempts").glob(f"{job.token}{job.identity.task}.*"):
+    for folder in _folders_of(job):
         restart = _number(folder.name.split(".")[-2])
         launch = _read(folder / "launch.json")
         if restart is None or (start := _moment(launch, "began")) is None:
@@ -281,6 +282,13 @@ def durations(job: Job) -> list[float]:
         ended[restart] = max(_last_sign(folder, launch, start), ended.get(restart, start))
     ended[job.identity.restart] = time.time()
     return [max(0.0, ended[restart] - began[restart]) for restart in sorted(began)]
+
+
+def _folders_of(job: Job) -> list[Path]:
+    """Return the folders of all attempts of a job; none if the file system fails."""
+    with contextlib.suppress(OSError):
+        return list((job.run_dir / "attempts").glob(f"{job.token}{job.identity.task}.*"))
+    return []
 
 
 def _last_sign(folder: Path, launch: dict[str, Any], start: float) -> float:
@@ -296,7 +304,9 @@ def _last_sign(folder: Path, launch: dict[str, Any], start: float) -> float:
 
 def _moment(document: dict[str, Any], key: str) -> float | None:
     value = document.get(key)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    return None
 
 
 def _number(text: str) -> int | None:
@@ -315,7 +325,7 @@ def is_completed(job: Job) -> bool:
     the mark, so Slurm takes its next end for the preemption and requeues it, although the job completed (24.11.5).
     """
     prefix, last = f"{job.token}{job.identity.task}.", f"{job.identity.restart - 1}."
-    starts = list((job.run_dir / "attempts").glob(f"{prefix}*"))
+    starts = _folders_of(job)
     if not any(_read(folder / "requeue.json").get("why") == PREEMPTED for folder in starts):
         return False
     launches = [folder for folder in starts if folder.name.startswith(prefix + last)]

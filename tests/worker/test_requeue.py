@@ -146,6 +146,21 @@ def test_a_start_without_an_end_lasted_to_its_last_heartbeat(make_job: Callable[
     assert 500 <= job.requeue.used_seconds < 560
 
 
+def test_a_job_is_requeued_also_while_its_folder_cannot_be_read(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm
+) -> None:
+    job = make_job(*CHAIN, stopped=STOPPED)
+    job.run_dir = job.run_dir / ("x" * 300)  # ENAMETOOLONG stands for ESTALE and EIO of a shared file system
+    assert job.requeue.after(85, came=False) == 85
+    assert slurm.calls == ["scontrol requeue 5"]
+
+
+def test_a_number_without_end_in_the_record_of_a_start_does_not_count(make_job: Callable[..., supervisor.Job]) -> None:
+    job = make_job(*CHAIN)
+    (job.attempt_dir / "launch.json").write_text('{"version": 1, "began": 1' + "0" * 400 + "}")
+    assert job.requeue.used_seconds == 0
+
+
 def test_the_total_time_ends_the_chain(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
     job = make_job(*CHAIN, stopped=STOPPED)
     write_launch(job, 0, ago=3700)
