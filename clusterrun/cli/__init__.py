@@ -109,7 +109,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise click.UsageError(f"no such command: {args[0]}\x00{_did_you_mean(args[0], VERBS, 0.6)}", ctx)
+            raise click.UsageError(f"no such command: {args[0]}\x00{_did_you_mean(args[0], VERBS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -271,18 +271,22 @@ def _usage(error: click.ClickException, command: str) -> ClusterrunError:
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"
-        hint = _did_you_mean(error.option_name, _options(error.ctx), 0.5)
+        hint = _did_you_mean(error.option_name, _options(error.ctx))
     known = isinstance(error, click.UsageError) and error.ctx is not None
     path = error.ctx.command_path if known else f"clusterrun {command}".rstrip()  # type: ignore[attr-defined]
     first = message.strip().splitlines()[0] if message.strip() else "wrong usage"
     return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint or f"{path} --help")
 
 
-def _did_you_mean(typed: str, known: Iterable[str], cutoff: float) -> str:
+def _did_you_mean(typed: str, known: Iterable[str]) -> str:
+    """Return a hint with the word that another one begins (``--gpus``) or resembles; leading dashes do not count."""
     import difflib  # its import takes longer than the rest of this module
 
-    near = difflib.get_close_matches(typed, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else ""
+    by_name = {word.lstrip("-"): word for word in known}
+    name = typed.lstrip("-")
+    begun = [longer for longer in by_name if longer.startswith(f"{name}-")]
+    near = begun or difflib.get_close_matches(name, by_name, n=1, cutoff=0.6)
+    return f"did you mean {by_name[near[0]]}?" if near else ""
 
 
 def _options(ctx: click.Context | None) -> list[str]:
