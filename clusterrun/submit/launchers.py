@@ -106,11 +106,18 @@ def variables_before(words: Sequence[str]) -> dict[str, str]:
 
 
 def prefix_length(words: Sequence[str]) -> int:
-    """Return the number of words before a launcher's name: ``NCCL_DEBUG=INFO nohup torchrun`` has 2."""
+    """Return the number of words before a launcher's name: ``NCCL_DEBUG=INFO nohup torchrun`` has 2.
+
+    A prefix with options of its own (``env -i torchrun``) is a program.
+    """
     start = 0
-    while start < len(words) and (words[start] in _PREFIXES or re.match(r"[A-Za-z_]\w*=", words[start], re.ASCII)):
+    while start < len(words) and (_is_prefix(words, start) or re.match(r"[A-Za-z_]\w*=", words[start], re.ASCII)):
         start += 1
     return start
+
+
+def _is_prefix(words: Sequence[str], at: int) -> bool:
+    return words[at] in _PREFIXES and not any(word.startswith("-") for word in words[at + 1 : at + 2])
 
 
 def find_launch(words: Sequence[str], place: Place, outer: Launch | None = None) -> Launch | None:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
 _WRAPPERS = ("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba", "singularity", "apptainer", "numactl",
-             "taskset", "timeout", "nice", "nsys", "stdbuf")  # fmt: skip
+             "taskset", "timeout", "nice", "nsys", "stdbuf", "env",
+             "time")  # fmt: skip
+_PACKAGES = ("deepspeed", "composer")
+"""Launchers that are named as a package, an environment or a group may be."""
 _MOST = 50
 """The maximum number of scripts that are read because one names another."""
 
@@ -55,6 +58,7 @@ class Script:
 
 def script_of(words: Sequence[str], cwd: Path) -> Script | None:
     """Return the script that a command starts, or None. Raises RequestError if sbatch's script is missing."""
+    words = words[prefix_length(words) :]
     if not words:
         return None
     first, rest = Path(words[0]).name, list(words[1:])
@@ -91,16 +95,20 @@ def _shell_script(words: Sequence[str], cwd: Path) -> Script | None:
 
 
 def _wrapped_launcher(words: Sequence[str]) -> int | None:
-    """Return where the launcher begins in a wrapper's line (``uv run torchrun …``), None if it starts none.
-
-    A word after an option may be the option's value (``uv run --with accelerate``), so it does not count.
-    """
+    """Return where the launcher begins in a wrapper's line (``uv run torchrun …``), None if it starts none."""
     for at in range(1, len(words)):
-        if launcher_of(words[at:]) is not None and not words[at - 1].startswith("-"):
+        if launcher_of(words[at:]) is not None and not _is_value(words, at):
             return at
         if words[at].endswith(".py") or is_python(words[at]):
             return None  # the program: the rest is its arguments
     return None
+
+
+def _is_value(words: Sequence[str], at: int) -> bool:
+    """Return whether a launcher's name may be the value of the option before it: ``uv run --with deepspeed x.py``."""
+    if words[at - 1] == "--" or not words[at - 1].startswith("-"):
+        return False
+    return words[at] in _PACKAGES or any(is_python(word) for word in words[at + 1 : at + 2])
 
 
 def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> ShellScript:

@@ -51,7 +51,7 @@ def translate(
     before, program = words[: prefix_length(words)], words[prefix_length(words) :]
     if launch is not None and launch.own_ranks and other:
         _check_other(other, launch, given, below)
-    if program and before and "=" in before[0] and (other or launch is None):
+    if program and any("=" in word for word in before) and (other or launch is None):
         return _with_variables(words, given, below, place, notify)
     if other:
         _check_other(other, launch, given, below)

@@ -118,11 +118,32 @@ def test_a_launcher_within_a_launcher_is_refused(project: Path) -> None:
         "env -i python train.py --strategy deepspeed",
         "numactl -l python train.py --backend srun",
         "nice -n torchrun python train.py",
+        "uv run --with deepspeed train.py",
+        "conda run -n deepspeed train.py",
+        "env -u LD_PRELOAD python train.py",
+        "conda run --no-capture-output python train.py",
     ],
 )
 def test_words_that_are_no_launcher_pass(project: Path, line: str) -> None:
     words = tuple(line.split())
     assert translate(words, {}, {}, Place(project, {}), pytest.fail) == (words, {})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "conda run --no-capture-output torchrun --nproc_per_node 2 train.py",
+        "conda run --no-capture-output python -m torch.distributed.run --nproc_per_node 2 train.py",
+        "uv run -- torchrun --nproc_per_node 2 train.py",
+        "uv run -- deepspeed train.py",
+        "numactl -l torchrun train.py",
+        "env -u LD_PRELOAD torchrun --nproc_per_node 2 train.py",
+        "env -i torchrun --nproc_per_node 2 train.py",
+    ],
+)
+def test_a_launcher_after_a_flag_of_the_program_that_starts_it_is_refused(project: Path, line: str) -> None:
+    with pytest.raises(RequestError, match="once per rank"):
+        translate(tuple(line.split()), {}, {}, Place(project, {}), pytest.fail)
 
 
 def test_a_launcher_in_usage_text_or_asked_for_its_version_is_no_launch(project: Path) -> None:
