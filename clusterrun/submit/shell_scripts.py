@@ -253,9 +253,11 @@ class _Parser:
         return None if words is None else [_shown(word, hidden).replace("\\$", "$") for word in words]
 
     def fill(self, line: str) -> str:
-        """Replace the variables of a line whose values are known; nothing between single quotes."""
+        """Replace the variables of a line whose values are known, unless it gets too long; not in single quotes."""
         pieces = re.split(r"('[^']*')", line.replace("${BASH_SOURCE[0]}", "$0"))
         filled = "".join(piece if piece.startswith("'") else _VARIABLE.sub(self.value, piece) for piece in pieces)
+        if len(filled) > _LONGEST:  # B=$A$A, C=$B$B …
+            return line
         return _CD_PWD.sub(lambda match: match["path"], _DIRNAME.sub(_folder, filled))
 
     def value(self, match: re.Match[str]) -> str:

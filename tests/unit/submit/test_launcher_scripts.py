@@ -15,6 +15,7 @@ from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script
 from clusterrun.submit.launchers import Place
+from clusterrun.submit.shell_scripts import parse_script
 from clusterrun.submit.typed_launch import translate
 
 #: What `accelerate config` writes for one machine.
@@ -211,3 +212,9 @@ def test_any_words_give_a_command_or_an_error(project: Path, words: list[str]) -
             translate([*launcher, *words], {}, {}, Place(project, {}), lambda line: None)
         except RequestError as error:
             assert error.message
+
+
+def test_variables_that_double_each_other_do_not_fill_the_memory() -> None:
+    lines = [f"A{number}=$A{number - 1}$A{number - 1}\n" for number in range(1, 24)]
+    script = parse_script("A0=x\n" + "".join(lines) + "torchrun $A23 train.py\n", [], lambda words: "torchrun" in words)
+    assert script.command[0] == "torchrun" and sum(map(len, script.command)) < 20_000
