@@ -167,7 +167,7 @@ def _states(store: Store, run: RunRecord) -> Iterator[object]:
 
 def all_runs(store: Store, run: RunRecord) -> Iterator[object]:
     yield store.all()
-    yield store.here()
+    yield store.summaries(here=True)
     yield store.open_runs(), store.summaries()
     yield store.by_run_id(run.run_id)
     yield store.by_job(JobId("101"))

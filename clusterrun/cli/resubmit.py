@@ -92,7 +92,8 @@ def _whole_sweep(word: str, tasks: Sequence[str], cluster: Cluster) -> RequestEr
     one = first.job_id if first is not None and first.job_id is not None else tasks[0]
     return RequestError(
         f"{word} is a sweep of {len(tasks)} tasks: to submit all of them, run its `clusterrun sweep` command again",
-        hint=f"the tasks that failed: clusterrun resubmit {shlex.quote(word)} --failed; one: clusterrun resubmit {one}",
+        hint=f"`clusterrun resubmit {shlex.quote(word)} --failed` for those that failed,"
+        f" `clusterrun resubmit {one}` for one",
     )
 
 

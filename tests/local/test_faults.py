@@ -178,7 +178,7 @@ def test_files_that_cannot_be_understood_are_said_to_be_so(bench):
         ("job.json", {"nodes": 10**400}),
         ("state.json", {"state": ["RUNNING"]}),
         ("state.json", {"devices": "01"}),
-        ("state.json", {"ended": 1e300}),
+        ("state.json", {"ended": "late"}),
         ("state.json", {"supervisor": {"pid": "1"}}),
         ("state.json", {"supervisor": "me"}),
     ],
@@ -192,6 +192,15 @@ def test_a_record_with_a_wrong_type_is_one_line_and_the_others_are_shown(bench, 
     one, other = bench.scheduler.query().jobs
     assert (one.state, other.state) == ("UNKNOWN", "COMPLETED")
     assert file in one.reason
+
+
+def test_a_number_that_is_too_large_is_not_known(bench):
+    id = bench.submit("true")
+    bench.wait(id)
+    path = bench.local / "L1" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"ended": 1e300}))
+    status = bench.status(id)
+    assert (status.state, status.ended) == ("COMPLETED", None)
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "large", "linked folder"])

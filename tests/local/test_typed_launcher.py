@@ -12,6 +12,7 @@ import os, sys
 import torch.distributed as dist
 dist.init_process_group("gloo")
 print(f"rank {dist.get_rank()} of world size {dist.get_world_size()}, {sys.argv[1:]}, {os.environ['LEVEL']}")
+dist.barrier()  # gloo: a rank that leaves early ends another one's connecting
 dist.destroy_process_group()
 """
 

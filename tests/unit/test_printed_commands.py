@@ -23,7 +23,8 @@ from tests.printed_commands import SLURM, in_code, in_documents
 from tests.run_records import submitted
 
 #: Sentences that begin with our name, and the parts that `why` puts together.
-PROSE = ("clusterrun reads the job id", "clusterrun top needs", "clusterrun does not recognize", "clusterrun {}")
+PROSE = ("clusterrun reads the job id", "clusterrun top needs", "clusterrun does not recognize",
+         "clusterrun then", "clusterrun starts", "clusterrun {}")  # fmt: skip
 PUT_TOGETHER = ("clusterrun/why/causes/", "clusterrun/why/ended/")
 
 

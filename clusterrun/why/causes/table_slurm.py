@@ -69,7 +69,7 @@ SLURM: tuple[CauseRow, ...] = (
         r"srun: (?:error|fatal): (?:sock_bind_listen_range: (?P<what>all ports in range \(\d+, \d+\) exhausted)|(?:unable to initialize|Unable to create step).*: (?P<what_too>Address already in use))",
         "srun found no free port for itself on the node where it ran: {what}; the program did not start",
         "start fewer steps at the same time (clusterrun exec starts one too) and try again; if it fails again, ask your administrators for a wider SrunPortRange, and check that node's limit of open files",
-        "https://github.com/PavlidisLab/rnaseq-pipeline/issues/91", "scontrol show config | grep SrunPortRange"),
+        "https://github.com/PavlidisLab/rnaseq-pipeline/issues/91", "scontrol show config"),
     row("launch-failed", "launch failed: ", r"srun: error: (?:tasks? [\d,-]+|Application) launch failed: (?P<why>.*)", "Slurm could not start the ranks: {why}",
         "send your administrators this error (usually a plugin or daemon on the node failed), and try another node", "https://github.com/NVIDIA/pyxis/issues/4", "clusterrun submit … --exclude NODE"),
     row("launch-failed", "invalid account or|invalid qos", r"(?:srun|sbatch|salloc): error: (?P<what>.*Invalid (?:account or account/partition combination specified|qos specification))",

@@ -120,7 +120,7 @@ def test_resubmit_of_a_sweep_names_the_lines_that_can_be_typed(desk: Desk) -> No
     sweep(desk, "sweep", *GRID, *SCRIPT)
     said = desk.type("resubmit", "train")
     assert said.status == 2 and "run its `clusterrun sweep` command again" in said.err
-    assert "clusterrun resubmit train --failed; one: clusterrun resubmit 101_0" in said.err
+    assert "`clusterrun resubmit train --failed` for those that failed, `clusterrun resubmit 101_0` for one" in said.err
 
 
 def test_cancel_of_a_sweep_cancels_its_active_tasks(desk: Desk) -> None:
