@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 Record = TypeVar("Record")
 DEEPEST = 64
-"""The maximum depth of lists and objects; the deepest of ours have six levels, and a user's setting may be nested."""
+"""The maximum depth of lists and objects: records have at most six levels, and a user's setting may be nested."""
 _LARGEST = 2**63
 _MOST = 253_402_300_799  # the last second of the year 9999, and above every count in a record
 #: What no file name may contain: a NUL, and halves of a pair that stand for no byte.

@@ -18,7 +18,7 @@ FOLDER = "agreed"
 
 
 def agree(state: Path, *words: str) -> None:
-    """Remember an agreement; without space for it the user is asked again."""
+    """Remember an agreement; if it cannot be written, the user has to agree again."""
     path = _place(state, words)
     if path.exists():
         return

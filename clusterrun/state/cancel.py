@@ -28,7 +28,7 @@ def cancel(
 ) -> list[tuple[RunState, Cancelled]]:
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
-    A scheduler that does not respond, or a record that cannot be written, is told in the results of its jobs. Raises,
+    The results name a scheduler that does not respond and a record that cannot be written. Raises,
     before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
     SchedulerError if it is not known whether a job is active.
     """
@@ -64,7 +64,7 @@ def _is_unsent(target: RunState) -> bool:
 
 
 def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *, keep: bool) -> Cancelled:
-    """Return the result for a job that no scheduler was asked about.
+    """Return the result for a job for which no request was sent.
 
     A run that was never submitted is only a folder, which is deleted; ``keep`` it after a cancel that failed.
     """
@@ -81,7 +81,7 @@ def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *
 def _cancel_on(
     scheduler: Scheduler, targets: Sequence[RunState], store_of: Callable[[RunRecord], Store]
 ) -> list[Cancelled]:
-    """Cancel the jobs of one scheduler and record that; a failure to write is told in the job's result."""
+    """Cancel the jobs of one scheduler and record that; a job's result names a failure to write."""
     # before the request, so that a job that is saving is not requeued
     noted = [_record(target, store_of, int(time.time())) for target in targets]
     results = _request(scheduler, targets)
@@ -160,7 +160,7 @@ def _jobs_of(target: RunState) -> list[JobId]:
 
 
 def _record(target: RunState, store_of: Callable[[RunRecord], Store], at: int, *, ended: bool = False) -> str:
-    """Record when a cancel was asked for (0: not), and with ``ended`` the end of a job that never started.
+    """Record the time of a cancel request (0: none), and with ``ended`` the end of a job that never started.
 
     Returns why that failed, empty if it did not. A job that never starts leaves no other record of its end.
     """

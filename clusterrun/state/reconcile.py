@@ -29,7 +29,7 @@ from clusterrun.terminal import tables
 QUERIED_AFTER_END = 86_400
 #: Seconds after submission before accounting is trusted: rows have appeared up to 5 s late.
 ACCOUNTING_LAG = 15
-#: Seconds after a cancel for which accounting is asked who it was: it may be late.
+#: Seconds after a cancel in which accounting is queried for who did it: its rows may come late.
 NAMED_WITHIN = 600
 #: Seconds by which the recorded submission time and Slurm's may differ; a greater difference means a reused job id.
 _SAME_SUBMISSION = 300
