@@ -120,13 +120,19 @@ class CommandError(SchedulerError):
         self.timed_out = timed_out
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
-    """Return a hint such as ``did you mean nodes?``, or an empty text."""
+def closest(word: str, choices: Iterable[str]) -> str:
+    """Return the choice that a word is perhaps a misspelling of, or an empty text."""
     import difflib  # only for a hint
 
     by_plain = {choice.casefold().replace("_", "-"): choice for choice in choices}
     close = difflib.get_close_matches(word.casefold().replace("_", "-"), by_plain, n=1, cutoff=0.6)
-    return f"did you mean {by_plain[close[0]]}?" if close else ""
+    return by_plain[close[0]] if close else ""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean nodes?``, or an empty text."""
+    choice = closest(word, choices)
+    return f"did you mean {choice}?" if choice else ""
 
 
 def from_source(source: str, what: str) -> str:

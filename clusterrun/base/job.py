@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.base.errors import RequestError
+from .errors import RequestError
 
 # 123, 123_4, 123+0, each with an optional ;cluster; local jobs are L1, L2, …
 _JOB_ID = (

@@ -7,7 +7,7 @@ import time
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from clusterrun.base.errors import RequestError, from_source
+from .errors import RequestError, from_source
 
 _SLURM_TIME = re.compile(
     r"(?P<days>\d{1,11})-(?P<dh>\d{1,11})(?::(?P<dm>\d{1,11})(?::(?P<ds>\d{1,11}))?)?"
@@ -54,8 +54,8 @@ def format_age(seconds: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 node``, ``3 nodes``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Return ``1 node``, ``3 nodes``, ``1,000 nodes``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def format_amount(value: float) -> str:

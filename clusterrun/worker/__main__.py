@@ -4,16 +4,18 @@
 `clusterrun plan`, and `check-settings …` checks a task before its job is queued.
 
 The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
-This file removes that entry and loads the folder as a package under a private name.
+This file removes that entry, and makes a package with a private name of the folder above, so that the worker finds
+`base` and `run_folder` there, and `import clusterrun` is still the user's own. No other room is imported in a job.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
-PACKAGE = "_clusterrun_worker"
+PACKAGE = "_clusterrun"
 OTHER_MODULES = {
     "launch": "launchers",
     "supervise": "supervisor",
@@ -27,18 +29,12 @@ def main() -> int:
     folder = Path(__file__).resolve().parent
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # this folder (under -m the current one); user_code.py inserts the right entry
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
+    package = ModuleType(PACKAGE)
+    package.__path__ = [str(folder.parent)]
     sys.modules[PACKAGE] = package
-    spec.loader.exec_module(package)
-    module = OTHER_MODULES.get("".join(sys.argv[1:2]))
-    if module:
-        finished: int = importlib.import_module(f"{PACKAGE}.{module}").main(sys.argv[2:])
-        return finished
-    status: int = importlib.import_module(f"{PACKAGE}.entry").main(sys.argv[1:])
+    other = OTHER_MODULES.get("".join(sys.argv[1:2]))
+    module = importlib.import_module(f"{PACKAGE}.{folder.name}.{other or 'entry'}")
+    status: int = module.main(sys.argv[2:] if other else sys.argv[1:])
     return status
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+
+from ..base.errors import closest
 
 
 class WorkerError(Exception):
@@ -21,8 +22,8 @@ class WorkerError(Exception):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` (did you mean 'X'?)` for the known name nearest to `name`, or an empty string."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {match[0]!r}?)" if match else ""
+    choice = closest(name, known)
+    return f" (did you mean {choice!r}?)" if choice else ""
 
 
 def say(text: str) -> None:

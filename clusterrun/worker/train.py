@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .data.formats import plural
+from ..base.units import plural
 from .distenv import DistEnv, RunEnv
 from .progress import here
 from .training import memory, schedule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -88,10 +89,17 @@ def test_each_outside_thing_has_one_home(package: str) -> None:
     assert strangers == []
 
 
-def test_the_worker_imports_nothing_of_ours() -> None:
+def test_what_runs_in_a_job_imports_no_installed_clusterrun() -> None:
+    """A job loads these rooms under a private name (worker/__main__.py); `clusterrun` is the user's own there."""
     for path in FILES:
-        if name_of(path).startswith("worker/"):
+        if name_of(path).startswith(("worker/", "run_folder/", "base/")):
             assert "clusterrun" not in imports(path), name_of(path)
+
+
+def test_what_the_worker_shares_needs_only_the_standard_library() -> None:
+    for path in FILES:
+        if name_of(path).startswith(("run_folder/", "base/")):
+            assert imports(path) <= sys.stdlib_module_names, name_of(path)
 
 
 def test_no_shell_is_started_behind_the_door() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from ...base.units import plural
 from ..errors import WorkerError
-from .formats import excerpt, plural, shown
+from .formats import excerpt, shown
 from .sources import LISTED, Rows
 
 Messages = list[dict[str, str]]

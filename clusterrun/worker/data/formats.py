@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
+from ...base.units import plural
 from ..errors import WorkerError
 
 EXCERPT = 60
@@ -235,11 +236,6 @@ def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> 
     if problems:
         raise WorkerError(f"{where}: the header is broken: {problems[0]}: {excerpt(line)}")
     return fields
-
-
-def plural(number: int, noun: str) -> str:
-    """Return a number with its noun: `1 row`, `1,000 rows`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _parquet(path: str) -> Iterator[Row | Bad]:

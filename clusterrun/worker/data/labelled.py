@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ...base.units import plural
 from ..distenv import DistEnv
 from ..errors import WorkerError
 from ..training.sampler import seed_of
 from ..work import Batch
 from . import prepared, targets
-from .formats import plural, shown
+from .formats import shown
 from .marks import marks
 from .sources import PYDOC
 from .targets import Example, Group

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...base.units import plural
 from ..errors import WorkerError, nearest
 from . import builtin
-from .formats import READERS, Bad, Row, format_of, plural, read_file, read_text, shown
+from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
 from .hub import PREFIX, read_hub
 
 PYDOC = "pydoc"

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from ...base.units import plural
 from ..errors import WorkerError, nearest
 from . import sources
 from .conversations import Malformed, refuse
-from .formats import excerpt, plural, shown
+from .formats import excerpt, shown
 from .sources import LISTED, Rows
 
 NAMED = ("plain", "hisco")

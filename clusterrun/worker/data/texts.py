@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ...base.units import plural
 from ..distenv import DistEnv
 from ..errors import WorkerError
 from ..work import Batch
 from . import prepared, sources
-from .formats import plural
 from .marks import marks
 from .tokenizer import digest, train_bpe
 

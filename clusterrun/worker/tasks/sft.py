@@ -224,7 +224,7 @@ def padding_of(tokenizer: Any) -> int:
 
 def described(config: Config, tensors: dict[str, torch.Tensor]) -> str:
     """Return a line with the numbers of conversations used, cut and skipped."""
-    from ..data.formats import plural
+    from ...base.units import plural
 
     conversations, cut, unanswered, skipped = tensors["counts"].tolist()
     line = f"{plural(conversations, 'conversation')} to train on"

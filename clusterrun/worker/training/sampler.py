@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..data.formats import plural
+from ...base.units import plural
 from ..errors import WorkerError
 from .sizes import BatchSizes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ..data.formats import plural
+from ...base.units import plural
 from ..errors import WorkerError
 
 
