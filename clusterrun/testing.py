@@ -18,8 +18,8 @@ from typing import Any
 
 from clusterrun.base.errors import ClusterrunError, Refused
 from clusterrun.base.job import JobId, JobStatus, carries, outcome_of
+from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler import Answer, Cancelled, LocalJobs, SlurmCommands, Submission
-from clusterrun.system.safe_files import user_name
 
 __all__ = ["FakeScheduler"]
 

@@ -17,12 +17,12 @@ from clusterrun.logs.locations import LogLocation, find_location, parse_location
 from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
 from clusterrun.records import launches, rank_records, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, files_argv, parse_files
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, show_argv
 from clusterrun.state import external
-from clusterrun.system.safe_files import user_name
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from clusterrun.records import snapshots
 from clusterrun.records.code_store import FILES, Entry, load_manifest
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import Snapshot
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 LARGEST = 256 * 1024
 """The size in bytes from which the lines of a file are not compared."""

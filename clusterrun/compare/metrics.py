@@ -10,7 +10,7 @@ from typing import Any
 from clusterrun.base.decode import parse_rows
 from clusterrun.compare import Change, find_changes
 from clusterrun.records.run_record import RunRecord
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 _LAST = ("step", "loss", "lr", "tokens_per_second", "trained_s")
 _MOST = 64 * 1024 * 1024

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from clusterrun.base.errors import ClusterrunError, RequestError
-from clusterrun.system.safe_files import user_name
+from clusterrun.run_folder.safe_files import user_name
 
 Stream = Literal["out", "err"]
 Streams = Literal["out", "err", "both"]

@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 from clusterrun.system.plain_files import read_plain
 
 FOLDER = "agreed"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobId
 from clusterrun.records.run_record import CLUSTER_NAME, RunRecord, is_count
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 
 class Claim(NamedTuple):

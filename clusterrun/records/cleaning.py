@@ -14,8 +14,8 @@ from typing import NamedTuple
 from clusterrun.base.job import run_ids_in
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 CHECKPOINTS, CACHE = "checkpoints", "cache"
 DELETED = ".deleted-"  # begins the name of a folder that is being deleted

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from clusterrun.records.cleaning import DELETED, Item, delete
 from clusterrun.records.code_store import FILES, NEW, OBJECTS, SNAPSHOTS, TREES, is_changed, load_manifest
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 RECENT = 3600.0
 """Seconds for which saved code is kept: a submit that has saved it may not have recorded its run yet."""

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 SNAPSHOTS, OBJECTS, TREES, MANIFEST, FILES = "snapshots", "objects", "trees", "manifest", "files"
 NEW = ".new-"  # begins the name of what is being written

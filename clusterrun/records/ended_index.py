@@ -22,7 +22,7 @@ from typing import NamedTuple
 from clusterrun.base.decode import Damaged, as_objects, parse_object
 from clusterrun.base.job import RUN_ID
 from clusterrun.records.run_record import RunRecord, build_run, build_submission, submissions_changed_at
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 FOLDER, RECORDS = "over", "records"
 _LONGEST = 255  # bytes in a file name; a run with a longer one is read

@@ -17,7 +17,7 @@ from clusterrun.base.decode import parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
 _STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")

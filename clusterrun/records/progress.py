@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.decode import parse_fields, parse_rows
 from clusterrun.records import rank_slots, run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 USUAL_INTERVAL = 10.0

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object, parse_unchecked
 from clusterrun.records import run_record
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 _HALF = 1024  # bytes of a record; a rank has two
 _SLOT = 2 * _HALF

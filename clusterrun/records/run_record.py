@@ -17,8 +17,8 @@ from typing import Any
 from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import MAX_TASKS, JobId, is_job_id, is_run_id
 from clusterrun.records import scripts
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 #: The states of a submission.
 SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder.safe_files import RECORDS
 
 _SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
 _ARRAY_SCRIPT = re.compile(r"([0-9]{8}-[0-9]{6}-[a-z2-7]{6})-[a-z2-7]{8}\.sh", re.ASCII)

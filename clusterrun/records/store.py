@@ -34,8 +34,8 @@ from clusterrun.records.run_record import (
     submission_of,
     submissions_changed_at,
 )
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 _NOT_STORED = ("submissions", "run_dir", "root", "owner", "user")  # known from other files, or from the file system
 

@@ -18,8 +18,8 @@ from clusterrun.base.job import is_run_id
 from clusterrun.records import scripts
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import write
-from clusterrun.system import safe_files
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 
 #: The maximum size of a sweep's file, in bytes: a set takes about a hundred.
 _LIMIT = 64 * 1024 * 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 from clusterrun.base.errors import NoSuchJob, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, covers
 from clusterrun.records import scripts
+from clusterrun.run_folder import safe_files
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
-from clusterrun.system import safe_files
 
 #: Seconds back that accounting is queried about a job whose submission time is unknown.
 WINDOW = 30 * 86_400

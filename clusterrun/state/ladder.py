@@ -13,8 +13,8 @@ from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import safe_files
 from clusterrun.state.reconcile import RunState
-from clusterrun.system import safe_files
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
 

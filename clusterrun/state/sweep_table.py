@@ -11,10 +11,10 @@ from clusterrun.base.decode import parse_rows
 from clusterrun.base.errors import RequestError
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep
+from clusterrun.run_folder import safe_files
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, state_json, state_row
-from clusterrun.system import safe_files
 from clusterrun.terminal import tables
 
 _LAST_BYTES = 4 * 1024 * 1024

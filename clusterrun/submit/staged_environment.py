@@ -12,10 +12,11 @@ from pathlib import Path
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_bytes
 from clusterrun.records.cleaning import CACHE
+from clusterrun.run_folder import safe_files
+from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.submit.environments import find_environment
 from clusterrun.submit.plan import Plan
-from clusterrun.system import safe_files, shell
-from clusterrun.system.safe_files import RECORDS
+from clusterrun.system import shell
 
 RECORD, ARCHIVE = "environment.json", "environment.tar.gz"
 _TIMEOUT = 3600.0

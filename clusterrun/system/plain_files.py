@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from clusterrun.system.safe_files import user_name, why_untrusted
+from clusterrun.run_folder.safe_files import user_name, why_untrusted
 
 LIMIT = 256_000
 """The maximum size of a profile, job file or template, in bytes; a larger file is a mistake."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.base.errors import CommandError
+from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.system import shell
-from clusterrun.system.safe_files import RECORDS
 
 #: Seconds for each git command.
 TIMEOUT = 15.0

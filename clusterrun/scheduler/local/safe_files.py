@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 _LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 _LARGEST = 4 * 1024 * 1024  # bytes
 

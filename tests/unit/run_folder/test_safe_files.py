@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.system import safe_files
+from clusterrun.run_folder import safe_files
 
 ME = os.getuid()
 needs_root = pytest.mark.skipif(ME != 0, reason="only root can give a file away")  # chown refuses; CI is root
