@@ -37,7 +37,7 @@ def current_folder(cwd: Path | None) -> Path:
     """Return the absolute path of the working folder. Raises RequestError if it was deleted."""
     try:
         here = Path.cwd() if cwd is None else cwd.absolute()
-        gone = not here.is_dir()
+        gone = not os.path.isdir(here)
     except OSError:
         gone = True
     if gone:
@@ -47,10 +47,7 @@ def current_folder(cwd: Path | None) -> Path:
 
 def is_file(path: Path) -> bool:
     """Return whether the path is a regular file; False if it is not accessible."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # no permission; a NUL or a too long name
-        return False
+    return os.path.isfile(path)  # unlike Path.is_file, also False without permission, or for a too long name
 
 
 def why_unused(path: Path) -> str:

@@ -6,7 +6,7 @@ it come before the user's own setup lines, and are recorded with them.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import re
 import shlex
 import shutil
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.base.errors import RequestError, from_source
+from clusterrun.config.files import is_file
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 
 _MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)
@@ -102,16 +103,15 @@ def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
         return Value(str(Path(found).absolute()), value.source)
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
-        with contextlib.suppress(PermissionError):  # the user may not enter the folder
-            if path.is_file():
-                return Value(str(path), variable)
+        if is_file(path):
+            return Value(str(path), variable)
     return Value(sys.executable, "default: clusterrun's own")
 
 
 def find_environment(python: str) -> Path:
     """Return the virtual or conda environment of a Python, to be copied; raises RequestError if it is in none."""
     folder = Path(python).parent.parent
-    if not any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta")):
+    if not any(os.path.exists(folder / name) for name in ("pyvenv.cfg", "conda-meta")):
         raise RequestError(
             f"--stage-env: {python} is not in a virtual or conda environment",
             hint="choose one with --venv or --conda, or remove --stage-env",
@@ -135,7 +135,7 @@ def _conda_base(folder: Path, environ: Mapping[str, str]) -> Path | None:
     executable = environ.get("CONDA_EXE", "")
     bases = [Path(executable).parents[1]] if executable.startswith("/") and executable.count("/") > 1 else []
     bases += [folder.parents[1], folder] if len(folder.parents) > 1 else [folder]
-    return next((base for base in bases if _is_file(base / "etc" / "profile.d" / "conda.sh")), None)
+    return next((base for base in bases if is_file(base / "etc" / "profile.d" / "conda.sh")), None)
 
 
 def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
@@ -155,7 +155,7 @@ def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
         home = environ.get("HOME", "")
         roots += [Path(home, *one) for one in ((".conda", "envs"), ("micromamba", "envs"))] if home else []
         folders = [root / text for root in roots]
-    found = next((one for one in folders if _is_file(one / "bin" / "python")), None)
+    found = next((one for one in folders if is_file(one / "bin" / "python")), None)
     if found is None:
         hint = "give the folder of an environment; `conda env list` shows all environments"
         raise RequestError(
@@ -167,9 +167,9 @@ def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
 def _venv_folder(value: Value, cwd: Path) -> Path:
     """Return the folder of a virtual environment, which is given itself, or by its uv project."""
     given = cwd / str(value.value)
-    found = next((one for one in (given, given / ".venv") if _is_file(one / "bin" / "python")), None)
+    found = next((one for one in (given, given / ".venv") if is_file(one / "bin" / "python")), None)
     if found is None:
-        is_project = _is_file(given / "pyproject.toml")
+        is_project = is_file(given / "pyproject.toml")
         make = (
             f"uv sync --project {shlex.quote(str(given))}"
             if is_project
@@ -179,9 +179,3 @@ def _venv_folder(value: Value, cwd: Path) -> Path:
             f"--venv: no virtual environment in {given}{from_source(value.source, '--venv')}", hint=f"make it: {make}"
         )
     return found
-
-
-def _is_file(path: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
-        return path.is_file()
-    return False

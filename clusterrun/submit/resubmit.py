@@ -38,7 +38,7 @@ def resubmit_args(
     if data is None:
         raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
     work, folder = load_spec(data).work, Path(str(data.get("workdir") or run.root))
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
     recorded = _recorded(run, f"job {job}")
     if any(value.source == "--ladder" for value in recorded.values()):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_bytes
+from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Work
 from clusterrun.records import code_store
 from clusterrun.records.code_store import TooLarge
@@ -112,7 +113,7 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
     if not isinstance(spec.work, Script):
         return spec
     saved = files / saved_path(spec.work.path, snapshot.root)
-    return replace(spec, work=replace(spec.work, path=str(saved))) if saved.is_file() else spec
+    return replace(spec, work=replace(spec.work, path=str(saved))) if is_file(saved) else spec
 
 
 def saved_path(path: str, root: str) -> str:

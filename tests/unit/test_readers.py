@@ -126,6 +126,11 @@ def test_a_file_of_a_run_may_hold_anything(folder: RunFolder, name: str, count: 
     check(case_of_file(folder, name), count)
 
 
+@pytest.mark.parametrize("workdir", ["/" + "x" * 300, "/\0"])
+def test_a_recorded_folder_may_be_no_path(folder: RunFolder, workdir: str) -> None:
+    folder.read("spec.json", json.dumps(run_readers.SPEC | {"workdir": workdir}).encode())
+
+
 def test_these_are_all_the_files_of_a_run_and_each_is_read(folder: RunFolder) -> None:
     assert set(run_readers.NAMES) == set(folder.whole)
     assert [name for name in folder.whole if not folder.readers.get(Path(name).name)] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -83,7 +84,7 @@ def read_folder(folder: Path) -> LogLines:
 
     Error streams come first, then by the time of the last write, since the rank that failed first stops writing first.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RequestError(f"not a folder: {folder}", hint="specify the folder that contains the job's logs")
     found = [path for path in _walk(folder) if _LOGS.search(path.name)]
     if not found:
