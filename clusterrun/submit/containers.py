@@ -53,7 +53,7 @@ def check_image(spec: JobSpec) -> None:
     """Raise RequestError for an image that the runtime cannot find."""
     image = spec.container_image
     if is_file_name(image):
-        if not os.path.exists(image):  # noqa: PTH110 - False for a folder that the user may not enter
+        if not os.path.exists(image):
             hint = "give the path of an image; use --no-check if only the compute nodes have the image"
             raise RequestError(f"--container-image: no such file: {image}", hint=hint)
     elif spec.container_runtime == APPTAINER and "://" not in image:
