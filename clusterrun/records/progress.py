@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +23,7 @@ from clusterrun.run_folder import safe_files
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
-SUMMARY = frozenset({"node", "time", "interval", "phase", "step", "steps", "data_s", "compute_s"})
+SUMMARY = frozenset({"node", "time", "interval", "phase", "step", "steps", "data_s", "compute_s", "own_world"})
 """The fields that the lines of a job need of each rank."""
 SCREEN = SUMMARY | {"stepped", "memory_gib", "gpu_record"}
 """The fields that a screen with a row for each rank needs."""
@@ -64,7 +64,8 @@ class RankProgress(NamedTuple):
     its phase, its step or its number of collectives did. ``first_step`` is the first step of its launch, done at
     ``first_step_at``. ``step_s``, ``data_s`` and ``compute_s`` are medians over its last steps, in seconds: the whole
     step, waiting for its data, and its own forward and backward passes; the rest is mostly waiting for other ranks.
-    ``tokens_per_second`` is that of all ranks together; only rank 0 has it.
+    ``tokens_per_second`` is that of all ranks together; only rank 0 has it. ``own_world`` is the world of its own that
+    the rank has started, in words.
     """
 
     rank: int
@@ -86,6 +87,7 @@ class RankProgress(NamedTuple):
     compute_s: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # resident memory on the host
+    own_world: str = ""
     gpu_record: Mapping[str, Any] | None = None  # as read, so unchecked
 
     @property
@@ -136,6 +138,18 @@ def _rank(rank: int, data: Mapping[str, Any], only: frozenset[str] | None) -> Ra
     if (only is None or "gpu_record" in only) and isinstance(gpu := data.get("gpu"), dict):
         found["gpu_record"] = gpu
     return RankProgress(**found)
+
+
+def separate_worlds(run: RunRecord, ranks: Sequence[RankProgress], *, ended: bool = False) -> str:
+    """Return that several ranks have each started a world of their own; empty if none has, or that is intended.
+
+    The world of one rank may be that of all.
+    """
+    own = [one.own_world for one in ranks if one.own_world]
+    if len(own) < 2 or run.is_independent:
+        return ""
+    did, had = ("did", "had") if ended else ("do", "have")
+    return f"the ranks {did} not train together: {len(own)} of {run.world_size} ranks {had} started {own[0]}"
 
 
 @contextmanager

@@ -123,8 +123,7 @@ def load_any_joined_group(attempt: Path) -> bool | None:
 
 def were_separate(run: RunRecord, attempt: Path) -> bool:
     """Return whether the ranks never joined a process group, in a run that was not submitted as independent."""
-    independent = run.sources.get("independent", (False, ""))[0] is True
-    return run.world_size > 1 and not independent and load_any_joined_group(attempt) is False
+    return run.world_size > 1 and not run.is_independent and load_any_joined_group(attempt) is False
 
 
 def has_stopped(names: Iterable[str]) -> bool:

@@ -133,6 +133,11 @@ class RunRecord:
         return self.root / "logs"
 
     @property
+    def is_independent(self) -> bool:
+        """Whether it was submitted with --independent: its ranks need not train together."""
+        return self.sources.get("independent", (False, ""))[0] is True
+
+    @property
     def world_size(self) -> int:
         return self.nodes * self.tasks_per_node
 

@@ -103,6 +103,7 @@ def status_json(state: RunState) -> dict[str, Any]:
                 "data_s": r.data_s,
                 "compute_s": r.compute_s,
                 "wait_s": wait_seconds(r),
+                "own_world": r.own_world or None,
             }
             for r in ranks
         ],
@@ -191,7 +192,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "goodput": goodput_line(goodput_of(state, runs)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
-        "group": _separate_ranks(state),
+        "group": _separate_ranks(state, ranks),
         "source": job.source + seen,
         "code": code_line(run),
         "run": str(run.run_dir) if run else "",
@@ -333,12 +334,18 @@ def _failed_launches(state: RunState) -> list[str]:
     return launches.failed_launches(launches.load_launches(run, state.status.id.task)) if run is not None else []
 
 
-def _separate_ranks(state: RunState) -> str:
-    folder = _last_attempt(state)
-    if state.status.outcome is not Outcome.DONE or folder is None or state.record is None:
+def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
+    """Return that the ranks did not work together; ``ranks`` are those of a running job."""
+    run, folder = state.record, _last_attempt(state)
+    if run is None:
         return ""
-    ranks = state.record.world_size if rank_records.were_separate(state.record, folder) else 0
-    return f"no rank used a process group: the {ranks} ranks ran as separate programs" if ranks else ""
+    if folder is None:
+        return progress.separate_worlds(run, ranks)
+    if rank_records.were_separate(run, folder):
+        return f"no rank used a process group: the {run.world_size} ranks ran as separate programs"
+    if state.status.outcome is Outcome.DONE:
+        return ""
+    return progress.separate_worlds(run, progress.read_ranks(folder, progress.SUMMARY), ended=True)
 
 
 def _last_attempt(state: RunState) -> Path | None:

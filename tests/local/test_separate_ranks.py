@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from tests.installed_command import ALLREDUCE, ROOT, SCRIPTS, Job, Site
+from tests.patience import until
 from tests.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
 LINE = "clusterrun: rank 0: no rank used a process group: the job ran as 2 separate programs"
+TWO = ("--gpus-per-node", "0", "--nodes", "2", "--tasks-per-node", "1")
 REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: the job ran as 2 separate programs"
 
 
 def ended(site: Site, *words: str, state: str = "COMPLETED") -> Job:
-    job = site.submit("--gpus-per-node", "0", "--nodes", "2", "--tasks-per-node", "1", *words)
+    job = site.submit(*TWO, *words)
     site.wait_end(job)
     site.wait_state(job, state)
     return job
@@ -81,7 +83,13 @@ def test_a_command_without_torch_gives_no_alarm(site: Site) -> None:
 
 
 def test_ranks_that_start_a_launcher_each_are_told_while_they_run_and_at_the_end(site: Site, tmp_path: Path) -> None:
-    job = ended(site, "--", str(SCRIPTS / "starts_own_launcher.py"), str(tmp_path))
+    job = site.submit(*TWO, "--", str(SCRIPTS / "starts_own_launcher.py"), str(tmp_path))
+    line = "do not train together: 2 of 2 ranks have started a world of its own by torch.distributed.run, of 2 ranks"
+    until(lambda: line in site.cli("status", job.id).stdout, 120, job.err.read_text, pause=1)
+    assert line in site.cli("why", job.id).stdout
+    until(lambda: "warning: the ranks do not train together" in job.err.read_text(), 120, job.err.read_text, pause=1)
+    (tmp_path / "end").touch()
+    site.wait_end(job)
     started = "started a world of its own by torch.distributed.run, of 2 ranks"
     log = job.err.read_text()
     assert f"clusterrun: warning: the ranks do not train together: 2 of 2 ranks have {started}" in log

@@ -50,7 +50,8 @@ class EndFacts:
 
     ``state`` is Slurm's state, ``exit_status`` the shell's (128+n for a signal), ``due`` why Slurm ended the job
     (TIME LIMIT, PREEMPTION …). ``behind`` maps each stalled rank to how that is known. ``separate``: no rank
-    joined a process group. ``limits`` are those of the job's processes (``worker/launch_record.py``).
+    joined a process group; ``own_worlds`` says that several ranks each started a world. ``limits`` are those of the
+    job's processes (``worker/launch_record.py``).
     """
 
     state: str = ""
@@ -66,6 +67,7 @@ class EndFacts:
     lost_nodes: tuple[str, ...] = ()
     behind: Mapping[int, str] = field(default_factory=dict)
     separate: bool = False
+    own_worlds: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
 
 

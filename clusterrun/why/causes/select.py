@@ -23,7 +23,7 @@ from clusterrun.why.causes.match import TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.nodes import with_nodes
-from clusterrun.why.causes.table_launch import SEPARATE
+from clusterrun.why.causes.table_launch import ONE_LAUNCHER, SEPARATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
@@ -75,10 +75,6 @@ _WENT_ON = (
 #: what the worker adds for ranks that trained nothing, and for ranks that each started a world (worker/worlds.py)
 _IDLE = "none of which computed a gradient"
 _OWN_WORLDS = re.compile(r"no rank used a process group with the others: .*?\((each rank started .*?)\)")
-_NO_LAUNCHER = (
-    "submit the script itself, without a launcher or processes of its own, as clusterrun starts the ranks; or submit"
-    " with --launcher none, which runs a command that starts its own ranks once per node"
-)
 _TABLE_OF_RANKS = re.compile(r"(?:rank +node +device|\s*\d+ +\S+ +(?:cpu|cuda\S*|.*GPU.*))\s*")
 
 
@@ -89,7 +85,7 @@ def _separate(logs: Logs, facts: EndFacts) -> Cause:
     last = _last_printed(logs) if _IDLE in text else None
     sentence, advice = f"no rank used a process group: the job ran as {facts.world_size} separate programs", ""
     if own := _OWN_WORLDS.search(text):
-        sentence, advice = f"{sentence} ({own[1]})", _NO_LAUNCHER
+        sentence, advice = f"{sentence} ({own[1]})", ONE_LAUNCHER
     if last is not None:
         sentence = "no rank used a process group or computed a gradient; the last line that its program printed:"
         sentence = f"{sentence} {last.text.strip()}"

@@ -37,6 +37,11 @@ SEPARATE = row(
     "then submit the script again with --require-group, which makes the job fail if no rank uses a process group; if you want separate programs, submit it with --independent instead",
     "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
 )  # fmt: skip
+#: what to do if each rank started a world
+ONE_LAUNCHER = (
+    "submit the script itself, without a launcher or processes of its own, as clusterrun starts the ranks; or submit"
+    " with --launcher none, which runs a command that starts its own ranks once per node"
+)
 LAUNCH: tuple[CauseRow, ...] = (
     SEPARATE,
     row("no-process-group", "--require-group: ", r"^(?:clusterrun: rank \d+: )?--require-group: (?P<what>.*?)(?:; turn on .*)?$", "{what}",

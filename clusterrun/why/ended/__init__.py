@@ -29,6 +29,7 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
 from clusterrun.why.causes.limits import with_limit
+from clusterrun.why.causes.table_launch import ONE_LAUNCHER, SEPARATE
 from clusterrun.why.ended.answer import Diagnosis, local_cause
 from clusterrun.why.ended.logs import LogLines, read_folder, read_logs
 from clusterrun.why.ended.records import load_end_facts
@@ -107,8 +108,7 @@ def _diagnose(
         cause = with_longer_limit(cause, state.status, partitions, state.record)
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))
-    if facts.lost_nodes and cause.kind != "node-failure":  # a note only: the node may have failed later
-        notes.append(f"nodes of the job that are now down or not responding: {', '.join(facts.lost_nodes)}")
+    notes += _fact_notes(facts, cause)
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
     cause = _with_module(cause, state)
@@ -145,6 +145,16 @@ def _state_notes(state: RunState) -> list[str]:
     status = state.status
     known = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
     return [*([known] if known else []), *([f"some information is not available: {state.note}"] if state.note else [])]
+
+
+def _fact_notes(facts: EndFacts, cause: Cause) -> list[str]:
+    """Return facts of the end that may have nothing to do with its cause."""
+    notes = []
+    if facts.lost_nodes and cause.kind != "node-failure":  # the node may have failed later
+        notes.append(f"nodes of the job that are now down or not responding: {', '.join(facts.lost_nodes)}")
+    if facts.own_worlds and cause.kind != SEPARATE.kind:
+        notes.append(f"{facts.own_worlds}; {ONE_LAUNCHER}")
+    return notes
 
 
 def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import Outcome
 from clusterrun.logs.files import LogFile
 from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
@@ -35,6 +36,7 @@ def load_end_facts(state: RunState) -> EndFacts:
     folder = folders[-1]
     end = run_record.read_json(folder / "end.json") or {}
     start = rank_records.load_start(folder) or {"ranks": []}
+    ranks = progress.read_ranks(folder)
     return replace(
         facts,
         due=str(end.get("due") or ""),
@@ -42,8 +44,9 @@ def load_end_facts(state: RunState) -> EndFacts:
         failure=rank_records.find_failure(folder),
         hang=rank_records.find_hang(folder),
         ends=rank_records.load_ends(folder),
-        behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(progress.read_ranks(folder)),
+        behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(ranks),
         separate=rank_records.were_separate(run, folder),
+        own_worlds="" if status.outcome is Outcome.DONE else progress.separate_worlds(run, ranks, ended=True),
         limits=launches.find_limits(folder),
     )
 

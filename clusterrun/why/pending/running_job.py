@@ -11,6 +11,7 @@ from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.why.causes.last_lines import last_line_of_most
+from clusterrun.why.causes.table_launch import ONE_LAUNCHER
 from clusterrun.why.pending.loss import loss_warning, read_logs
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
@@ -46,6 +47,8 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
         return [*lines, "this job has no clusterrun record, so its training progress is unknown"]
     ranks = progress.ranks(run, job.id.task)
     lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now, str(job.id))
+    if apart := progress.separate_worlds(run, ranks):
+        lines.append(f"{apart}; {ONE_LAUNCHER}")
     logs = list(read_logs(run, job))
     words, repeated = last_line_of_most(logs)
     return [*lines, *([words] if repeated else []), *filter(None, [loss_warning(logs)])]

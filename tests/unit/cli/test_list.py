@@ -174,6 +174,35 @@ def test_status_shows_ranks_that_never_met(
     assert data["joined_group"] is joined and data["state"] == "COMPLETED"
 
 
+OWN_WORLDS = {0: "a world of its own by torchrun, of 2 ranks", 5: "a world of its own by torchrun, of 2 ranks"}
+INDEPENDENT = {"independent": (True, "--independent")}
+
+
+@pytest.mark.parametrize(("worlds", "sources", "shown"), [
+    (OWN_WORLDS, {}, True), ({0: OWN_WORLDS[0]}, {}, False), (OWN_WORLDS, INDEPENDENT, False),
+    ({0: 1, 1: [2]}, {}, False),
+])  # fmt: skip
+def test_status_and_why_show_worlds_that_ranks_start_each(
+    desk: Desk, store: Store, worlds: dict, sources: dict, shown: bool
+) -> None:
+    one = submitted(store, cluster="desk", user=getpwuid(os.getuid()).pw_name, sources=sources)
+    claim(one)
+    folder = attempt(one)
+    for rank in range(8):
+        put_progress(folder, rank, {"rank": rank, "time": time.time(), "own_world": worlds.get(rank)})
+    line = f"not train together: 2 of 8 ranks {{}} started {OWN_WORLDS[0]}"
+    desk.slurm.answer("squeue", rows(run_row(one, N="n[1-2]")))
+    for verb in ("status", "why"):
+        assert (f"the ranks do {line.format('have')}" in desk.type(verb, "101").out) == shown
+    assert ("--launcher none" in desk.type("why", "101").out) == shown
+    (data,) = desk.type("status", "101", "--json").data
+    assert (data["ranks"][5]["own_world"] is not None) == (5 in worlds)
+    (folder / "end.json").write_text(json.dumps(end(1)))
+    desk.slurm.answer("squeue", rows())
+    for verb in ("status", "why"):
+        assert (f"the ranks did {line.format('had')}" in desk.type(verb, "101").out) == shown
+
+
 def test_status_says_a_reason_in_words(desk: Desk, store: Store) -> None:
     one = run(store)
     desk.slurm.answer("squeue", rows(run_row(one, T="PENDING", r="Dependency", N="")))
