@@ -11,10 +11,10 @@ from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission
-from clusterrun.scheduler.local import processes
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol
 from clusterrun.submit.protocol import Clock
+from clusterrun.system import processes
 from clusterrun.testing import FakeScheduler
 
 NOW = 1_800_000_000

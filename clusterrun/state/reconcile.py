@@ -347,7 +347,7 @@ def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
 
 
 def _unsubmitted(run: RunRecord) -> RunState:
-    from clusterrun.scheduler.local.processes import submitter_is_alive
+    from clusterrun.system.processes import submitter_is_alive
 
     settle = f"clusterrun submit --recover {run.run_id}"
     if run.submission.state == run_record.NOT_SUBMITTED:

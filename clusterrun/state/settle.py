@@ -9,7 +9,7 @@ from clusterrun.records import claims, run_record, sweeps
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler.local.processes import submitter_is_alive
+from clusterrun.system.processes import submitter_is_alive
 
 #: Seconds after which an abandoned submission without a job counts as never delivered: twice the lifetime of an
 #: orphaned sbatch. On another host we cannot see the submitter, so we wait as long as the protocol may take.

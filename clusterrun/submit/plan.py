@@ -19,13 +19,12 @@ from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import find_base, state_folder
 from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.scheduler.local import processes
 from clusterrun.submit import notify_target
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.containers import with_container
 from clusterrun.submit.job_python import WORKER, JobPython
 from clusterrun.submit.request import Request, notify_settings, resolve_spec
-from clusterrun.system import shell
+from clusterrun.system import processes, shell
 
 
 class Plan(NamedTuple):

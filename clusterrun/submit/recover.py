@@ -13,10 +13,9 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
-from clusterrun.system import shell
+from clusterrun.system import processes, shell
 
 
 def recover(

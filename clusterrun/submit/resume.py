@@ -16,12 +16,12 @@ from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.plan import LocalContext, current_umask
 from clusterrun.submit.recover import rebuild_submission
 from clusterrun.submit.snapshot import saved_spec
+from clusterrun.system import processes
 
 
 def resume(

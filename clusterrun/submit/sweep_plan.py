@@ -20,13 +20,13 @@ from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.scheduler import SlurmCommands
-from clusterrun.scheduler.local import processes
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.submit.plan import Plan, current_umask
 from clusterrun.submit.request import SubmitArgs
+from clusterrun.system import processes
 
 #: Slurm's default of MaxArraySize, if the controller does not respond.
 _ARRAY_SIZE = 1001

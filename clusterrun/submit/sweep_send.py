@@ -20,9 +20,9 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.records.sweeps import Sweep
 from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.scheduler.local import processes
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
+from clusterrun.system import processes
 
 Notify = Callable[[str], None]
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from clusterrun.scheduler.local import processes
+from clusterrun.system import processes
 from lab import procs
 from tests.installed_command import until
 

@@ -12,8 +12,9 @@ from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Cancelled
 from clusterrun.scheduler.local import mark
 from clusterrun.scheduler.local.jobfiles import State, is_id, place_of, read_job, read_state, read_status, script_lives
-from clusterrun.scheduler.local.processes import Life, end_members, find_process, members, send
+from clusterrun.scheduler.local.processes import Life, end_members, members, send
 from clusterrun.scheduler.local.safe_files import Unreadable, write_json
+from clusterrun.system.processes import find_process
 
 #: Seconds without an answer after which a job on a machine that is not visible from here is given up: a network file
 #: system may show the request that late.

@@ -28,8 +28,9 @@ from clusterrun.base.decode import Damaged, build
 from clusterrun.base.job import TERMINAL, JobId, JobStatus, outcome_of
 from clusterrun.run_folder import safe_files
 from clusterrun.scheduler.local import mark
-from clusterrun.scheduler.local.processes import Identity, Life, is_alive, members
+from clusterrun.scheduler.local.processes import Identity, Life, members
 from clusterrun.scheduler.local.safe_files import Unreadable, read_json, write_json
+from clusterrun.system.processes import is_alive
 
 START_LIMIT = 30.0
 """Seconds within which a supervisor writes its first state; an older folder without a state is not a job."""

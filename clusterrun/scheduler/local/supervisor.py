@@ -39,9 +39,9 @@ from clusterrun.scheduler.local.processes import (
     adopt_orphans,
     end_members,
     environment,
-    find_process,
 )
 from clusterrun.system import shell
+from clusterrun.system.processes import find_process
 
 
 class Signals:

@@ -13,12 +13,12 @@ from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, carries
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
-from clusterrun.scheduler.local.processes import host_name
 from clusterrun.scheduler.slurm import sacct, scontrol, squeue
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.scheduler.slurm.scontrol import hold_argv, parse_cluster_facts, parse_hold
 from clusterrun.scheduler.slurm.values import short
 from clusterrun.system import shell
+from clusterrun.system.processes import host_name
 
 Run = Callable[..., shell.Completed]
 

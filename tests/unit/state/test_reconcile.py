@@ -12,9 +12,9 @@ from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
-from clusterrun.scheduler.local.processes import submitter
 from clusterrun.state import reconcile
 from clusterrun.state.show import state_lines, status_json
+from clusterrun.system.processes import submitter
 from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
 from tests.scripted_scheduler import NOW, SILENT, Scripted, ask, row
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.base.job import JobId
 from clusterrun.records import run_record
-from clusterrun.scheduler.local import processes
+from clusterrun.system import processes
 from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
 
 

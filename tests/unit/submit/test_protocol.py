@@ -14,8 +14,8 @@ from clusterrun.base.job import JobId
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.scheduler.local import processes
 from clusterrun.state import reconcile
+from clusterrun.system import processes
 from tests.fake_scheduler import BUSY, NOW, left, send
 
 
