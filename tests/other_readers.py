@@ -19,6 +19,7 @@ from clusterrun.logs import frames
 from clusterrun.preflight import settings
 from clusterrun.records import code_store, ended_index
 from clusterrun.records.store import Store
+from clusterrun.run_folder import files
 from clusterrun.scheduler.local import jobfiles
 from clusterrun.scheduler.local.devices import Devices
 from clusterrun.scheduler.local.processes import Identity
@@ -30,7 +31,6 @@ from clusterrun.submit import accelerate_yaml, script_source
 from clusterrun.submit.launcher_options import ACCELERATE
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
-from clusterrun.worker import attempt_files
 from tests import run_readers
 from tests.slurm_readers import answer
 
@@ -211,7 +211,7 @@ def _accelerate(folder: Path, data: bytes) -> Iterator[object]:
 
 def _document(folder: Path, data: bytes) -> Iterator[object]:
     (folder / "document.json").write_bytes(data)
-    yield attempt_files.read_json(folder / "document.json")
+    yield files.read_json(folder / "document.json")
 
 
 _INDEX = b'["lab", "5", "/p/.clusterrun/runs/20261121-000001-k3v7qa"]\n'
@@ -264,7 +264,6 @@ DECODERS: dict[str, str] = {
     "config/toml_lines.py": "all TOML",
     "scheduler/slurm/executor.py": "pickles of submitit, which only the user can have written",
     "submit/parameters.py": "the only CSV",
-    "worker/attempt_files.py": "the job's own documents; the worker imports nothing of the package",
     "worker/barriers.py": "signed messages between ranks",
     "worker/callable.py": "pickles of submitit, which only the user can have written",
     "worker/check_settings.py": "a line that this package sends",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.decode import as_int, as_objects, as_text, parse_fields
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 
 OK, DIFFERS, UNKNOWN = "ok", "differs", "unknown"
 COLUMNS = ("node", "GPUs", "TFLOP/s", "memory", "disk", "clock", "in node", "between nodes")
@@ -29,7 +30,7 @@ def load_report(run: RunRecord) -> dict[str, Any] | None:
     ``ok`` is True only if the report says so, and each of its ``findings`` has the fields of ``Finding``.
     """
     folders = run_record.attempts(run)
-    report = run_record.read_json(folders[-1] / "check.json") if folders else None
+    report = files.read_json(folders[-1] / "check.json") if folders else None
     if report is None:
         return None
     findings = [one | parse_fields(Finding, one) for one in as_objects(report.get("findings"))]

@@ -15,6 +15,7 @@ from clusterrun.base.units import plural
 from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 from clusterrun.scheduler.slurm.hostlist import fold
 
 VERSIONS = ("python", "torch", "nccl", "driver")
@@ -63,9 +64,9 @@ def check_run(run: RunRecord) -> list[Finding]:
     if attempt is None or (start is None and not heartbeats and not rank_records.load_ends(attempt)):
         job = run.job_id or run.run_id
         raise RequestError(f"job {job}: no rank has started yet", hint=f"clusterrun why {job}")
-    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    spec = files.read_json(run.run_dir / "spec.json") or {}
     ranks: list[dict[str, Any]] = start["ranks"] if start else []
-    data = run_record.read_json(attempt / "training.json") or {}
+    data = files.read_json(attempt / "training.json") or {}
     flags = {name: data[name] for name in ("each_once", "drop_last") if isinstance(data.get(name), bool)}
     training = Training(**parse_fields(Training, data), **flags)
     return [

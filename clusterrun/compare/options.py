@@ -6,8 +6,8 @@ import shlex
 from typing import Any
 
 from clusterrun.compare import Change, find_changes
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 
 
 def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
@@ -22,7 +22,7 @@ def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
 
 
 def _load_work(run: RunRecord) -> dict[str, Any]:
-    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    spec = files.read_json(run.run_dir / "spec.json") or {}
     work = spec.get("work")
     if not isinstance(work, dict):
         return {}

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.base.job import run_ids_in
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import files, safe_files
 from clusterrun.run_folder.safe_files import RECORDS
 
 CHECKPOINTS, CACHE = "checkpoints", "cache"
@@ -37,7 +36,7 @@ def find_checkpoints(run: RunRecord) -> Item | None:
 
 def is_task(run: RunRecord) -> bool:
     """Return whether the run is a built-in task, whose result is its model folder: a script's may be a checkpoint."""
-    spec = run_record.read_json(run.run_dir / SPEC) or {}
+    spec = files.read_json(run.run_dir / SPEC) or {}
     work = spec.get("work")
     return isinstance(work, dict) and work.get("kind") == "task"
 

@@ -13,12 +13,13 @@ from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outco
 from clusterrun.base.units import parse_time_limit
 from clusterrun.records import claims, rank_records, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
     """Return how a run's newest attempt ended, or None if it has no end record or will be restarted."""
     folders = run_record.attempts(run)
-    end = run_record.read_json(folders[-1] / "end.json") if folders else None
+    end = files.read_json(folders[-1] / "end.json") if folders else None
     if end is None or run.job_id is None:
         return None
     claim = claims.claim_of(run)
@@ -55,7 +56,7 @@ class Hold(NamedTuple):
 def load_hold(run: RunRecord) -> Hold | None:
     """Return until when a run's newest attempt keeps its nodes after its failure, None if it does not."""
     folders = run_record.attempts(run)
-    found = parse_fields(Hold, run_record.read_json(folders[-1] / "hold.json") or {}) if folders else {"until": None}
+    found = parse_fields(Hold, files.read_json(folders[-1] / "hold.json") or {}) if folders else {"until": None}
     return Hold(**found) if found["until"] is not None else None
 
 

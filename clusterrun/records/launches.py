@@ -17,7 +17,7 @@ from clusterrun.base.decode import parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import files, safe_files
 
 LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
 _STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
@@ -25,7 +25,7 @@ _STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
 
 def find_limits(folder: Path) -> dict[str, int]:
     """Return the limits of the processes of a launch by their names in launch.json; none if they are not known."""
-    limits = (run_record.read_json(folder / LAUNCH) or {}).get("limits")
+    limits = (files.read_json(folder / LAUNCH) or {}).get("limits")
     return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
 
 
@@ -90,14 +90,14 @@ def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
 
 def log_start(folder: Path) -> tuple[int, int] | None:
     """Return the bytes in both logs when the launch of an attempt's folder began; None if it recorded none."""
-    from clusterrun.logs import files  # `status` reads no log
+    from clusterrun.logs import files as log_files  # `status` reads no log
 
-    if (recorded := files.log_start(folder)) is not None:  # of the first launch of a start
+    if (recorded := log_files.log_start(folder)) is not None:  # of the first launch of a start
         return recorded
-    sizes = (run_record.read_json(folder / LAUNCH) or {}).get("log_start")
+    sizes = (files.read_json(folder / LAUNCH) or {}).get("log_start")
     if isinstance(sizes, list) and len(sizes) == 2 and all(type(size) is int and size >= 0 for size in sizes):
         return sizes[0], sizes[1]
-    ticks = files.clock_ticks([folder])
+    ticks = log_files.clock_ticks([folder])
     return ticks[0][1:] if ticks else None
 
 
@@ -173,8 +173,8 @@ def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | No
 
 
 def _load(folder: Path) -> Launch:
-    data = run_record.read_json(folder / LAUNCH) or {}
+    data = files.read_json(folder / LAUNCH) or {}
     found = Launch(**{**parse_fields(Launch, data), "folder": folder})
     if not found.cause:
-        found = found._replace(cause=str((run_record.read_json(folder / REQUEUE) or {}).get("why") or ""))
+        found = found._replace(cause=str((files.read_json(folder / REQUEUE) or {}).get("why") or ""))
     return found

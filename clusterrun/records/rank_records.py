@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_objects, as_texts, parse_fields
-from clusterrun.records import rank_slots, run_record
+from clusterrun.records import rank_slots
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 
 START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
 PACKAGES = "packages.json"
@@ -66,7 +67,7 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 
     Older entries have no ``task``: it is their rank.
     """
-    start = run_record.read_json(attempt / START, _LARGEST_START)
+    start = files.read_json(attempt / START, _LARGEST_START)
     if start is None:
         return None
     ranks = []
@@ -79,12 +80,12 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 
 def load_packages(attempt: Path) -> list[str]:
     """Return the Python packages of a launch's first node as ``name==version``; empty if they are not known."""
-    return as_texts((run_record.read_json(attempt / PACKAGES) or {}).get("packages"))
+    return as_texts((files.read_json(attempt / PACKAGES) or {}).get("packages"))
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:
     """Return first_failure.json without its version, None where there is none."""
-    document = run_record.read_json(attempt / FIRST_FAILURE)
+    document = files.read_json(attempt / FIRST_FAILURE)
     return None if document is None else {key: value for key, value in document.items() if key != "version"}
 
 
@@ -100,7 +101,7 @@ def find_failure(attempt: Path) -> RankFailure | None:
 
 def find_hang(attempt: Path) -> Hang | None:
     """Return why the watchdog ended the launch, None if it did not."""
-    document = run_record.read_json(attempt / HANG) or {}
+    document = files.read_json(attempt / HANG) or {}
     found = parse_fields(Hang, document)
     if not found["cause"]:
         return None

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object, parse_unchecked
-from clusterrun.records import run_record
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import files, safe_files
 
 _HALF = 1024  # bytes of a record; a rank has two
 _SLOT = 2 * _HALF
@@ -42,7 +41,7 @@ def load_first_end(attempt: Path) -> dict[str, Any]:
             found = dict(_of_node(folder, 0, "end"))
     except OSError:
         found = {}
-    return found.get(0) or run_record.read_json(attempt / "rank-0.end") or {}
+    return found.get(0) or files.read_json(attempt / "rank-0.end") or {}
 
 
 def _load(attempt: Path, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -53,7 +52,7 @@ def _load(attempt: Path, kind: str) -> Iterator[tuple[int, dict[str, Any]]]:
                 if match := _NODE.fullmatch(name):
                     yield from _of_node(folder, int(match[1]), kind)
                 elif (match := _OLD.fullmatch(name)) and match[2] == kind:
-                    record = run_record.read_json(attempt / name)
+                    record = files.read_json(attempt / name)
                     if record is not None:
                         yield int(match[1]), record
     except OSError:

@@ -252,14 +252,6 @@ def _why_wrong(one: SubmissionRecord) -> str:
     return "the job id is invalid" if one.job_id and not is_job_id(one.job_id) else ""
 
 
-def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
-    """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
-    try:
-        return parse_object(safe_files.read_bytes(path, limit))
-    except (OSError, Damaged):
-        return None
-
-
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     """Return the attempt folders of a run's submission, oldest first (by restart, then launch)."""
     one = record.submission

@@ -10,8 +10,9 @@ from typing import Any
 
 from clusterrun.base.decode import Damaged, build
 from clusterrun.base.units import plural
-from clusterrun.records import code_store, run_record
+from clusterrun.records import code_store
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 
 RECORD, DIFF = "snapshot.json", "code.diff"
 _SAVED = re.compile(r"/.*/\.clusterrun/snapshots/trees/[0-9a-f]{20}/files/", re.ASCII)
@@ -48,7 +49,7 @@ class Snapshot:
 def load_snapshot(run: RunRecord) -> Snapshot | None:
     """Return the code of a run; None if none was saved, or its record is damaged."""
     try:
-        found = build(Snapshot, run_record.read_json(run.run_dir / RECORD) or {})
+        found = build(Snapshot, files.read_json(run.run_dir / RECORD) or {})
     except Damaged:
         return None
     return found if _DIGEST.fullmatch(found.digest) else None

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from . import atomic
+
 #: The folder of records in a project.
 RECORDS = ".clusterrun"
 #: The maximum size of a record, in bytes; real ones have up to 40 KiB.
@@ -141,27 +143,15 @@ class Folder(NamedTuple):
 
 
 def write(path: Path, data: bytes, mode: int = 0o600, *, sync_folder: bool = True) -> None:
-    """Replace a file in a folder of the user atomically: temporary name, fsync, rename, fsync of the folder.
+    """Replace a file in a folder of the user; see ``atomic``.
 
     Without ``sync_folder`` a crash may leave the old content, until another write syncs the folder.
     """
-    temporary = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     with _own_folder(path.parent) as folder:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fchmod(file.fileno(), mode)
-                os.fsync(file.fileno())
-            os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-            raise
+        with atomic.replacing_in(folder, path.name, mode) as file:
+            file.write(data)
         if sync_folder:
-            os.fsync(folder)
+            atomic.sync_names(folder)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -182,7 +172,7 @@ def remove(folder: Path, names: Iterable[str]) -> None:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name, dir_fd=descriptor)
-        os.fsync(descriptor)
+        atomic.sync_names(descriptor)
 
 
 def make_folder(path: Path, mode: int) -> None:

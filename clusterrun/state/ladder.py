@@ -13,7 +13,7 @@ from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import files, safe_files
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
@@ -120,7 +120,7 @@ def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) ->
 
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
     attempts = run_record.attempts(run)
-    facts = (run_record.read_json(attempts[-1] / "training.json") or {}) if attempts else {}
+    facts = (files.read_json(attempts[-1] / "training.json") or {}) if attempts else {}
     micro, accum = (as_int(facts.get(name)) for name in ("micro_batch_size", "grad_accum_steps"))
     steps_per_epoch = as_int(facts.get("steps_per_epoch"))
     try:

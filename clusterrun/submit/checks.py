@@ -10,8 +10,8 @@ from typing import Any
 from clusterrun.base.decode import as_texts
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.spec import JobSpec
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 from clusterrun.submit import request
 from clusterrun.submit.containers import check_image
 from clusterrun.submit.environments import find_environment
@@ -64,7 +64,7 @@ def check_secrets(names: Iterable[str], environ: Mapping[str, str], stored: str 
 
 def check_recorded_secrets(names: Iterable[str], run: RunRecord) -> None:
     """Raise RequestError for a name that is not among the secrets a run was submitted with."""
-    recorded = as_texts((run_record.read_json(run.run_dir / "spec.json") or {}).get("secrets"))
+    recorded = as_texts((files.read_json(run.run_dir / "spec.json") or {}).get("secrets"))
     for name in names:
         if name not in recorded:
             raise RequestError(

@@ -12,6 +12,7 @@ from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import files
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
@@ -75,7 +76,7 @@ def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -
     Raises RequestError if its spec.json is damaged, or if this shell lacks a variable of --secret.
     """
     try:
-        spec = build(_Sent, run_record.read_json(run.run_dir / "spec.json") or {})
+        spec = build(_Sent, files.read_json(run.run_dir / "spec.json") or {})
     except Damaged as error:
         raise RequestError(f"the spec.json of run {run.run_id} is invalid: {error}", hint="submit a new run") from None
     clean, _ = shell.scrub(environ)

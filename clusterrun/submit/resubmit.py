@@ -12,8 +12,8 @@ from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import files
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launchers import Place
@@ -34,7 +34,7 @@ def resubmit_args(
     job = run.job_id or run.run_id
     if not run.mine:
         raise NoSuchJob(f"job {job} belongs to {run.user}, not to you", hint="only its owner can submit it again")
-    data = run_record.read_json(run.run_dir / "spec.json")
+    data = files.read_json(run.run_dir / "spec.json")
     if data is None:
         raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
     work, folder = load_spec(data).work, Path(str(data.get("workdir") or run.root))
@@ -67,7 +67,7 @@ def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
     """Return the values of a run that belong to another submit, too; raises RequestError for a damaged one."""
     values = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD}
     values.setdefault("scheduler", Value(run.scheduler, origin))
-    if notify := run_record.read_json(run.run_dir / "notify.json"):
+    if notify := files.read_json(run.run_dir / "notify.json"):
         keys = dict(zip(NOTIFY, ("target", "on"), strict=True))
         values |= {name: Value(notify[key], origin) for name, key in keys.items() if key in notify}
     for name, value in values.items():

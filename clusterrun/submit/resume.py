@@ -15,6 +15,7 @@ from clusterrun.records import run_record
 from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import files
 from clusterrun.scheduler import Scheduler
 from clusterrun.submit import protocol
 from clusterrun.submit.job_python import WORKER
@@ -64,7 +65,7 @@ def _has_checkpoint(run: RunRecord, task: Task) -> bool:
 
 def _spec_again(run: RunRecord) -> tuple[JobSpec, Path]:
     """Return the run's specification, and the folder it was submitted from."""
-    data = run_record.read_json(run.run_dir / "spec.json")
+    data = files.read_json(run.run_dir / "spec.json")
     if data is None:
         raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
     spec = load_spec(data)

@@ -15,10 +15,10 @@ from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
-from clusterrun.records import run_record
 from clusterrun.records.identity import new_token
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
+from clusterrun.run_folder import files
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit.checks import check_secrets
@@ -94,7 +94,7 @@ def _task(spec: JobSpec, index: int, parameters: Set) -> TaskOfSweep:
 
 def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int) -> TaskOfSweep:
     """Return a task that does what a run of a sweep did, with the user's changes of --set and --env."""
-    spec = load_spec(run_record.read_json(run.run_dir / "spec.json") or {})
+    spec = load_spec(files.read_json(run.run_dir / "spec.json") or {})
     new = {name: changes.flags[name].value if name in changes.flags else {} for name in ("set", "env")}
     work = spec.work
     if isinstance(work, Task):

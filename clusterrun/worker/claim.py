@@ -13,8 +13,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from .attempt_files import as_int, read_json, write_text
+from ..base.decode import as_int
+from ..run_folder.files import read_json, write_text
 from .errors import WorkerError
 
 ALREADY_RUNS = 75
@@ -115,7 +117,11 @@ def _later_owner(run_dir: Path, token: str) -> list[str]:
 
 
 def _submitted_at(run_dir: Path, token: str) -> int:
-    return as_int(read_json(run_dir / "submissions" / f"{token}.json").get("at")) or 0
+    return as_int(_submission(run_dir, token).get("at")) or 0
+
+
+def _submission(run_dir: Path, token: str) -> dict[str, Any]:
+    return read_json(run_dir / "submissions" / f"{token}.json") or {}
 
 
 def is_cancelled(run_dir: Path, token: str) -> bool:
@@ -123,7 +129,7 @@ def is_cancelled(run_dir: Path, token: str) -> bool:
 
     An old mark is of a cancel that did not come through, or after which the user requeued the job.
     """
-    asked = as_int(read_json(run_dir / "submissions" / f"{token}.json").get("cancel_asked"))
+    asked = as_int(_submission(run_dir, token).get("cancel_asked"))
     return asked is not None and time.time() - asked < CANCEL_S
 
 

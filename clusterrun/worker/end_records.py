@@ -15,7 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .attempt_files import as_int, read_json, sync_folder, write_json, write_temporary
+from ..base.decode import as_int
+from ..run_folder import atomic
+from ..run_folder.files import file_mode, read_json, write_json
 from .rank_slots import RankSlot
 
 VERSION = 1
@@ -81,10 +83,7 @@ def write_stopped(folder: Path, step: int, reason: str) -> None:
 def claim_first_failure(
     folder: Path, rank: int, node: str, status: int, error: str, trace: TracebackType | None = None
 ) -> bool:
-    """Write first_failure.json unless another rank has. Return whether this rank wrote it. Raises OSError.
-
-    A hard link is the exclusive create that holds on NFS and never shows a half-written file.
-    """
+    """Write first_failure.json unless another rank has. Return whether this rank wrote it. Raises OSError."""
     file, line = locate(trace)
     document = {
         "version": VERSION,
@@ -96,39 +95,23 @@ def claim_first_failure(
         "line": line,
         "time": time.time(),
     }
-    target = folder / FIRST_FAILURE
-    temporary = write_temporary(target, json.dumps(document))
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        return False
-    except OSError:  # a file system without hard links
-        try:
-            with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as out:
-                os.fchmod(out.fileno(), os.stat(temporary).st_mode & 0o640)
-                json.dump(document, out)
-        except FileExistsError:
-            return False
-    finally:
-        os.unlink(temporary)
-    sync_folder(folder)
-    return True
+    return atomic.create_once(folder / FIRST_FAILURE, json.dumps(document).encode(), file_mode(folder))
 
 
 def first_failure_error(folder: Path) -> str | None:
     """Return the error of the rank that failed first; None if none has, or it is not visible from this node yet."""
-    error = read_json(folder / FIRST_FAILURE).get("error")
+    error = (read_json(folder / FIRST_FAILURE) or {}).get("error")
     return None if error is None else str(error)
 
 
 def first_failure_status(folder: Path) -> int | None:
     """Return the exit status of the rank that failed first; None if none has, or it is not visible from this node."""
-    return as_int(read_json(folder / FIRST_FAILURE).get("status"))
+    return as_int((read_json(folder / FIRST_FAILURE) or {}).get("status"))
 
 
 def first_failure_rank(folder: Path) -> int | None:
     """Return the rank that failed first; None if none has, or it is not visible from this node yet."""
-    return as_int(read_json(folder / FIRST_FAILURE).get("rank"))
+    return as_int((read_json(folder / FIRST_FAILURE) or {}).get("rank"))
 
 
 def has_failed(folder: Path) -> bool:
@@ -138,7 +121,7 @@ def has_failed(folder: Path) -> bool:
 
 def read_hang(folder: Path) -> dict[str, Any]:
     """Return why the watchdog ended the launch of this folder; empty if it did not."""
-    return read_json(folder / HANG)
+    return read_json(folder / HANG) or {}
 
 
 def describe_error(error: BaseException) -> str:

@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..run_folder.files import read_json, write_json
 from . import batch_host, end_records, epoch
-from .attempt_files import read_json, write_json
 from .batch_host import run_command
 from .errors import say
 from .job import Job
@@ -66,7 +66,7 @@ def failed_node(attempt_dir: Path) -> str:
     """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
     if node := end_records.read_hang(attempt_dir).get("node"):
         return str(node)
-    return str(read_json(attempt_dir / end_records.FIRST_FAILURE).get("node") or "")
+    return str((read_json(attempt_dir / end_records.FIRST_FAILURE) or {}).get("node") or "")
 
 
 def _is_newest() -> bool:

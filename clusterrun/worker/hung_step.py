@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ..base.decode import parse_object
 from . import probe as processes
-from .attempt_files import parse_object
 from .job import Job
 from .stall import RankMark
 

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..run_folder.files import write_json, write_text
 from . import batch_host, claim, end_records
-from .attempt_files import write_json, write_text
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .launch_record import LaunchRecord

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..run_folder.files import write_json
 from . import end_records
-from .attempt_files import write_json
 from .restart import LaunchEnd
 
 #: Limits of a process that end jobs far from their cause: open files, processor seconds, bytes in a file, processes,

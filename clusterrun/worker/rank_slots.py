@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .attempt_files import file_mode
+from ..run_folder.files import file_mode
 
 HALF = 1024
 SLOT = 2 * HALF

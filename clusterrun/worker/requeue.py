@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..run_folder.files import read_json, write_json
 from . import batch_host, end_records, rank_slots, successor
-from .attempt_files import read_json, write_json
 from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
 from .end_records import SAVED
@@ -340,7 +340,7 @@ def _stop_reason(attempt_dir: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a document of this run; empty if there is none, or it is no document."""
-    return read_json(path) if listed(path) else {}
+    return (read_json(path) if listed(path) else None) or {}
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .attempt_files import read_json
+from ..run_folder.files import read_json
 from .end_records import read_hang
 from .rank_slots import Records
 
@@ -54,7 +54,7 @@ def read_launch(
     `records` are the progress and the end records of its `ranks`.
     """
     hang = read_hang(attempt_dir).get("cause")
-    first = {} if hang else read_json(attempt_dir / "first_failure.json")  # of a rank that lost the killed ones
+    first = {} if hang else read_json(attempt_dir / "first_failure.json") or {}  # of a rank that lost the killed ones
     progress, ends = records
     lost = [rank for rank in range(ranks) if rank not in ends]
     reported = str(first.get("error", ""))

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from .attempt_files import parse_object
+from ..base.decode import parse_object
 from .claim import listed
 from .errors import WorkerError
 

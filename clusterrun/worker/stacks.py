@@ -8,16 +8,17 @@ exists from the start, because an NFS client may show a new file late, but opens
 from __future__ import annotations
 
 import faulthandler
-import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from .attempt_files import as_int, create, read_json
+from ..base.decode import as_int
+from ..run_folder import atomic
+from ..run_folder.files import file_mode, read_json
 
 REQUEST = "hang_request.json"
 MOST_READ, MOST_BYTES = 64, 2**18  # files whose stacks are compared, and of each
@@ -40,7 +41,7 @@ class StackWriter:
 
     def write_if_requested(self) -> None:
         """Write the stacks if the watchdog has requested them; raises OSError or ValueError."""
-        number = as_int(read_json(self._folder / REQUEST).get("request")) or 0
+        number = as_int((read_json(self._folder / REQUEST) or {}).get("request")) or 0
         if number <= self._answered:
             return
         self._answered = number
@@ -49,14 +50,13 @@ class StackWriter:
         for traces in (False, True):
             dump = flight_recorder(traces)
             if dump:
-                _replace(self._folder / f"flight_recorder_{self._rank}", dump)
+                with _replacing(self._folder / f"flight_recorder_{self._rank}") as file:
+                    file.write(dump)
 
     def _write_stacks(self) -> None:
         path = self._folder / stacks_name(self._rank)
-        temporary = path.with_name(f".{path.name}.tmp")
-        with open(create(temporary), "w") as file:
+        with _replacing(path) as file:
             faulthandler.dump_traceback(file, all_threads=True)
-        os.replace(temporary, path)
 
 
 def flight_recorder(traces: bool) -> bytes:
@@ -108,8 +108,6 @@ def common_place(folder: Path, names: Sequence[str], ranks: int) -> str:
     return f"{'at least ' * (len(names) > MOST_READ)}{count} of {ranks} ranks {are} at {place}"
 
 
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(create(temporary), "wb") as file:
-        file.write(data)
-    os.replace(temporary, path)
+def _replacing(path: Path) -> AbstractContextManager[BinaryIO]:
+    """Return what replaces a file without waiting for the disk: this process may not have the time."""
+    return atomic.replacing(path, file_mode(path.parent), lasting=False)

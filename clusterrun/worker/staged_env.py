@@ -16,8 +16,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..base.decode import parse_object
 from . import batch_host
-from .attempt_files import parse_object
 from .errors import WorkerError, say
 
 RECORD = "environment.json"

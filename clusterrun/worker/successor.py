@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .attempt_files import parse_object, write_json, write_text
+from ..base.decode import parse_object
+from ..run_folder.files import write_json, write_text
 from .batch_host import clean
 from .job import Job
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ..run_folder.files import write_text
 from . import batch_host, end_records, hold, rank_slots, requeue, restart, spares, step
-from .attempt_files import write_text
 from .distenv import NODES
 from .end_records import SAVED
 from .epoch import FOLDER_GONE

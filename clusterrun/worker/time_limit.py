@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..run_folder.files import read_json, write_json
 from . import batch_host
-from .attempt_files import read_json, write_json
 from .end_records import VERSION
 from .errors import say
 
@@ -117,7 +117,7 @@ class KnownEnd:
         if self._file is None:
             return
         with suppress(ValueError, TypeError, KeyError, OverflowError):
-            found = read_json(self._file)
+            found = read_json(self._file) or {}
             end, checked = found["end"], float(found["checked"])
             self._end, self._checked = None if end is None else float(end), checked
 

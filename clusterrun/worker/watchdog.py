@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from ..run_folder.files import write_json
 from . import end_records, hung_step, losses, probe, rank_slots, worlds
-from .attempt_files import write_json
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
 from .orphans import ALIVE

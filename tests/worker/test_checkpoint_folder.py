@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import resource
 import shutil
 import socket
@@ -38,10 +39,10 @@ def test_nothing_gets_its_name_before_it_is_on_the_disk(tmp_path: Path, monkeypa
     """kill -9 cannot show this, only a power cut could: so the order of the calls is looked at."""
     calls: list[tuple[str, str]] = []
     fsync, rename, replace = os.fsync, os.rename, os.replace
-    name = f"-{HOST}-{os.getpid()}"
+    name = re.compile(rf"-{re.escape(HOST)}-{os.getpid()}\.\w+")
 
     def short(path: object) -> str:
-        return os.path.relpath(str(path), tmp_path).replace(name, "")
+        return name.sub("", os.path.relpath(str(path), tmp_path))
 
     def synced(descriptor: int) -> None:
         calls.append(("sync", short(os.readlink(f"/proc/self/fd/{descriptor}"))))

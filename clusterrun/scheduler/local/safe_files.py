@@ -5,14 +5,13 @@ Standard library only.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import atomic, safe_files
 
 _LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
 
@@ -23,24 +22,8 @@ class Unreadable(Exception):
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Replace a file atomically, with fsync. Raises OSError; then the old file stays."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1) + "\n")  # ASCII, so that names that are not UTF-8 survive
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise
-    with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    text = json.dumps(value, indent=1) + "\n"  # ASCII, so that names that are not UTF-8 survive
+    atomic.replace(path, text.encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

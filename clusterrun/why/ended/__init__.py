@@ -18,8 +18,8 @@ from typing import Protocol
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import Outcome, log_paths
 from clusterrun.records import run_logs, run_record
-from clusterrun.records.run_record import read_json
 from clusterrun.records.snapshots import project_path
+from clusterrun.run_folder.files import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller

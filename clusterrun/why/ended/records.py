@@ -14,6 +14,7 @@ from clusterrun.base.job import Outcome
 from clusterrun.logs.files import LogFile
 from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
+from clusterrun.run_folder import files
 from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
@@ -34,7 +35,7 @@ def load_end_facts(state: RunState) -> EndFacts:
     if not folders:
         return facts
     folder = folders[-1]
-    end = run_record.read_json(folder / "end.json") or {}
+    end = files.read_json(folder / "end.json") or {}
     start = rank_records.load_start(folder) or {"ranks": []}
     ranks = progress.read_ranks(folder)
     return replace(

@@ -14,9 +14,9 @@ from typing import Any
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import load_snapshot
+from clusterrun.run_folder import files
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
@@ -61,7 +61,7 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
     if run is None or run.job_id is None or cause.kind in _NOT_RESUMED:
         return cause
-    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    spec = files.read_json(run.run_dir / "spec.json") or {}
     saved, command = _newest_checkpoint(run, spec), f"clusterrun resume {run.job_id}"
     if saved is not None:
         how = f"resumes from the checkpoint of step {saved[0]}"
@@ -94,7 +94,7 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
         if not script or (first and first not in _SBATCH):
             return ""
         return " ".join(word for word in ("sbatch", options, shlex.quote(script)) if word)
-    spec = run_record.read_json(run.run_dir / "spec.json") or {}
+    spec = files.read_json(run.run_dir / "spec.json") or {}
     work = _work_arguments(run, spec)
     if not work:
         return ""
@@ -203,7 +203,7 @@ def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) ->
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
     """
-    spec = spec if spec is not None else run_record.read_json(run.run_dir / "spec.json") or {}
+    spec = spec if spec is not None else files.read_json(run.run_dir / "spec.json") or {}
     work = spec.get("work")
     if not isinstance(work, dict) or work.get("kind") != "task":
         return None

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...run_folder.files import write_json
 from .. import barriers
-from ..attempt_files import write_json
 from ..distenv import DistEnv, RunEnv
 from ..end_records import has_failed
 from ..errors import WorkerError

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ...run_folder import atomic
 from .. import epoch
 from ..distenv import DistEnv
 from ..errors import WorkerError
@@ -143,9 +144,9 @@ def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
             (temporary / KEY).write_text(json.dumps({"key": key, "files": files}))
             for path in [temporary, *temporary.rglob("*")]:
                 path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)  # a default ACL goes before the umask
-                _sync(path)
+                atomic.sync(path)
             files = _publish(temporary, folder, key) or files
-            _sync(folder.parent)
+            atomic.sync(folder.parent)
             return files
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -184,17 +185,6 @@ def _remove_leftovers(folder: Path) -> None:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFTOVER_S:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():  # some network file systems do not support it on folders
-            raise
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

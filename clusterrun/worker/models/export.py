@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...base.decode import parse_object
+from ...run_folder import atomic
 from .. import epoch
-from ..attempt_files import parse_object
 from ..errors import WorkerError
 from .hub import push_to_hub
 from .load import quiet
@@ -83,7 +84,7 @@ def export(
             (temporary / name).write_text(text, encoding="utf-8")
         (temporary / CARD).write_text(json.dumps({"run_id": run_id, "card": card}, indent=2) + "\n", encoding="utf-8")
         for path in [*temporary.rglob("*"), temporary]:
-            _sync(path)
+            atomic.sync(path)
         _replace(temporary, folder, folder.with_name(f".{folder.name}.{run_id}.former"))
     except (OSError, SafetensorError) as error:
         raise WorkerError(f"cannot write the model to {folder}: {error}") from None
@@ -129,17 +130,5 @@ def _replace(new: Path, folder: Path, former: Path) -> None:
         folder.rename(former)
     epoch.check()
     new.rename(folder)
-    _sync(folder.parent)
+    atomic.sync(folder.parent)
     shutil.rmtree(former, ignore_errors=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if path.is_file():
-            raise
-        # some network file systems do not support it on folders
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Write files under temporary names, sync them to disk, and rename them into place."""
+"""Write the files of checkpoints under temporary names, sync them to disk, and rename their folder into place."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from typing import Any, BinaryIO
 
 import torch
 
+from ...run_folder import atomic
+from ...run_folder.atomic import Check
+
 SMALL = 2**20  # bytes; a record has a few hundred
 REMOTE_WRITER_DEAD_S = 3600.0  # whether a writer on another node lives is unknown: its file must be this old
 
-_TEMPORARY = re.compile(r"\.tmp-(?:step-\d+(?:\.replaced)?|latest|best\.json|owner\.json)-(?P<host>.+)-(?P<pid>\d+)")
+_TEMPORARY = re.compile(
+    r"\.tmp-(?:step-\d+(?:\.replaced)?|latest|best\.json|owner\.json)-(?P<host>.+)-(?P<pid>\d+)(?:\.\w+)?"
+)
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -32,9 +37,6 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
-Check = Callable[[], None]  # raises Superseded where this process may no longer write
 
 
 class Hashed:
@@ -96,8 +98,8 @@ def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Return this process's temporary name for `path`."""
-    return path.parent / f".tmp-{path.name}-{os.uname().nodename}-{os.getpid()}"
+    """Return a temporary name for `path`, which `sweep` knows."""
+    return path.with_name(atomic.temporary_name(path.name))
 
 
 def sweep(folder: Path) -> None:
@@ -120,18 +122,6 @@ def publish(temporary: Path, path: Path, check: Check) -> None:
     os.rename(temporary, path)
 
 
-def put(path: Path, text: str, check: Check) -> None:
-    """Replace a small file atomically; raises OSError and Superseded."""
-    new = temporary(path)
-    try:
-        write_file(new, lambda out: out.write(text.encode()))
-        publish(new, path, check)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
-
-
 def read_small(path: Path) -> bytes:
     """Read a small record; raises OSError also for a pipe, a device and a file beyond SMALL bytes.
 
@@ -147,21 +137,8 @@ def read_small(path: Path) -> bytes:
 def discard(path: Path, check: Check) -> None:
     """Delete a folder atomically, by renaming it first; raises OSError and Superseded."""
     gone = temporary(path)
-    shutil.rmtree(gone, ignore_errors=True)
     publish(path, gone, check)
     shutil.rmtree(gone, ignore_errors=True)
-
-
-def sync(folder: Path) -> None:
-    """Sync the names in a folder to disk; raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:  # some network file systems do not support it on folders; report real losses
-        if error.errno in (errno.EIO, errno.ENOSPC, errno.EDQUOT):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _is_left(path: Path, host: str, pid: int) -> bool:

@@ -8,8 +8,9 @@ import threading
 import time
 from pathlib import Path
 
+from ...base.decode import as_int, parse_object
+from ...run_folder import atomic
 from .. import end_records, epoch
-from ..attempt_files import as_int, parse_object
 from . import atomic_files, checkpoint
 
 BEST = "best.json"
@@ -30,7 +31,7 @@ class BackgroundWriter:
         keep_last: int,
         in_use: Path | None = None,
         run_id: str | None = None,
-        check: atomic_files.Check = epoch.check,
+        check: atomic.Check = epoch.check,
     ) -> None:
         self.last_saved: int | None = None
         self.seconds = 0.0
@@ -83,7 +84,9 @@ class BackgroundWriter:
         self.last_saved, self.failure = snapshot.step, None
         try:
             if best:
-                atomic_files.put(self._folder / BEST, json.dumps({"step": snapshot.step}), self._check)
+                atomic.replace(
+                    self._folder / BEST, json.dumps({"step": snapshot.step}).encode(), mode=None, check=self._check
+                )
                 self.best = snapshot.step
             checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use, self._run_id, self._check)
         except epoch.Superseded as superseded:

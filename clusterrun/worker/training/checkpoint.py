@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 
+from ...base.decode import parse_object
+from ...run_folder import atomic
+from ...run_folder.atomic import Check
 from .. import epoch
-from ..attempt_files import parse_object
 from . import atomic_files
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
@@ -71,7 +73,7 @@ def memory_key(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.check) -> Path:
+def write(folder: Path, snapshot: Snapshot, check: Check = epoch.check) -> Path:
     """Write a checkpoint into `folder` and return its path once it is on disk.
 
     Raises OSError, and Superseded from `check`, which runs before each rename. An error leaves nothing behind, and the
@@ -95,12 +97,12 @@ def write(folder: Path, snapshot: Snapshot, check: atomic_files.Check = epoch.ch
             {"files": {name: atomic_files.write_file(temporary / name, part) for name, part in parts.items()}}
         )
         atomic_files.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
-        atomic_files.sync(temporary)
+        atomic.sync(temporary)
         # write everything that takes disk space before the first rename
         atomic_files.write_file(pointer, lambda out: out.write(f"{target.name}\n".encode()))
         _put_in_place(temporary, target, check)
         atomic_files.publish(pointer, folder / LATEST, check)
-        atomic_files.sync(folder)
+        atomic.sync(folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         pointer.unlink(missing_ok=True)
@@ -165,7 +167,7 @@ def prune(
     best: int | None = None,
     in_use: Path | None = None,
     run_id: str | None = None,
-    check: atomic_files.Check = epoch.check,
+    check: Check = epoch.check,
 ) -> None:
     """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError and Superseded.
 
@@ -184,14 +186,14 @@ def prune(
             atomic_files.discard(path, check)
 
 
-def _put_in_place(temporary: Path, target: Path, check: atomic_files.Check) -> None:
+def _put_in_place(temporary: Path, target: Path, check: Check) -> None:
     aside = target.with_suffix(".replaced")  # found() knows this name: one of the two exists at any moment
     if target.exists():
         check()
         shutil.rmtree(aside, ignore_errors=True)
         atomic_files.publish(target, aside, check)
     atomic_files.publish(temporary, target, check)
-    atomic_files.sync(target.parent)
+    atomic.sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..attempt_files import write_json
+from ...run_folder.files import write_json
 from ..distenv import DistEnv, RunEnv
 from ..end_records import VERSION
 from .consensus import Consensus

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...base.decode import parse_object
+from ...run_folder import atomic
 from .. import epoch, rank_slots
-from ..attempt_files import parse_object
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -52,7 +53,8 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
         "time": time.time(),
     }
     owner = _read(folder)
-    if owner is None and _create(folder / OWNER, json.dumps(document)):
+    text = json.dumps(document).encode()
+    if owner is None and atomic.create_once(folder / OWNER, text, mode=None, check=epoch.check):
         return mine, []
     owner = owner or _read(folder)
     others = owner is not None and owner["run_id"] != run.run_id
@@ -62,7 +64,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
             f" checkpoint_dir (you can still set resume={folder}, which only reads checkpoints)",
             status=2,
         )
-    atomic_files.put(folder / OWNER, json.dumps(document), epoch.check)
+    atomic.replace(folder / OWNER, text, mode=None, check=epoch.check)
     return mine, [f"took over checkpoint_dir from {_named(owner)}, which has ended"] if owner and others else []
 
 
@@ -79,20 +81,6 @@ def _read(folder: Path) -> dict[str, Any] | None:
         }
     except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError):
         return None
-
-
-def _create(path: Path, text: str) -> bool:
-    """Create the file unless it exists, with a hard link, which is exclusive on NFS too."""
-    temporary = atomic_files.temporary(path)
-    atomic_files.write_file(temporary, lambda out: out.write(text.encode()))
-    try:
-        epoch.check()
-        os.link(temporary, path)
-        return True
-    except OSError:  # it exists, or the file system has no hard links
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _may_be_active(owner: dict[str, Any]) -> bool:

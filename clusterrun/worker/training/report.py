@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ...base.decode import as_int, parse_object
+from ...run_folder import atomic
 from .. import epoch
-from ..attempt_files import as_int, parse_object
 from ..distenv import RunEnv
 from ..errors import WorkerError
-from . import atomic_files
 
 #: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
 PEAK_FLOPS = (
@@ -189,7 +189,7 @@ def _drop_rows_after(file: Path, step: int) -> None:
         # a run that starts from the beginning measures step 0 again
         if at is not None and at <= step and step > 0:
             kept.append(line)
-    atomic_files.put(file, "".join(line + "\n" for line in kept), epoch.check)
+    atomic.replace(file, "".join(line + "\n" for line in kept).encode(), mode=None, check=epoch.check)
 
 
 def _open_tensorboard(folder: Path, step: int) -> Any:

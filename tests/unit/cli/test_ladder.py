@@ -12,7 +12,7 @@ from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId
 from clusterrun.cli.ladder import submit_ladder
 from clusterrun.cluster import Cluster
-from clusterrun.records.run_record import read_json
+from clusterrun.run_folder.files import read_json
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
 from clusterrun.testing import FakeScheduler

@@ -16,6 +16,7 @@ from clusterrun.base.job import JobId
 from clusterrun.records import claims, run_record
 from clusterrun.records import store as stores
 from clusterrun.records.store import Store
+from clusterrun.run_folder import files
 from tests.run_records import AT, attempt, claim, make_run, submitted
 
 
@@ -198,12 +199,12 @@ def test_attempts_and_claims(store: Store) -> None:
 def test_what_a_job_half_wrote_is_nothing(tmp_path: Path, text: str) -> None:
     path = tmp_path / "end.json"
     path.write_bytes(text.encode("latin-1"))
-    assert run_record.read_json(path) is None and run_record.read_json(tmp_path / "none.json") is None
+    assert files.read_json(path) is None and files.read_json(tmp_path / "none.json") is None
 
 
 def test_deep_json_is_nothing(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[" * 100_000)
-    assert run_record.read_json(tmp_path / "x.json") is None
+    assert files.read_json(tmp_path / "x.json") is None
 
 
 def test_where_the_state_is() -> None:

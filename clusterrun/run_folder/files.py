@@ -1,0 +1,37 @@
+"""Read and write the small files of a run: JSON objects and texts, with the mode that their folder asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..base.decode import Damaged, parse_object
+from . import atomic, safe_files
+
+
+def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
+    """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
+    try:
+        return parse_object(safe_files.read_bytes(path, limit))
+    except (OSError, Damaged):
+        return None
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a JSON file, as ``write_text`` does."""
+    write_text(path, json.dumps(document))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically, as seen from any node. Raises OSError."""
+    atomic.replace(path, text.encode(), file_mode(path.parent))
+
+
+def file_mode(folder: Path) -> int:
+    """Return the mode of our files in a folder: 0600, or 0640 where the folder's group may read. Raises OSError.
+
+    The umask does not count; it is for the files of the user's own code.
+    """
+    return 0o600 | (folder.stat().st_mode & 0o040)
