@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import traceback
 from collections.abc import Collection
@@ -25,6 +26,9 @@ SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok 
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
 HANG = "hang.json"
 LONGEST_ERROR = 500  # characters
+LOST_CONNECTION = (  # in errors of gloo, NCCL and TCPStore, and in the worker's line for them
+    "closed by peer|reset by peer|[Bb]roken pipe|remote process exited|Connection was likely closed|lost the connection"
+)
 
 
 def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
@@ -122,6 +126,11 @@ def has_failed(folder: Path) -> bool:
 def read_hang(folder: Path) -> dict[str, Any]:
     """Return why the watchdog ended the launch of this folder; empty if it did not."""
     return read_json(folder / HANG) or {}
+
+
+def is_lost_connection(error: str) -> bool:
+    """Return whether an error only shows that another process has ended, or that its node is lost."""
+    return re.search(LOST_CONNECTION, error) is not None
 
 
 def describe_error(error: BaseException) -> str:

@@ -6,7 +6,6 @@ import faulthandler
 import gc
 import importlib.util
 import os
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import distenv, interfaces, joining, launched, saved_code, user_code, worlds
 from .distenv import DistEnv, RunEnv
-from .end_records import describe_error
+from .end_records import describe_error, is_lost_connection
 from .errors import WorkerError, nearest
 from .exit import RankExit
 from .nvml import GpuSampler
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 
 USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE [ARGS…] | command -- EXE [ARGS…] | check"
 PEER_LOST = "lost the connection to another rank (killed, or out of memory?): see the last log lines of the other ranks"
-CONNECTION_LOST = re.compile(
-    "closed by peer|reset by peer|Broken pipe|remote process exited"
-)  # messages of gloo and NCCL
 WHOLE_TORCH = "CLUSTERRUN_WHOLE_TORCH"  # set where torch's stores cannot be loaded alone
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and WSL; without them torch sees no GPU
 MODES = ("task", "script", "module", "command", "check")
@@ -75,7 +71,7 @@ def main(argv: Sequence[str]) -> int:
     except WorkerError as error:
         return rank_exit.fail_with_message(error.status, str(error))
     except BaseException as error:  # an error of torch while opening the process group, or a bug in the worker
-        if dist.world_size > 1 and isinstance(error, RuntimeError) and CONNECTION_LOST.search(str(error)):
+        if dist.world_size > 1 and isinstance(error, RuntimeError) and is_lost_connection(str(error)):
             return rank_exit.fail_with_message(1, PEER_LOST, even_second=False)
         traceback.print_exc()
         return rank_exit.fail(

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ RECORDED = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )  # by --signal, which the supervisor needs to know
+SIGTERM_AFTER_LOSS_S = 5.0  # from a lost connection until the SIGTERM that ends all ranks after one has ended
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
 
 
@@ -75,6 +77,38 @@ class RankExit:
 
     def fail(self, status: int, error: str, trace: TracebackType | None = None) -> int:
         """Set the status of a failure, write its records at once, and return `status`, even if writing fails."""
+        self._await_end_of_step(error)
+        return self._record_failure(status, error, trace)
+
+    def fail_with_message(self, status: int, error: str, even_second: bool = True) -> int:
+        """As `fail`, and print the error in one line.
+
+        Nothing is printed if another rank failed first with the same error or, without `even_second`, with any error.
+        """
+        self._await_end_of_step(error)
+        with self._closing:  # a SIGTERM for the other ranks must not end this one before the line is printed
+            self._record_failure(status, error)
+            first_error = None if self._first else self._first_error()
+            if first_error is None or (even_second and first_error != error):
+                self._print(error)
+        return status
+
+    def _await_end_of_step(self, error: str) -> None:
+        """After a lost connection, wait for the SIGTERM that ends this rank; return if none comes, or at once otherwise.
+
+        A lost connection is never the first cause: another rank has ended, and that ends them all. The SIGTERM comes
+        later than the loss if ranks are on other nodes or this machine is busy. None comes if a node was lost, or if
+        the other rank has returned.
+        """
+        if self.dist.world_size == 1 or not end_records.is_lost_connection(error):
+            return
+        signal.signal(signal.SIGTERM, self._handler)  # the user's code has ended: its handler has nothing to save
+        self._take_signals()
+        if "SIGTERM" in self._signals:  # the handler before only noted it
+            self._terminate()
+        time.sleep(SIGTERM_AFTER_LOSS_S)
+
+    def _record_failure(self, status: int, error: str, trace: TracebackType | None = None) -> int:
         self.status = status
         if status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
             try:
@@ -89,18 +123,6 @@ class RankExit:
             timer.daemon = True
             with suppress(RuntimeError):  # the process is at its limit on threads: it ends by itself
                 timer.start()
-        return status
-
-    def fail_with_message(self, status: int, error: str, even_second: bool = True) -> int:
-        """As `fail`, and print the error in one line.
-
-        Nothing is printed if another rank failed first with the same error or, without `even_second`, with any error.
-        """
-        with self._closing:  # a SIGTERM for the other ranks must not end this one before the line is printed
-            self.fail(status, error)
-            first_error = None if self._first else self._first_error()
-            if first_error is None or (even_second and first_error != error):
-                self._print(error)
         return status
 
     def _at_exit(self) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..run_folder.files import read_json
-from .end_records import read_hang
+from .end_records import LOST_CONNECTION, read_hang
 from .rank_slots import Records
 
 NEVER_AGAIN = {
@@ -22,7 +22,7 @@ NEVER_AGAIN = {
 }
 TERMINATED = 143
 USERS_MISTAKE = re.compile(r"(ImportError|ModuleNotFoundError|SyntaxError|IndentationError|NameError)\b|exited\b")
-LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|lost the connection|NCCL error|DistBackendError")
+LOST_PEER = re.compile(f"{LOST_CONNECTION}|NCCL error|DistBackendError")
 WITHOUT_PROGRESS = 3  # launches
 LONGEST_CAUSE = 160
 

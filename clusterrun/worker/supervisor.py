@@ -118,14 +118,22 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
     status = 128 - status if status < 0 else status
-    # srun returns the highest status, perhaps that of a rank it ended, or of one that lost its connection to the first
     if status in (1, TERMINATED) and not termination.came:
-        status = end_records.first_failure_status(job.attempt_dir) or status
+        status = _find_cause(job, status, ranks)
     return _judge(job, status, ranks)
 
 
 def _is_task(work: Sequence[str]) -> bool:
     return "task" in (work[0], *(work[work.index("--") + 1 :][:1] if work[0] == "launch" else ()))
+
+
+def _find_cause(job: Job, status: int, ranks: int) -> int:
+    """Return the status of the rank that failed first; 1 if a rank that was killed left no record.
+
+    srun returns the highest status, perhaps that of a rank it ended, or of one that lost its connection to the first.
+    """
+    is_ended_by_srun = status == TERMINATED and len(job.records[1]) < ranks
+    return end_records.first_failure_status(job.attempt_dir) or (1 if is_ended_by_srun else status)
 
 
 def _judge(job: Job, status: int, ranks: int) -> int:

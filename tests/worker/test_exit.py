@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.rank_files import ends_of
 
 PROGRAM = """
 import os, sys
@@ -80,3 +83,40 @@ def test_a_late_signal_does_not_fail_a_rank_that_has_finished(name: str) -> None
     words = [sys.executable, "-c", SIGNAL_AT_THE_END_OF_THE_INTERPRETER, name]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# its peer has ended; the script's handler of SIGTERM goes on, or would end the rank with 0
+LOSES_ITS_PEER = """
+import os, signal, sys, threading
+from pathlib import Path
+from types import SimpleNamespace
+from clusterrun.worker import exit
+from clusterrun.worker.exit import RankExit
+
+way, sigterm, folder = sys.argv[1:]
+place = SimpleNamespace(rank=0, local_rank=0, node="n1", world_size=2)
+rank = RankExit(place, SimpleNamespace(attempt_dir=Path(folder)))
+rank.install()
+terminate = lambda: os.kill(os.getpid(), signal.SIGTERM)
+if sigterm == "before":
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    terminate()
+elif sigterm == "later":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    threading.Timer(0.5, terminate).start()
+else:
+    exit.SIGTERM_AFTER_LOSS_S = 0.1
+sys.exit(getattr(rank, way)(1, "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:4"))
+"""
+
+
+@pytest.mark.parametrize("way", ["fail", "fail_with_message"])
+@pytest.mark.parametrize(("sigterm", "status"), [("before", 143), ("later", 143), ("never", 1)])
+def test_a_rank_that_lost_a_peer_has_failed_only_if_no_sigterm_ends_it(
+    tmp_path: Path, way: str, sigterm: str, status: int
+) -> None:
+    words = [sys.executable, "-c", LOSES_ITS_PEER, way, sigterm, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, ends_of(tmp_path)[0]["status"]) == (status, status), done.stderr
+    assert (tmp_path / "first_failure.json").exists() == (status == 1)
+    assert ("closed by peer" in done.stderr) == (status == 1 and way == "fail_with_message")

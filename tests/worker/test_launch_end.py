@@ -34,3 +34,17 @@ def test_the_records_of_a_launch_are_read_once(tmp_path: Path, status: int, rest
     command = [sys.executable, "-c", COUNTED, *options, "--", "script", str(status)]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == [str(status), str(reads)], done.stderr
+
+
+@pytest.mark.parametrize(("ended", "status"), [([0, 1], 143), ([0], 1)])
+def test_a_rank_without_a_record_is_the_cause_if_the_others_were_ended_by_sigterm(
+    tmp_path: Path, ended: list[int], status: int
+) -> None:
+    (records := tmp_path / "records").mkdir()
+    for rank in ended:
+        put_end(records, rank, {"rank": rank, "status": 143})
+    environ = {**os.environ, "CLUSTERRUN_FORCE": "1", "CLUSTERRUN_TOKEN": "t", "RECORDS": str(records)}
+    options = ["--local", "--tasks-per-node", "2", "--hang-timeout", "0", "--shown-late", "5"]
+    command = [sys.executable, "-c", COUNTED, *options, "--", "script", "143"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split()[0] == str(status), done.stderr
