@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+# the barrier is for gloo: its init returns while another rank still connects, whose init fails with "Connection closed
+# by peer" if this one destroys its group then, also without a launcher
 SCRIPT = """\
 import os, sys
 import torch.distributed as dist
 dist.init_process_group("gloo")
 print(f"rank {dist.get_rank()} of world size {dist.get_world_size()}, {sys.argv[1:]}, {os.environ['LEVEL']}")
-dist.barrier()  # gloo: a rank that leaves early ends another one's connecting
+dist.barrier()
 dist.destroy_process_group()
 """
 

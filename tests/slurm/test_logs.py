@@ -19,6 +19,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import CLUSTERRUN, ONE_RANK, Job, Site, until
+from tests.patience import HUNG
 from tests.submit_tools import age
 
 MakeSite = Callable[[Lab | None], Site]
@@ -42,9 +43,10 @@ class Followed:
     def told(self) -> str:
         return f"{self.out.read_text()}\n--\n{self.err.read_text()}"
 
-    def ends(self, status: int, seconds: float = 90) -> str:
+    def ends(self, status: int) -> str:
         """Wait until it exits with this status; what it said beside the log."""
-        assert self.process.wait(seconds) == status, self.told
+        until(lambda: self.process.poll() is not None, HUNG, lambda: f"it follows on: {self.told}")
+        assert self.process.returncode == status, self.told
         return self.err.read_text()
 
 
@@ -134,7 +136,7 @@ def test_following_is_interrupted_and_the_job_is_left_alone(scene: Scene) -> Non
     mine = follow(scene.site, job.id)
     mine.shows("start")
     mine.process.send_signal(signal.SIGINT)
-    assert f"job {job.id} was not cancelled" in mine.ends(130, 20)
+    assert f"job {job.id} was not cancelled" in mine.ends(130)
     assert scene.site.state(job)["state"] == "RUNNING"
 
 
@@ -142,7 +144,7 @@ def test_a_requeued_job_is_followed_through_its_second_start(scene: Scene) -> No
     job, one = scene.jobs["requeued"], scene.by["requeued"]
     scene.site.wait_joined(job)
     assert scene.lab.run(["scontrol", "requeue", job.id]).returncode == 0
-    told = one.ends(0, 150)
+    told = one.ends(0)
     lines = one.out.read_text().splitlines()
     starts = [line for line in lines if re.fullmatch(r"0: start \d*", line)]
     assert len(starts) == 2 and starts[-1] == "0: start 1"

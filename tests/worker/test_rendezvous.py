@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -112,6 +113,21 @@ def test_it_listens_on_the_given_address_only(worker: Path) -> None:
     finally:
         helper.terminate()
         helper.wait(10)
+
+
+def test_the_port_is_open_before_torch_is_loaded(worker: Path, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "_C.py").write_text("import time\ntime.sleep(600)\n")
+    command = [sys.executable, "-u", worker / "rendezvous.py", "--host", "127.0.0.1"]
+    helper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    try:
+        assert helper.stdout is not None and select.select([helper.stdout], [], [], HUNG)[0]
+        socket.create_connection(("127.0.0.1", int(helper.stdout.readline())), timeout=HUNG).close()
+        assert helper.poll() is None
+    finally:
+        helper.kill()
+        helper.wait()
 
 
 def test_clients_may_come_before_torch_and_the_store_outlives_its_reader(worker: Path) -> None:
