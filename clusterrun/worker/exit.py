@@ -94,11 +94,10 @@ class RankExit:
         return status
 
     def _await_end_of_step(self, error: str) -> None:
-        """After a lost connection, wait for the SIGTERM that ends this rank; return if none comes, or at once otherwise.
+        """After a lost connection, wait for the SIGTERM that ends this rank; return if none comes.
 
-        A lost connection is never the first cause: another rank has ended, and that ends them all. The SIGTERM comes
-        later than the loss if ranks are on other nodes or this machine is busy. None comes if a node was lost, or if
-        the other rank has returned.
+        A lost connection is never the first cause: another rank has ended, and that ends them all, by a SIGTERM that
+        may come later. None comes if a node was lost, or if the other rank has returned.
         """
         if self.dist.world_size == 1 or not end_records.is_lost_connection(error):
             return

@@ -19,7 +19,6 @@ import pytest
 
 from lab.cluster import Lab
 from tests.installed_command import CLUSTERRUN, ONE_RANK, Job, Site, until
-from tests.patience import HUNG
 from tests.submit_tools import age
 
 MakeSite = Callable[[Lab | None], Site]
@@ -45,7 +44,7 @@ class Followed:
 
     def ends(self, status: int) -> str:
         """Wait until it exits with this status; what it said beside the log."""
-        until(lambda: self.process.poll() is not None, HUNG, lambda: f"it follows on: {self.told}")
+        until(lambda: self.process.poll() is not None, 150, lambda: f"it follows on: {self.told}")
         assert self.process.returncode == status, self.told
         return self.err.read_text()
 
@@ -189,7 +188,7 @@ def test_a_job_that_never_starts_is_followed_to_its_cancel(scene: Scene) -> None
     one = scene.by["held"]
     one.shows("PENDING JobHeldUser: ")
     scene.site.cli("cancel", one.job)
-    told = one.ends(1, 20)
+    told = one.ends(1)
     assert "never started, so it has no log" in told and "CANCELLED" in told
     assert Counter(line for line in told.splitlines() if "PENDING" in line).most_common(1)[0][1] == 1
 
@@ -216,7 +215,7 @@ def test_a_reader_that_leaves_early_is_no_error(scene: Scene) -> None:
 
 def test_the_clock_beside_the_job_tells_since_when(scene: Scene) -> None:
     job = scene.jobs["requeued"]
-    scene.by["requeued"].ends(0, 150)
+    scene.by["requeued"].ends(0)
     clocks = [(folder / "log-clock").read_text() for folder in job.attempts()]
     assert len(clocks) == 2 and all(clocks)
     last = clocks[-1].split()[-2:]

@@ -120,7 +120,9 @@ def test_the_port_is_open_before_torch_is_loaded(worker: Path, tmp_path: Path) -
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "_C.py").write_text("import time\ntime.sleep(600)\n")
     command = [sys.executable, "-u", worker / "rendezvous.py", "--host", "127.0.0.1"]
-    helper = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)})
+    helper = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
     try:
         assert helper.stdout is not None and select.select([helper.stdout], [], [], HUNG)[0]
         socket.create_connection(("127.0.0.1", int(helper.stdout.readline())), timeout=HUNG).close()
