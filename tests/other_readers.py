@@ -136,12 +136,15 @@ def _ended(folder: Path, data: bytes) -> Iterator[object]:
     if not runs.exists():
         run_readers.make_run(store)
         store.all()
-    (runs.parent / "over" / "records").write_bytes(data)
+    records = runs.parent / "over" / "records"
+    records.write_bytes(data)
     yield store.all(), store.summaries()
-    index = ended_index.load_index(runs)
-    line = next(iter(index.values()), "").encode() + b" " + data.replace(b"\n", b" ")
-    (runs.parent / "over" / "records").write_bytes(ended_index._sum(line) + line)
-    yield ended_index.load_records(runs, index)
+    index, text = ended_index.load_index(runs), data.replace(b"\n", b" ")
+    record = records.read_bytes().splitlines()[-1][8:].partition(b"\t")[0]  # the run was read, and added
+    for line in (next(iter(index.values())).encode() + b" " + text + b"\t{}", record + b"\t" + text):
+        records.write_bytes(ended_index._sum(line) + line)
+        found = ended_index.load_records(runs, index)
+        yield found, [dict(run.sources) for run in found.values()]
 
 
 def _manifest(folder: Path, data: bytes) -> Iterator[object]:

@@ -62,18 +62,22 @@ def load_hold(run: RunRecord) -> Hold | None:
 
 def unknown_status(run: RunRecord, reason: str) -> JobStatus:
     """Return what a run's record alone shows of its job."""
+    partition, time_limit = _requested(run, "partition"), _time_limit(_requested(run, "time"))
+    return status_of(
+        run, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=reason, partition=partition, time_limit=time_limit
+    )
+
+
+def status_of(run: RunRecord, **known: Any) -> JobStatus:
+    """Return what a run's record shows of its job, beside what is ``known`` of it."""
     return JobStatus(
         id=run.job_id or JobId("0"),
-        state="UNKNOWN",
-        outcome=Outcome.UNKNOWN,
-        reason=reason,
         name=f"{run.name}.{run.submission.token[:8]}",
         user=run.user,
-        partition=_requested(run, "partition"),
-        time_limit=_time_limit(_requested(run, "time")),
         node_count=run.nodes,
         submitted=run.submission.at,
         source="record",
+        **known,
     )
 
 

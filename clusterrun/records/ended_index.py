@@ -14,14 +14,22 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clusterrun.base.decode import Damaged, as_objects, parse_object
 from clusterrun.base.job import RUN_ID
-from clusterrun.records.run_record import RunRecord, build_run, build_submission, submissions_changed_at
+from clusterrun.records.run_record import (
+    RunRecord,
+    build_run,
+    build_sources,
+    build_submission,
+    load,
+    submissions_changed_at,
+)
 from clusterrun.run_folder import safe_files
 
 FOLDER, RECORDS = "over", "records"
@@ -29,6 +37,7 @@ _LONGEST = 255  # bytes in a file name; a run with a longer one is read
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _HEX = "="  # begins a job's name that is written as hexadecimal bytes
 _CHECK = "check"
+_BETWEEN = b"\t"  # a record and its sources in a line: JSON has no tab
 _SUM = 8  # characters of a check sum
 _MOST = 1 << 30  # bytes of records
 _JOB = r"(?:L?[0-9]{1,18}(?:[_+][0-9]{1,9})?)?"
@@ -148,11 +157,37 @@ def load_records(runs: Path, index: Mapping[str, str]) -> dict[str, RunRecord]:
 def _record(run_dir: Path, line: bytes) -> RunRecord | None:
     """Return the record in a line, checked as that in the run's own files: a cloned project may bring an index."""
     try:
-        data = parse_object(line)
+        record, _, sources = line.partition(_BETWEEN)
+        data = parse_object(record)
         submissions = [build_submission(one) for one in as_objects(data.get("submissions"))]
-        return build_run(run_dir, data, submissions, os.getuid()) if submissions else None
+        kept = _KeptSources(run_dir, sources)
+        return build_run(run_dir, data, submissions, os.getuid(), kept) if submissions and sources else None
     except Damaged:  # of another version
         return None
+
+
+class _KeptSources(Mapping[str, tuple[Any, str]]):
+    """A run's values with their sources, parsed only if they are needed: most of a record, and a table shows none."""
+
+    def __init__(self, run_dir: Path, text: bytes) -> None:
+        self._run_dir, self._text = run_dir, text
+
+    @cached_property
+    def _values(self) -> Mapping[str, tuple[Any, str]]:
+        try:
+            return build_sources(parse_object(self._text))
+        except Damaged:
+            run = load(self._run_dir)
+            return run.sources if run is not None else {}
+
+    def __getitem__(self, name: str) -> tuple[Any, str]:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 # -- writing -------------------------------------------------------------------------------------------------------
@@ -209,7 +244,9 @@ def remove(run_dir: Path) -> None:
 
 
 def _json(run: RunRecord) -> str:
-    return json.dumps({name: value for name, value in asdict(run).items() if name not in _DERIVED})
+    record = {name: value for name, value in asdict(run).items() if name not in _DERIVED}
+    sources = record.pop("sources")
+    return json.dumps(record) + _BETWEEN.decode() + json.dumps(sources)
 
 
 def _entry(summary: RunSummary, changed: int) -> str:

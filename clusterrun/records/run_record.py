@@ -166,16 +166,17 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None, *, only_
         submissions = _submissions(folder)
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
-    return build_run(run_dir, data, submissions, owner)
+    return build_run(run_dir, data, submissions, owner, build_sources(data.get("sources", {})))
 
 
 def build_run(
-    run_dir: Path, data: Mapping[str, Any], submissions: Iterable[SubmissionRecord], owner: int
+    run_dir: Path, data: Mapping[str, Any], submissions: Iterable[SubmissionRecord], owner: int,
+    sources: Mapping[str, tuple[Any, str]],
 ) -> RunRecord:  # fmt: skip
-    """Return a run from the object in its record.json and from its submissions. Raises Damaged."""
+    """Return a run from the object in its record.json, its submissions and its sources. Raises Damaged."""
     record = build(
         RunRecord, data, run_dir=run_dir, root=run_dir.parents[2], owner=owner, user=safe_files.user_name(owner),
-        sources=_sources(data), submissions=tuple(sorted(submissions, key=lambda one: one.at)),
+        sources=sources, submissions=tuple(sorted(submissions, key=lambda one: one.at)),
     )  # fmt: skip
     cluster = record.submission.cluster or record.cluster
     record = record if cluster == record.cluster else replace(record, cluster=cluster)
@@ -192,9 +193,8 @@ class NotMine(PermissionError):
     """The folder of a run belongs to another user."""
 
 
-def _sources(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Return the values in record.json with their sources."""
-    sources = data.get("sources", {})
+def build_sources(sources: object) -> dict[str, tuple[Any, str]]:
+    """Return the values in record.json with their sources. Raises Damaged."""
     if not isinstance(sources, dict):
         raise Damaged("sources is invalid")
     found = {}

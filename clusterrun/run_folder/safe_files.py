@@ -336,7 +336,7 @@ def user_name(uid: int) -> str:
     """Return a user's name, or ``user 1234`` if the uid has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
+    except (KeyError, OverflowError):
         return f"user {uid}"
 
 

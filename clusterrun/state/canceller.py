@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pwd
 
 from clusterrun.base.job import JobStatus
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.safe_files import user_name
 
 
 def canceller(run: RunRecord, status: JobStatus) -> str:
@@ -24,8 +24,5 @@ def canceller(run: RunRecord, status: JobStatus) -> str:
 
 def format_user(uid: int) -> str:
     """Return a user's name, and whether that is the current one."""
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        name = f"user {uid}"
+    name = user_name(uid)
     return f"{name} (you)" if uid == os.getuid() else name

@@ -17,7 +17,7 @@ from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_
 from clusterrun.base.units import format_duration
 from clusterrun.records import claims, progress, run_record
 from clusterrun.records.claims import Claim
-from clusterrun.records.end_records import end_of, load_hold, unknown_status
+from clusterrun.records.end_records import end_of, load_hold, status_of, unknown_status
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -139,9 +139,12 @@ def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer:
     for job in (one for row in past.jobs if row.is_over for one in split_tasks(row)):
         ended.setdefault(JobId(job.id.base, job.id.task), []).append(job)
 
+    nothing = past._replace(jobs=())
+
     def of(run: RunRecord) -> Answer:
-        rows = ended.get(JobId(run.job_id.base, run.job_id.task), ()) if run.job_id is not None else ()
-        return past._replace(jobs=rows)
+        if not ended or (job := run.job_id) is None:
+            return nothing
+        return past._replace(jobs=ended.get(JobId(job.base, job.task), ()))
 
     found = [_with_canceller(store, _state(store, run, jobs, answer, of(run), now), of(run)) for run in runs]
     found = [_with_others(state, jobs) for state in found]
@@ -178,6 +181,8 @@ def _with_canceller(store: Store, state: RunState, past: Answer) -> RunState:
 
 
 def _accounted_canceller(run: RunRecord, past: Answer) -> int | None:
+    if not past.jobs:
+        return None
     claim = claims.claim_of(run)
     rows = (row for row in past.jobs if row.cancelled_by is not None and _is_accounted(row, run, claim))
     row = max(rows, key=lambda one: one.ended or 0, default=None)
@@ -319,10 +324,11 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
     numbers: dict[str, Any] = {
         key: as_int(final.get(key)) for key in ("ended", "elapsed", "restarts", "started", "time_limit", "cancelled_by")
     }
-    return replace(
-        unknown_status(run, str(final.get("reason") or "")),
+    return status_of(
+        run,
         state=state,
         outcome=outcome_of(state, status),
+        reason=str(final.get("reason") or ""),
         exit_status=status,
         nodes=str(final.get("nodes") or ""),
         partition=str(final.get("partition") or ""),

@@ -17,13 +17,13 @@ from tests.opened import Opened
 from tests.run_records import submitted
 
 ME = getpwuid(os.getuid()).pw_name
-FINAL = {"state": "COMPLETED", "exit_status": 0, "ended": 1_795_000_900}
+FINAL = {"state": "COMPLETED", "exit_status": 0, "ended": 1_795_000_900, "figures": None}
 
 
-def end_runs(store: Store, numbers: range) -> None:
+def end_runs(store: Store, numbers: range, state: str = "COMPLETED") -> None:
     for number in numbers:
         one = submitted(store, number, cluster="desk", user=ME, name=f"old{number % 3}")
-        store.save_submission(one, replace(one.submission, final=FINAL))
+        store.save_submission(one, replace(one.submission, final={**FINAL, "state": state}))
 
 
 def end_local_run(desk: Desk, number: int, *, seen: bool = True) -> None:
@@ -65,6 +65,16 @@ def test_a_command_opens_no_more_files_for_more_ended_runs(desk: Desk, words: st
     end_runs(store, range(4, 24))
     many = opened_by(desk, words)
     assert len(many) <= len(few), sorted(set(many) - set(few))
+
+
+@pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED"])
+def test_a_list_of_all_runs_opens_no_file_of_a_run_that_ended_long_ago(desk: Desk, state: str) -> None:
+    store = Store(desk.project, desk.state)
+    desk.slurm.answer("squeue", rows())
+    end_runs(store, range(1, 4), state)
+    few = opened_by(desk, "list --all")
+    end_runs(store, range(4, 24), state)
+    assert len(opened_by(desk, "list --all")) <= len(few)
 
 
 @pytest.mark.parametrize("words", ["status old2", "status 102", "resume old2"])

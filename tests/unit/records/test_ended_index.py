@@ -199,23 +199,43 @@ def test_a_name_that_a_cloned_project_brings_is_believed_only_in_the_form_that_i
     assert store.summaries() == [ended_index.summarize(run)]
 
 
+def bring_record(store: Store, wrong: dict[str, Any]) -> None:
+    """Change values of the only run's record in the index, as one who clones a project could have done."""
+    path = index_of(store) / ended_index.RECORDS
+    entry, _, text = path.read_text().strip()[8:].partition(" ")
+    record, sources = map(json.loads, text.split("\t"))
+    whole = {**record, "sources": sources}
+    (whole["submissions"][0] if wrong.keys() <= {"job_id", "script", "token"} else whole).update(wrong)
+    sources = whole.pop("sources")
+    line = f"{entry} {json.dumps(whole)}\t{json.dumps(sources)}".encode()
+    path.write_bytes(ended_index._sum(line) + line + b"\n")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"name": 5}, {"at": "soon"}, {"sweep": "../.."}, {"cluster": "a/b"}, {"sources": {"env": 5}}, {"submissions": [5]},
-     {"job_id": "../.."}, {"script": "../../x"}, {"token": "x"}, {"run_id": "20261121-034501-k3v7qa"}],
+     {"sources": [5]}, {"job_id": "../.."}, {"script": "../../x"}, {"token": "x"},
+     {"run_id": "20261121-034501-k3v7qa"}],
 )  # fmt: skip
 def test_a_record_that_a_cloned_project_brings_in_the_index_is_checked_as_its_own_files_are(
     store: Store, wrong: dict[str, Any]
 ) -> None:
     run = ended(store, submitted(store))
     assert store.all() == [run_record.load(run.run_dir)]
-    path = index_of(store) / ended_index.RECORDS
-    entry, _, text = path.read_text().strip()[8:].partition(" ")
-    record = json.loads(text)
-    (record["submissions"][0] if wrong.keys() <= {"job_id", "script", "token"} else record).update(wrong)
-    line = f"{entry} {json.dumps(record)}".encode()
-    path.write_bytes(ended_index._sum(line) + line + b"\n")
+    bring_record(store, wrong)
     assert store.all() == [run_record.load(run.run_dir)]
+
+
+def test_the_sources_in_a_kept_record_are_read_only_by_those_who_need_them(store: Store) -> None:
+    run = ended(store, submitted(store))
+    store.all()
+    bring_record(store, {"sources": {"env": 5}})
+    with Opened() as opened:
+        (found,) = store.all()
+    assert run.run_dir not in opened
+    with Opened() as opened:
+        assert found.sources == run.sources
+    assert run.run_dir in opened
 
 
 def remove_all(folder: Path, text: str) -> None:
