@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.patience import HUNG
 from tests.security.people import CODES, WAITS, Person, Town
 from tests.security.records import Generator
 from tests.security.unchanged import unchanged
 
-#: Seconds that a verb may take, on however many records.
-LIMIT = 10.0
 BATCH = 20
 
 
@@ -56,7 +55,7 @@ def batch(person: Person, made: list[tuple[str, str]], own: dict[str, Any]) -> l
         ("status", run_id), ("logs", run_id), ("why", run_id), ("check", run_id), ("cancel", run_id),
         ("status", job_id), ("why", job_id))]  # fmt: skip
     for words in (*wholes, *ones):
-        said = person.tries(*words, limit=LIMIT)
+        said = person.tries(*words, limit=HUNG)
         told = f"{' '.join(words)}: {said.status} after {said.took:.1f} s\n{said.err[-400:]}"
         if said.status is None:
             faults.append(f"hangs: {told}")
