@@ -41,20 +41,26 @@ def defaults(
     The file is the one of ``--config_file``, else the user's default file unless ``--cpu`` was typed. Raises
     RequestError if it cannot be read, or if its ``distributed_type`` is not plain data parallelism.
     """
-    names = {one.option.name for one in typed}
-    given = next((one.value for one in typed if one.option.name == "config-file"), "")
+    values = {option.option.name: option.value for option in typed}
+    given = values.get("config-file", "")
     path = cwd / given if given else _default_file(environ)
-    if not given and ("cpu" in names or not is_file(path)):
+    if not given and ("cpu" in values or not is_file(path)):
         return [], ""
     source = given or str(path)
     data = load(path, source, python, environ)
     kind = str(data.get("distributed_type", "")).upper()
-    if kind not in ("", "NO") and not kind.startswith("MULTI_") and "multi-gpu" not in names:
-        refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
-        return [Typed(refused, refused.name), *_options(data, table, source, names)], source
     if kind == "NO":
         data["num_processes"] = 1
-    return list(_options(data, table, source, names)), source
+    options = list(_options(data, table, source, set(values)))
+    if not _is_data_parallel(kind) and "multi-gpu" not in values:
+        refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
+        options.insert(0, Typed(refused, refused.name))
+    return options, source
+
+
+def _is_data_parallel(kind: str) -> bool:
+    """Return whether ranks of a ``distributed_type`` differ in their data only."""
+    return kind in ("", "NO") or kind.startswith("MULTI_")
 
 
 def check_shape(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -> None:
@@ -99,16 +105,27 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     return data
 
 
-def _options(data: Mapping[str, Any], table: Table, source: str, names: set[str]) -> Iterator[Typed]:
-    dynamo = found if isinstance(found := data.get("dynamo_config"), dict) else {}
-    flat = {key if key.startswith("dynamo_") else f"dynamo_{key}": value for key, value in dynamo.items()}
-    for key, value in {**data, **flat}.items():
+def _options(data: Mapping[str, Any], table: Table, source: str, typed: set[str]) -> Iterator[Typed]:
+    """Yield the options of a configuration that the line does not set itself."""
+    for key, value in {**data, **_dynamo_keys(data)}.items():
         option = table.options.get(key.replace("_", "-"))
-        if option is None or option.kind == "own" or option.name in names or value in (None, "", []):
+        if option is None or option.kind == "own" or option.name in typed:
             continue
-        text = "no" if key == "mixed_precision" and value is False else str(value)  # YAML 1.1 reads no as False
-        if option.values or value is True:
-            yield Typed(option, f"--{key} in {source}", text if option.values else "")
+        if value in (None, "", []):
+            continue
+        if option.values:
+            is_no = key == "mixed_precision" and value is False  # YAML 1.1 reads no as False
+            yield Typed(option, f"--{key} in {source}", "no" if is_no else str(value))
+        elif value is True:
+            yield Typed(option, f"--{key} in {source}")
+
+
+def _dynamo_keys(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``dynamo_config`` by the names of accelerate's options."""
+    config = data.get("dynamo_config")
+    if not isinstance(config, dict):
+        return {}
+    return {f"dynamo_{key.removeprefix('dynamo_')}": value for key, value in config.items()}
 
 
 def _default_file(environ: Mapping[str, str]) -> Path:

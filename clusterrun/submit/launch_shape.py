@@ -4,98 +4,244 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
+from clusterrun.submit.launcher_table import on_each_node
 from clusterrun.submit.launchers import Launch
-from clusterrun.submit.own_ranks import on_each_node
 
 Values = Mapping[str, Value]
-_ONE = Value(1, "default")
+_NO_GPUS = Value(0, "default")
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The options around a launcher's line: ``given`` are typed or in a job file, ``below`` those of the profiles."""
+
+    given: Values
+    below: Values
+
+    @property
+    def nodes(self) -> int:
+        value = self.given.get("nodes") or self.below.get("nodes")
+        return int(value.value) if value else 1
+
+    @property
+    def gpus(self) -> Value | None:
+        """The GPUs per node."""
+        return gpus_of(self.given) or gpus_of(self.below)
+
+    @property
+    def typed_ranks(self) -> Value | None:
+        """The ranks per node that are typed, one per GPU if only GPUs are."""
+        gpus = gpus_of(self.given) or _NO_GPUS
+        return self.given.get("tasks-per-node") or (gpus if gpus.value else None)
 
 
 def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
     """Return the options that a launch sets. Raises RequestError if they contradict ``given``."""
-    options = dict(launch.options)
-    typed_gpus, profile_gpus = gpus_of(given), gpus_of(below)
-    typed_ranks = given.get("tasks-per-node") or (typed_gpus if typed_gpus and typed_gpus.value else None)
-    nodes, ranks = _shape(launch, given, typed_ranks or profile_gpus)
-    count = (nodes or given.get("nodes") or below.get("nodes") or _ONE).value
-    if nodes is not None and (launch.nodes or nodes.value != given.get("nodes", below.get("nodes", _ONE)).value):
-        options["nodes"] = nodes
-    gpus = _slurm_gpus(launch, count, ranks)
-    if gpus is None and launch.title in ("srun", "python") and not (typed_gpus or profile_gpus):
-        gpus = Value(0, f"--gres: {launch.title} without GPUs")
-    if gpus is not None and launch.gpu_type and gpus.value:
-        options["gres"] = Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)
-    elif gpus is not None and "gres" not in options:
-        options["gpus-per-node"] = gpus
-    devices = gpus or typed_gpus or profile_gpus
-    if ranks is not None and typed_ranks is not None and typed_ranks.value != ranks.value:
-        raise _conflict(typed_ranks, ranks)
-    if ranks is not None and typed_ranks is None:
-        if gpus is None and not (devices and devices.value in (0, ranks.value)):
-            devices = options["gpus-per-node"] = ranks
-        if devices is None or devices.value != ranks.value or "tasks-per-node" in below:
-            options["tasks-per-node"] = ranks
-    if cpus := _cpus_of_rank(launch, ranks or typed_ranks or devices):
-        options["cpus-per-task"] = cpus
-    if env := launch.env | _shape_env(launch, count, devices, ranks or typed_ranks or devices):
+    around = Around(given, below)
+    nodes, ranks = _shape(launch, around)
+    count = nodes.value if nodes else around.nodes
+    gpus = _slurm_gpus(launch, count, ranks, around)
+    options = launch.options | _nodes_option(launch, nodes, around) | _gpu_options(launch, gpus)
+    if ranks and around.typed_ranks:
+        _refuse_difference(around.typed_ranks, ranks)
+    elif ranks:
+        options |= _rank_options(ranks, gpus, around)
+    devices = gpus_of(options) or around.gpus
+    ranks = ranks or around.typed_ranks or devices
+    if launch.node_cpus:
+        options["cpus-per-task"] = _share_of_rank(launch.node_cpus, ranks)
+    env = launch.env | _shape_env(launch, count, devices, ranks)
+    if env:
         options["env"] = Value(env, f"--env of {launch.title}")
-    for name, value in options.items():
-        typed = given.get(name, value)
-        if name == "env":
-            if any(typed.value.get(key, text) != text for key, text in env.items()):
-                raise _conflict(typed, value)
-        elif typed.value != value.value and name not in ("sbatch-arg", "setup"):
-            raise _conflict(typed, value)
+    _refuse_conflicts(options, given)
     return options
 
 
-def _cpus_of_rank(launch: Launch, ranks: Value | None) -> Value | None:
-    """Return the cores of each rank, if a launcher starts the ranks in a task that has the cores of all."""
-    if launch.node_cpus is None:
-        return None
-    return Value(max(1, launch.node_cpus.value // max(1, ranks.value if ranks else 1)), launch.node_cpus.source)
+def _nodes_option(launch: Launch, nodes: Value | None, around: Around) -> dict[str, Value]:
+    """Return the option for the nodes of a line, unless they are a default that the options around it have already."""
+    if nodes is None:
+        return {}
+    is_default = launch.nodes is None and nodes.value == around.nodes
+    return {} if is_default else {"nodes": nodes}
+
+
+def _share_of_rank(cpus: Value, ranks: Value | None) -> Value:
+    """Return the cores of each rank, if all ranks of a node share these."""
+    count = ranks.value if ranks else 1
+    return Value(max(1, cpus.value // max(1, count)), cpus.source)
+
+
+def _gpu_options(launch: Launch, gpus: Value | None) -> dict[str, Value]:
+    """Return the option for the GPUs that a line asks Slurm for."""
+    if gpus is None:
+        return {}
+    if launch.gpu_type and gpus.value:
+        return {"gres": Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)}
+    return {} if "gres" in launch.options else {"gpus-per-node": gpus}
+
+
+def _rank_options(ranks: Value, gpus: Value | None, around: Around) -> dict[str, Value]:
+    """Return the options that give a node this many ranks: one GPU each, unless the line or a profile sets the GPUs."""
+    options = {}
+    devices = gpus or around.gpus
+    if gpus is None and not _fit(ranks, devices):
+        devices = options["gpus-per-node"] = ranks
+    if devices is None or devices.value != ranks.value or "tasks-per-node" in around.below:
+        options["tasks-per-node"] = ranks
+    return options
+
+
+def _fit(ranks: Value, devices: Value | None) -> bool:
+    """Return whether ranks can run on these GPUs: there is one for each, or none for all."""
+    return devices is not None and devices.value in (0, ranks.value)
 
 
 def _shape_env(launch: Launch, nodes: int, devices: Value | None, ranks: Value | None) -> dict[str, str]:
     """Return the variables in which fabric passes the shape, and accelerate the CPU."""
-    if launch.title.endswith("fabric run"):
-        return {"LT_NUM_NODES": str(nodes)} | ({"LT_DEVICES": str(ranks.value or 1)} if ranks else {})
-    # without it, each process trains alone
-    cpu = launch.title.endswith("accelerate launch") and devices is not None and not devices.value
-    return {"ACCELERATE_USE_CPU": "true"} if cpu else {}
+    if launch.title == "fabric run":
+        variables = {"LT_NUM_NODES": str(nodes)}
+        if ranks:
+            variables["LT_DEVICES"] = str(ranks.value or 1)
+        return variables
+    on_cpu = devices is not None and devices.value == 0
+    if launch.title == "accelerate launch" and on_cpu:  # without it, each process trains alone
+        return {"ACCELERATE_USE_CPU": "true"}
+    return {}
+
+
+def _refuse_conflicts(options: Values, given: Values) -> None:
+    """Raise RequestError if an option of the line has another value than the typed one."""
+    for name, value in options.items():
+        if name not in given or name in ("sbatch-arg", "setup"):
+            continue
+        if name == "env":
+            _refuse_other_variables(given[name], value)
+        else:
+            _refuse_difference(given[name], value)
+
+
+def _refuse_other_variables(typed: Value, other: Value) -> None:
+    for name, text in other.value.items():
+        if typed.value.get(name, text) != text:
+            raise _conflict(typed, other)
+
+
+def _refuse_difference(typed: Value, other: Value) -> None:
+    if typed.value != other.value:
+        raise _conflict(typed, other)
+
+
+def _conflict(typed: Value, other: Value) -> RequestError:
+    return RequestError(
+        f"{typed.source} is {typed.value}, but {other.source} is {other.value}", hint="give only one of the two"
+    )
+
+
+def _shape(launch: Launch, around: Around) -> tuple[Value | None, Value | None]:
+    """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
+    devices = around.typed_ranks or gpus_of(around.below)
+    ranks = launch.ranks or _ranks_of_gpus(launch, devices)
+    nodes = launch.nodes or around.given.get("nodes")
+    if nodes is not None:
+        if launch.total and not ranks:
+            ranks = _divided(launch.total, nodes)
+        return launch.nodes, ranks
+    per_node = ranks or launch.gpus.get("gpus-per-node")
+    if launch.title != "accelerate launch":  # its number of processes means one node
+        per_node = per_node or devices
+    return _shape_of_total(launch, ranks, per_node)
+
+
+def _shape_of_total(launch: Launch, ranks: Value | None, per_node: Value | None) -> tuple[Value | None, Value | None]:
+    """Return nodes and ranks per node of a line that sets no nodes; ``per_node`` is how many ranks fit on one."""
+    total = launch.total
+    if total and per_node and per_node.value:
+        return _divided(total, per_node), ranks or Value(min(total.value, per_node.value), total.source)
+    if total or launch.one_node:
+        return Value(1, f"--nodes: default, because the {launch.title} command does not set it"), ranks or total
+    return None, ranks
+
+
+def _ranks_of_gpus(launch: Launch, devices: Value | None) -> Value | None:
+    """Return the ranks per node of ``--ntasks-per-gpu``. Raises RequestError without a number of GPUs."""
+    each = launch.gpus.get("ranks-per-gpu")
+    if each is None:
+        return None
+    gpus = launch.gpus.get("gpus-per-node") or gpus_of(launch.options) or devices
+    if gpus is None:
+        raise RequestError(f"{each.source} needs the number of GPUs per node", hint="add --gpus-per-node N before `--`")
+    return Value(each.value * gpus.value, each.source)
+
+
+def _divided(total: Value, by: Value) -> Value:
+    if total.value > by.value and total.value % by.value:
+        raise RequestError(
+            f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
+            hint="use the same number of ranks on every node",
+        )
+    return Value(max(1, total.value // by.value), total.source)
+
+
+def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None, around: Around) -> Value | None:
+    """Return the GPUs per node that a line asks for, or None. Raises RequestError if they do not divide."""
+    if "gpus-per-node" in launch.gpus:
+        return launch.gpus["gpus-per-node"]
+    if "gpus" in launch.gpus:
+        total = launch.gpus["gpus"]
+        if total.value % nodes:
+            gpus = plural(total.value, "GPU")
+            raise RequestError(f"{total.source}: {gpus} cannot be split evenly over {nodes} nodes")
+        return Value(total.value // nodes, total.source)
+    if "gpus-per-task" in launch.gpus:
+        each = launch.gpus["gpus-per-task"]
+        return Value(each.value * (ranks.value if ranks else 1), each.source)
+    asked = gpus_of({"gres": launch.options["gres"]}) if "gres" in launch.options else None
+    if asked is None and launch.title in ("srun", "python") and around.gpus is None:
+        return Value(0, f"--gres: {launch.title} without GPUs")
+    return asked
 
 
 def gpus_of(values: Values) -> Value | None:
     """Return the GPUs per node of ``--gpus-per-node`` or ``--gres``."""
     gres = values.get("gres")
-    count = gres_gpus(str(gres.value)) if gres else None
-    return Value(count, gres.source) if gres and count is not None else values.get("gpus-per-node")
+    if gres is not None:
+        count = gres_gpus(str(gres.value))
+        if count is not None:
+            return Value(count, gres.source)
+    return values.get("gpus-per-node")
 
 
 def format_line(options: Values, program: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
     """Return ``clusterrun submit OPTIONS -- PROGRAM`` as a line for the shell."""
-    return " ".join(filter(None, ["clusterrun submit", format_options(options, quote), "--", *map(quote, program)]))
+    words = ["clusterrun submit", format_options(options, quote), "--", *map(quote, program)]
+    return " ".join(filter(None, words))
 
 
 def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -> str:
     """Return options as they are typed, in the order of ``FIELDS``."""
+    in_order = [field.name for field in FIELDS if field.name in options]
     words: list[str] = []
-    for name in dict.fromkeys([*(field.name for field in FIELDS if field.name in options), *options]):
-        value: Any = options[name].value
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
-        elif isinstance(value, Mapping):
-            words += [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
-        elif isinstance(value, list | tuple):
-            words += [f"--{name}={quote(one)}" if name == "sbatch-arg" else f"--{name} {quote(one)}" for one in value]
-        else:
-            words.append(f"--{name} {quote(str(value))}")
+    for name in dict.fromkeys([*in_order, *options]):
+        words += _typed_option(name, options[name].value, quote)
     return " ".join(words)
+
+
+def _typed_option(name: str, value: Any, quote: Callable[[str], str]) -> list[str]:
+    """Return an option as it is typed, once for each of its values."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, Mapping):
+        return [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
+    if isinstance(value, list | tuple):
+        joint = "=" if name == "sbatch-arg" else " "  # its values begin with hyphens
+        return [f"--{name}{joint}{quote(text)}" for text in value]
+    return [f"--{name} {quote(str(value))}"]
 
 
 def one_gpu_each(launch: Launch) -> str:
@@ -108,87 +254,27 @@ def one_gpu_each(launch: Launch) -> str:
 
 def refused_line(launch: Launch, options: Values, given: Values, below: Values) -> str:
     """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
-    launcher = launch.instead.get("launcher")
     kept = {**options, **{name: Value(value, "") for name, value in launch.instead.items()}}
-    if launcher is None:
-        return format_line(kept, launch.program)
-    kept = _of_launcher(kept, launch, given)
+    launcher = launch.instead.get("launcher")
+    if launcher is not None:
+        kept = _of_launcher(kept, launch, given)
     if launcher != "none":
         return format_line(kept, launch.program)
-    nodes = (options.get("nodes") or below.get("nodes") or _ONE).value
-    program = on_each_node(launch.line, launch.launcher, nodes)
+    around = Around(options, below)
+    program = on_each_node(launch.line, around.nodes)
     if program is None:
         return f"{launch.title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"
-    if "tasks-per-node" in options and not _has_gpus(options, below):
+    if "tasks-per-node" in options and not (around.gpus or _NO_GPUS).value:
         kept["tasks-per-node"] = options["tasks-per-node"]
     return format_line(kept, program)
 
 
-def _has_gpus(options: Values, below: Values) -> bool:
-    devices = gpus_of(options) or gpus_of(below)
-    return devices is not None and bool(devices.value)
-
-
 def _of_launcher(options: Values, launch: Launch, given: Values) -> dict[str, Value]:
     """Return the options of a launch for its own launcher, which sets its variables and starts the ranks."""
-    typed = given["env"].value if "env" in given else {}
-    env = {**typed, **launch.typed, **dict(launch.launcher.env if launch.launcher else ())}
     kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
-    return kept | {"env": Value(env, "")} if env else kept
-
-
-def _shape(launch: Launch, given: Values, devices: Value | None) -> tuple[Value | None, Value | None]:
-    """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
-    nodes, total, ranks = launch.nodes, launch.total, launch.ranks or _ranks_of_gpus(launch, devices)
-    if nodes is None and "nodes" not in given:
-        per_node = (
-            ranks or launch.gpus.get("gpus-per-node") or (None if launch.title.startswith("accelerate") else devices)
-        )
-        if total and per_node and per_node.value:
-            nodes = _divided(total, per_node)
-            ranks = ranks or Value(min(total.value, per_node.value), total.source)
-        elif launch.one_node or total:
-            nodes = Value(1, f"--nodes: default, because the {launch.title} command does not set it")
-    if total and not ranks:
-        ranks = _divided(total, nodes or given["nodes"])
-    return nodes, ranks
-
-
-def _ranks_of_gpus(launch: Launch, devices: Value | None) -> Value | None:
-    """Return the ranks per node of ``--ntasks-per-gpu``. Raises RequestError without a number of GPUs."""
-    each = launch.gpus.get("ranks-per-gpu")
-    gpus = launch.gpus.get("gpus-per-node") or gpus_of(launch.options) or devices
-    if each is None:
-        return None
-    if gpus is None:
-        raise RequestError(f"{each.source} needs the number of GPUs per node", hint="add --gpus-per-node N before `--`")
-    return Value(each.value * gpus.value, each.source)
-
-
-def _divided(total: Value, by: Value) -> Value:
-    if total.value % by.value and total.value > by.value:
-        raise RequestError(
-            f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
-            hint="use the same number of ranks on every node",
-        )
-    return Value(max(1, total.value // by.value), total.source)
-
-
-def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None) -> Value | None:
-    """Return the GPUs per node that a line asks for, or None. Raises RequestError if they do not divide."""
-    if "gpus-per-node" in launch.gpus:
-        return launch.gpus["gpus-per-node"]
-    if total := launch.gpus.get("gpus"):
-        if total.value % nodes:
-            gpus = plural(total.value, "GPU")
-            raise RequestError(f"{total.source}: {gpus} cannot be split evenly over {nodes} nodes")
-        return Value(total.value // nodes, total.source)
-    if one := launch.gpus.get("gpus-per-task"):
-        return Value(one.value * (ranks.value if ranks else 1), one.source)
-    return gpus_of({"gres": launch.options["gres"]}) if "gres" in launch.options else None
-
-
-def _conflict(one: Value, other: Value) -> RequestError:
-    return RequestError(
-        f"{one.source} is {one.value}, but {other.source} is {other.value}", hint="give only one of the two"
-    )
+    env = dict(launch.typed)
+    if "env" in given:
+        env = given["env"].value | env
+    if env:
+        kept["env"] = Value(env, "")
+    return kept

@@ -1,9 +1,8 @@
 """The options of other launchers, and a parser that reads them as each launcher does. No I/O.
 
 The tables follow torch 2.13 (``torch/distributed/run.py``), accelerate 1.15 (``commands/launch.py``), DeepSpeed 0.19
-(``launcher/runner.py``), Lightning 2.6 (``fabric/cli.py``), the options of Slurm 22.05 to 26.05, and mpirun of Open
-MPI 5, MPICH and Intel MPI. After a name, ``=`` means one value, ``==`` two values, and ``=?`` an optional value that is
-joined to the name. ``|`` separates alternative names. The kinds:
+(``launcher/runner.py``), Lightning 2.6 (``fabric/cli.py``) and the options of Slurm 22.05 to 26.05. After a name, ``=``
+means one value, and ``=?`` an optional value that is joined to the name. ``|`` separates alternative names. The kinds:
 
 nodes, ranks, total   the shape: nodes, ranks per node, ranks of the job
 own                   clusterrun has its own: dropped, and named in the notice
@@ -31,19 +30,17 @@ class Option(NamedTuple):
     kind: str
     target: str
     values: int
-    """0, 1 or 2; -1 for an optional value."""
+    """0 or 1; -1 for an optional value."""
 
 
 class Table(NamedTuple):
     """The options of one launcher, and how it parses them.
 
-    ``single_dash``: long names may follow one hyphen. ``anywhere``: options are recognised after the script too,
-    unknown ones belong to the script. ``beginnings``: as getopt and argparse do, a long name may be cut where it can
-    mean one option only.
+    ``anywhere``: options are recognised after the script too, unknown ones belong to the script. ``beginnings``: as
+    getopt and argparse do, a long name may be cut where it can mean one option only.
     """
 
     options: Mapping[str, Option]
-    single_dash: bool = False
     anywhere: bool = False
     beginnings: bool = False
 
@@ -63,11 +60,15 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
     rest = iter(words)
     for word in rest:
         if word == "--":
-            program += rest
-        elif not word.startswith("-") or word == "-":
-            program += [word] if table.anywhere else [word, *rest]
-        elif found := _options_of(table, word, rest):
-            typed += found
+            return typed, [*program, *rest]
+        if not is_option(word):
+            program.append(word)
+            if not table.anywhere:
+                return typed, [*program, *rest]
+            continue
+        options = _options_of(table, word, rest)
+        if options:
+            typed += options
         elif table.anywhere and program:
             program.append(word)
         else:
@@ -75,28 +76,42 @@ def parse_options(launcher: str, table: Table, words: Sequence[str]) -> tuple[li
     return typed, program
 
 
+def is_option(word: str) -> bool:
+    """Return whether a word is an option; ``-`` alone is an argument."""
+    return word.startswith("-") and word != "-"
+
+
 def _unknown(launcher: str, table: Table, word: str) -> RequestError:
     spelled = word.partition("=")[0]
-    names = [f"--{name}" for name in table.options if len(name) > 1 and not name.endswith("*")]
-    close = nearest(spelled, names) if spelled.startswith("--") else ""
-    hint = close or "remove the option, or use --launcher none if the program starts its own ranks"
+    hint = ""
+    if spelled.startswith("--"):
+        hint = nearest(spelled, [f"--{name}" for name in table.options if _is_full_name(name)])
+    hint = hint or "remove the option, or use --launcher none if the program starts its own ranks"
     return RequestError(f"{launcher}: option not recognized: {spelled}", hint=hint)
+
+
+def _is_full_name(name: str) -> bool:
+    """Return whether a name of a table is neither a letter nor the beginning of several names (``fsdp-*``)."""
+    return len(name) > 1 and not name.endswith("*")
 
 
 def _options_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
     """Return the options of a word (``-lu`` has two), with the value from ``rest``; none if one is unknown."""
+    if not word.startswith("--"):
+        return _letters_of(table, word, rest)
     spelled, equals, value = word.partition("=")
-    long = word.startswith("--")
-    option = _long_option(table, spelled.lstrip("-").replace("_", "-")) if long or table.single_dash else None
+    option = _long_option(table, spelled.lstrip("-").replace("_", "-"))
     if option is None:
-        return [] if long else _letters_of(table, word, rest)
-    return [_with_values(option, spelled, [value] if equals else [], rest)]
+        return []
+    return [_with_value(option, spelled, value if equals else None, rest)]
 
 
 def _long_option(table: Table, name: str) -> Option | None:
     """Return the option with this name, or the only one whose name begins with it. Raises RequestError for several."""
+    if len(name) == 1:
+        return None
     if name in table.options:
-        return table.options[name] if len(name) > 1 or table.single_dash else None
+        return table.options[name]
     if not table.beginnings:
         return _family_of(table, name)
     meant = _beginning_with(table, name)
@@ -108,12 +123,19 @@ def _long_option(table: Table, name: str) -> Option | None:
 
 def _family_of(table: Table, name: str) -> Option | None:
     """Return the option that stands for all names with its beginning (``fsdp-*``)."""
-    return next((one for key, one in table.options.items() if key.endswith("*") and name.startswith(key[:-1])), None)
+    for key, option in table.options.items():
+        if key.endswith("*") and name.startswith(key[:-1]):
+            return option
+    return None
 
 
 def _beginning_with(table: Table, name: str) -> list[Option]:
     """Return the options with a name that begins so; two names of one option count once."""
-    return list(dict.fromkeys(one for key, one in table.options.items() if len(key) > 1 and key.startswith(name)))
+    meant: dict[Option, None] = {}
+    for key, option in table.options.items():
+        if len(key) > 1 and key.startswith(name):
+            meant[option] = None
+    return list(meant)
 
 
 def _letters_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
@@ -121,27 +143,35 @@ def _letters_of(table: Table, word: str, rest: Iterator[str]) -> list[Typed]:
     option = table.options.get(word[1])
     if option is None:
         return []
-    more = word[2:]
-    if option.values or not more:
-        return [_with_values(option, word[:2], [more.removeprefix("=")] if more else [], rest)]
+    spelled, more = word[:2], word[2:]
+    if not more:
+        return [_with_value(option, spelled, None, rest)]
+    if option.values:
+        return [_with_value(option, spelled, more.removeprefix("="), rest)]
     others = _letters_of(table, f"-{more}", rest)
-    return [Typed(option, word[:2]), *others] if others else []
+    return [Typed(option, spelled), *others] if others else []
 
 
-def _with_values(option: Option, spelled: str, joined: list[str], rest: Iterator[str]) -> Typed:
-    values = joined + [word for _, word in zip(range(option.values - len(joined)), rest, strict=False)]
-    if len(values) < option.values:
-        raise RequestError(f"{spelled} needs a value")
-    return Typed(option, spelled, "=".join(values) if option.values else "")
+def _with_value(option: Option, spelled: str, joined: str | None, rest: Iterator[str]) -> Typed:
+    """Return an option with the value that is joined to it, else with the next word if it needs one."""
+    if not option.values:
+        return Typed(option, spelled)
+    if joined is None and option.values == 1:
+        joined = next(rest, None)
+        if joined is None:
+            raise RequestError(f"{spelled} needs a value")
+    return Typed(option, spelled, joined or "")
 
 
 def _table(kinds: Mapping[str, str], **how: bool) -> Table:
     options: dict[str, Option] = {}
     for kind, text in kinds.items():
         for entry in text.split():
-            names, equals, more = entry.partition("=")
+            names, equals, optional = entry.partition("=")
+            values = 1 if equals else 0
+            if optional:
+                values = -1
             first, *others = names.split("|")
-            values = {"": 1, "=": 2, "?": -1}[more] if equals else 0
             option = Option(first, kind.partition(" ")[0], kind.partition(" ")[2], values)
             options |= dict.fromkeys((first, *others), option)
     return Table(options, **how)
@@ -208,18 +238,6 @@ FABRIC = _table({
     "env LT_STRATEGY": "strategy=",
     "env LT_PRECISION": "precision=",
 }, anywhere=True)  # fmt: skip
-MPI = _table({
-    "total": "np|n|c=",
-    "ranks": "npernode|N|ppn|perhost=",
-    "hosts": "host|hosts|H=",
-    "hostfile": "hostfile|machinefile|f=",
-    "mpi-env": "x= genv|env==",
-    "own": "mca|gmca|prtemca|pmixmca== allow-run-as-root oversubscribe nooversubscribe bind-to= bind-to-none rank-by="
-    " report-bindings display-map tag-output|l prepend-rank verbose|v quiet|q genvall envall launcher|bootstrap="
-    " iface= ssh-port|p= network-interfaces= start-timeout= gloo mpi",
-    "output": "output-filename= output= merge-stderr-to-stdout",
-    "none": "map-by=",
-}, single_dash=True)  # fmt: skip
 _SLURM = {
     "nodes": "nodes|N=",
     "total": "ntasks|n=",
@@ -255,71 +273,3 @@ _SLURM = {
 }  # fmt: skip
 SRUN = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W="}, beginnings=True)
 SBATCH = _table(_SLURM | {"own": f"{_SLURM['own']} wait|W", "wrap": "wrap="}, beginnings=True)
-COMPOSER = _table({
-    "ranks": "nproc|n=",
-    "total": "world-size=",
-    "module": "module-mode|m",
-    "own": "base-rank= node-rank= master-addr= master-port= verbose|v command-mode|c",
-    "output": "stdout= stderr=",
-}, beginnings=True)  # fmt: skip
-#: Programs that read everything themselves: their shape is clusterrun's, their options are not looked at.
-OWN_OPTIONS = Table({})
-
-
-class Launcher(NamedTuple):
-    """A launcher: its options, and the words that start it, as a program or after -m.
-
-    ``on_nodes`` are the options that make the ranks of several nodes one group if the launcher runs once per node (with
-    ``--launcher none``, whose variables they name). They are empty if it reads those variables itself, and None if
-    there are no such options; variables come before the launcher. ``own`` is whether only the launcher can start its
-    program, and ``env`` has the variables that make it do so.
-    """
-
-    table: Table
-    starts: tuple[str, ...]
-    on_nodes: str | None = None
-    own: bool = False
-    env: tuple[tuple[str, str], ...] = ()
-
-
-_TORCHRUN_ON_NODES = (
-    "--nnodes $NNODES --node-rank $NODE_RANK --nproc-per-node $NPROC_PER_NODE"
-    " --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
-)
-_ACCELERATE_ON_NODES = (
-    "--num_machines $NNODES --machine_rank $NODE_RANK --num_processes $((NNODES * NPROC_PER_NODE))"
-    " --main_process_ip $MASTER_ADDR --main_process_port $MASTER_PORT"
-)
-LAUNCHERS: dict[str, Launcher] = {
-    "torchrun": Launcher(TORCHRUN, ("torchrun", "torch.distributed.run"), _TORCHRUN_ON_NODES),
-    "torch.distributed.launch": Launcher(TORCHRUN, ("torch.distributed.launch",), _TORCHRUN_ON_NODES),
-    "accelerate launch": Launcher(
-        ACCELERATE,
-        ("accelerate launch", "accelerate-launch", "accelerate.commands.launch",
-         "accelerate.commands.accelerate_cli launch"),
-        # its default would start DeepSpeed on all nodes from each
-        f"{_ACCELERATE_ON_NODES} --deepspeed_multinode_launcher standard",
-    ),
-    "deepspeed": Launcher(DEEPSPEED, ("deepspeed", "deepspeed.launcher.runner")),
-    "fabric run": Launcher(FABRIC, ("fabric run model", "fabric run", "lightning run model")),
-    "composer": Launcher(COMPOSER, ("composer", "composer.cli.launcher")),
-    "srun": Launcher(SRUN, ("srun",)),
-    "mpirun": Launcher(MPI, ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")),
-    "horovodrun": Launcher(MPI, ("horovodrun",)),
-    "#SBATCH": Launcher(SBATCH, ()),
-    "tune run": Launcher(TORCHRUN, ("tune run",), _TORCHRUN_ON_NODES, own=True),
-    "llamafactory-cli train": Launcher(
-        OWN_OPTIONS, ("llamafactory-cli train", "lmf train"), "", own=True, env=(("FORCE_TORCHRUN", "1"),)
-    ),
-    "swift": Launcher(OWN_OPTIONS, tuple(f"swift {one}" for one in ("sft", "pt", "rlhf", "dpo")), "", own=True),
-    "xtuner train": Launcher(OWN_OPTIONS, ("xtuner train",), "ADDR=$MASTER_ADDR PORT=$MASTER_PORT", own=True),
-    "trl": Launcher(
-        OWN_OPTIONS,
-        tuple(f"trl {one}" for one in ("sft", "dpo", "grpo", "kto", "reward", "rloo", "ppo")),
-        _ACCELERATE_ON_NODES,
-        own=True,
-    ),
-    "axolotl train": Launcher(OWN_OPTIONS, ("axolotl train",), own=True),
-    "torchpack dist-run": Launcher(OWN_OPTIONS, ("torchpack dist-run",), own=True),
-    "fastai.launch": Launcher(OWN_OPTIONS, ("fastai.launch",), own=True),
-}  # fmt: skip

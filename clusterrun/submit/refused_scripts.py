@@ -1,138 +1,74 @@
-"""Refuse a command that would start ranks more than once, with the line that starts them as one group."""
+"""A shell script that starts ranks itself: it runs once on one node, or is refused with the line that does the same."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.secrets import refuse_shapes
-from clusterrun.submit.launch_shape import Values, format_line, job_options, one_gpu_each, refused_line
-from clusterrun.submit.launcher_options import LAUNCHERS
-from clusterrun.submit.launchers import Launch, Place, join_options, launcher_of, prefix_length
-from clusterrun.submit.own_ranks import in_shell, knows_node
-from clusterrun.submit.python_line import split_python
-from clusterrun.submit.script_launch import Script, launch_in, parse, script_of, text_of_all
-from clusterrun.submit.script_source import source_of, started_launcher
+from clusterrun.submit.launch_shape import Values, format_line, gpus_of, job_options, one_gpu_each
+from clusterrun.submit.launcher_table import LAUNCHERS, OF_ALL_NODES, launcher_of, prefix_length
+from clusterrun.submit.launchers import Launch, Place, join_options
+from clusterrun.submit.own_ranks import (
+    knows_node,
+    line_instead,
+    nodes_of,
+    options_on_nodes,
+    separate_groups,
+    starts_own_ranks,
+    wrapped_in_shell,
+)
+from clusterrun.submit.script_launch import Script, ScriptLaunch, launch_in, parse, script_of, text_of_all
 
 if TYPE_CHECKING:
     from clusterrun.submit.shell_scripts import ShellScript
 
-_OF_RANKS = ("tasks-per-node", "env", "setup")  # options that a program which starts its own ranks sets itself
-_OF_ALL_NODES = ("srun", "mpirun", "horovodrun")
-_ONE = Value(1, "default")
-_BY_ITSELF = "; if separate groups of ranks are intended, add --independent"
+#: Options that a program which starts its own ranks sets itself.
+_OF_RANKS = ("tasks-per-node", "env", "setup")
+#: The options that are read from a script which runs as it is.
+_SHAPE = ("nodes", "gpus-per-node", "gres", "tasks-per-node")
 
 
-def nodes_of(*levels: Values) -> int:
-    """Return the number of nodes that the first of some levels of options sets; 1 if none does."""
-    return int(next((level["nodes"] for level in levels if "nodes" in level), _ONE).value)
+def script_options(
+    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
+) -> dict[str, Value]:
+    """Return the options with which a shell script that starts ranks runs once, on one node; none for other commands.
 
-
-def refuse_separate(words: Sequence[str], given: Values, values: Values, place: Place) -> None:
-    """Raise RequestError if a program that runs once on each of several nodes would start a group of ranks on each.
-
-    This is for ``--launcher none``; with ``--independent`` nothing is refused. ``given`` are the typed options, for the
-    hint, and ``values`` are all.
+    Raises RequestError, with the line to type, for sbatch, a wrapper around a launcher, and a script on several nodes.
     """
-    nodes = nodes_of(values)
-    independent = values.get("independent")
-    if nodes == 1 or (independent is not None and independent.value):
-        return
-    rest = list(words[prefix_length(words) :])
-    script = script_of(rest, place.cwd)
-    if launcher_of(rest) is not None:
-        _refuse_launch(
-            "this command", rest, shlex.join(rest), nodes, in_shell(rest) and _in_bash(in_shell(rest), given)
-        )
-    elif script is not None:
-        command = parse(script, place).command
-        wrapped = _in_bash(wrapped_in_shell(rest, script), given) if script.wrapper else ""
-        _refuse_launch(script.name, command, text_of_all(script, place.cwd), nodes, wrapped)
-    else:
-        _refuse_source(split_python(rest)[1], nodes, place)
-
-
-def _in_bash(command: str, options: Values) -> str:
-    return format_line(options, ["bash", "-c", command])
-
-
-def wrapped_in_shell(words: Sequence[str], script: Script) -> str:
-    """Return a wrapper's line (``uv run torchrun …``) as a shell command whose ranks of all nodes are one group."""
-    outside = words[: len(words) - len(shlex.split(script.text))]
-    return f"{shlex.join(outside)} {in_shell(words[len(outside) :])}"
-
-
-def _refuse_launch(what: str, command: Sequence[str], text: str, nodes: int, hint: str) -> None:
-    named = launcher_of(command[prefix_length(command) :])
-    if named is None or LAUNCHERS[named[0]].on_nodes == "" or (named[0] not in _OF_ALL_NODES and knows_node(text)):
-        return
-    title = named[0]
-    if title in _OF_ALL_NODES:
-        message = f"{what} would start {title} on each of {plural(nodes, 'node')}, and each starts ranks on all of them"
-        raise RequestError(message, hint="leave out --launcher none: clusterrun then translates the line, or prints it")
-    raise RequestError(separate_groups(what, title, nodes), hint=hint or options_on_nodes(title))
-
-
-def _refuse_source(program: Sequence[str], nodes: int, place: Place) -> None:
-    source = source_of(program, place.cwd)
-    starter = started_launcher(source)
-    if starter and not knows_node(source):
-        message = separate_groups(program[1] if program[0] == "-m" else program[0], starter, nodes)
-        raise RequestError(
-            message, hint=f"give {starter} the node's number from NODE_RANK (docs/launchers.md){_BY_ITSELF}"
-        )
-
-
-def separate_groups(what: str, starter: str, nodes: int) -> str:
-    """Return the message about ranks that would not meet."""
-    return (
-        f"{what} would start {starter} on each of {plural(nodes, 'node')} without NODE_RANK or MASTER_ADDR:"
-        f" {nodes} separate groups of ranks, each with a model of its own"
-    )
-
-
-def options_on_nodes(title: str, line: str = "") -> str:
-    """Return the hint with the options that make the ranks of several nodes one group, and the line to type then."""
-    if LAUNCHERS[title].on_nodes is None:
-        return f"{title} starts the ranks of one node only: use --nodes 1{_BY_ITSELF}"
-    then = f"; then: {line}" if line else ""
-    return f"use in it: {title} {LAUNCHERS[title].on_nodes}{then}{_BY_ITSELF}"
-
-
-def refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Place) -> None:
-    """Raise RequestError if a command is sbatch, a shell script that starts a launcher, or a wrapper around one."""
     script = script_of(words, place.cwd)
     if script is None:
-        return
+        return {}
     parsed = parse(script, place)
     if script.sbatch is None and not parsed.command:
-        return
+        return {}
     _refuse_groups(script, parsed)
-    launch, options = None, dict(given)
+    asked, options = None, dict(given)
     try:
-        launch = launch_in(script, parsed, place)
-        options = join_options(given, job_options(launch, given, below))
+        asked = launch_in(script, parsed, place)
+        options = join_options(given, job_options(asked.launch, given, below))
     except RequestError:
         if script.sbatch is not None:
             raise
-        launch = None
-    refused = _Refused(script, parsed, words, launch, options, given)
-    if launch is None or refused.starts_ranks_itself(launch):
-        nodes = nodes_of(options, below)
-        raise refused.as_it_is(nodes, text_of_all(script, place.cwd))
-    raise refused.translated(launch)
+        asked = None
+    command = _ScriptCommand(script, parsed, words, asked, options, given)
+    nodes = nodes_of(options, below)
+    if nodes == 1 and command.can_run_once():
+        notify(command.notice(below))
+        return command.options_once()
+    raise command.refusal(nodes, text_of_all(script, place.cwd))
 
 
 def _refuse_groups(script: Script, parsed: ShellScript) -> None:
-    signs = [word for word in parsed.directives if word in ("hetjob", "packjob")]
-    if signs:
-        raise several_groups(script.name, f"`#SBATCH {signs[0]}`")
+    for word in parsed.directives:
+        if word in ("hetjob", "packjob"):
+            raise several_groups(script.name, f"`#SBATCH {word}`")
     if ":" in parsed.command or ":" in (script.sbatch or ()):
         raise several_groups(script.name, "`:`")
 
@@ -144,29 +80,66 @@ def several_groups(what: str, sign: str) -> RequestError:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """A script that is refused: what it is, what it asks for, and the options of the line that does the same."""
+class _ScriptCommand:
+    """A command that is a script: what it is, what it asks for, and the options of the line that does the same.
+
+    ``asked`` is None if the script was not understood; ``given`` are the typed options, which ``options`` include.
+    """
 
     script: Script
     parsed: ShellScript
     words: Sequence[str]
-    launch: Launch | None
+    asked: ScriptLaunch | None
     options: Values
     given: Values
 
-    def starts_ranks_itself(self, launch: Launch) -> bool:
+    @property
+    def titles(self) -> AbstractSet[str]:
+        """The names of the launchers that the script starts."""
+        outer = launcher_of(self.parsed.command[prefix_length(self.parsed.command) :])
+        titles = {outer.title} if outer else set()
+        return titles | self.asked.titles if self.asked else titles
+
+    def starter(self) -> str:
+        """Return the name of the launcher that starts the ranks."""
+        command = self.parsed.command if self.asked is None else self.asked.starter
+        started = launcher_of(command[prefix_length(command) :])
+        return started.title if started else "its own ranks"
+
+    def can_run_once(self) -> bool:
+        """Return whether the script can run as it is on one node, which srun in it could not: it waits for its job."""
+        typed_for_slurm = self.script.sbatch is not None or "srun" in self.titles
+        return not typed_for_slurm and not self.script.wrapper
+
+    def options_once(self) -> dict[str, Value]:
+        """Return the options with which the script runs once, on one node with the GPUs that its line names."""
+        source = f"--launcher: {self.script.name} starts {self.starter()}"
+        shape = {name: value for name, value in self.options.items() if name in _SHAPE and name not in self.given}
+        return {**shape, "launcher": Value("none", source)}
+
+    def notice(self, below: Values) -> str:
+        """Return the line that says how the script runs."""
+        line = format_line({**self.given, **self.options_once()}, self.words)
+        what = f"{self.script.name} starts {self.starter()}, so it runs once, with all GPUs of the job: {line}"
+        if gpus_of(self.options) or gpus_of(below):
+            return what
+        return f"{what}   (for more than one GPU, add --gpus-per-node N)"
+
+    def refusal(self, nodes: int, text: str) -> RequestError:
+        """Return the error with the line to type; ``text`` is that of all scripts."""
+        if self.asked is None or self.starts_ranks_itself(self.asked):
+            return self.as_it_is(nodes, text)
+        return self.translated(self.asked)
+
+    def starts_ranks_itself(self, asked: ScriptLaunch) -> bool:
         """Return whether no line of clusterrun is known to do the same, so that the script must run once per node."""
         if self.script.wrapper:
             return True
-        if self.script.sbatch is not None or self.starts_all_nodes(launch):
+        if self.script.sbatch is not None or not self.titles.isdisjoint(OF_ALL_NODES):
             return False
-        return bool(launch.refusal or self.parsed.lost or not self.parsed.exact or _has_unknown(launch))
-
-    def starts_all_nodes(self, launch: Launch) -> bool:
-        """Return whether the script is to run once, on the first node: it starts the ranks of all nodes from there."""
-        command = self.parsed.command
-        named = launcher_of(command[prefix_length(command) :])
-        return launch.title.split()[0] in _OF_ALL_NODES or (named is not None and named[0] in _OF_ALL_NODES)
+        if asked.launch.refusal or _has_unknown(asked.launch) or starts_own_ranks(asked.command):
+            return True
+        return bool(self.parsed.lost) or not self.parsed.exact
 
     def as_it_is(self, nodes: int, text: str) -> RequestError:
         """Return the error with the line that runs the script once per node, if its ranks then meet."""
@@ -181,29 +154,25 @@ class _Refused:
         return RequestError(separate_groups(self.script.name, title, nodes), hint=hint)
 
     def once_per_node(self, words: Sequence[str]) -> str:
+        """Return the line that runs a command once per node."""
         kept = {name: value for name, value in self.options.items() if name not in _OF_RANKS}
-        if self.launch is not None and self.launch.launcher is not None and self.launch.launcher.env:
-            kept |= {"env": Value(dict(self.launch.launcher.env), "")}
+        launcher = LAUNCHERS.get(self.starter())
+        if launcher is not None and launcher.env:
+            kept["env"] = Value(dict(launcher.env), "")
         return format_line({**join_options(kept, self.given), "launcher": Value("none", "")}, words)
 
-    def translated(self, launch: Launch) -> RequestError:
+    def translated(self, asked: ScriptLaunch) -> RequestError:
         """Return the error with the line that does what the script does."""
+        launch = asked.launch
         refuse_shapes(" ".join(launch.program), f"the launch command in {self.script.name}")
-        parts = [self.reason(), *self.differences(launch)]
-        if launch.own_ranks:
-            return RequestError("; ".join(parts), hint=refused_line(launch, self.options, self.given, {}))
+        message = "; ".join([self.reason(), *self.differences(asked)])
         options = dict(self.options)
+        if starts_own_ranks(asked.command):
+            options.pop("tasks-per-node", None)  # the one process of the script
+            return RequestError(message, hint=line_instead(asked.command, options, {}))
         if launch.refusal and launch.instead.get("launcher") != "none":
             options |= {name: Value(value, "") for name, value in launch.instead.items()}
-        return RequestError("; ".join(parts), hint=format_line(options, launch.program, quote))
-
-    def starter(self) -> str:
-        """Return the name of the launcher that starts the ranks."""
-        if self.launch is not None and self.launch.launcher is not None:
-            return next(title for title, one in LAUNCHERS.items() if one is self.launch.launcher)
-        command = self.parsed.command
-        named = launcher_of(command[prefix_length(command) :])
-        return named[0] if named else "its own ranks"
+        return RequestError(message, hint=format_line(options, launch.program, quote))
 
     def reason(self) -> str:
         """Return why the script is refused."""
@@ -212,25 +181,30 @@ class _Refused:
             message = f"`sbatch {name}` is not supported, since clusterrun submits the job itself"
             return message if command else f"{message}; no line of the script starts the training"
         what = f"the {name} command" if self.script.wrapper or " -" in name else name
-        named = launcher_of(command[prefix_length(command) :])
-        return f"{what} starts {named[0] if named else 'its own ranks'}, but clusterrun would run {what} once per rank"
+        started = launcher_of(command[prefix_length(command) :])
+        title = started.title if started else "its own ranks"
+        return f"{what} starts {title}, but clusterrun would run {what} once per rank"
 
-    def differences(self, launch: Launch) -> Iterator[str]:
+    def differences(self, asked: ScriptLaunch) -> Iterator[str]:
         """Yield what the line does not do as the script does."""
-        parsed = self.parsed
+        parsed, launch = self.parsed, asked.launch
         if parsed.late:
             late = _lines(map(str, parsed.late))
             yield f"Slurm ignores {late}, which stand after the first command; the command below follows them"
         if parsed.loop:
             yield f"the ranks are started in a loop (line {parsed.loop}), but the command below starts them once"
+        own_ranks = starts_own_ranks(asked.command)
+        if own_ranks:
+            yield f"{own_ranks} starts the ranks of a node itself"
         if launch.refusal:
             yield launch.refusal
         if launch.sees_one_gpu:
             yield one_gpu_each(launch)
         if parsed.lost:
             yield f"the command below leaves out {_lines(parsed.lost)}"
-        if own := [*launch.own, *([parsed.output] if parsed.output else [])]:
-            yield f"left out: {', '.join(dict.fromkeys(own))}"
+        left_out = [*launch.own, parsed.output] if parsed.output else launch.own
+        if left_out:
+            yield f"left out: {', '.join(dict.fromkeys(left_out))}"
 
 
 def _has_unknown(launch: Launch) -> bool:
@@ -240,8 +214,8 @@ def _has_unknown(launch: Launch) -> bool:
 
 
 def _lines(numbers: Iterable[str]) -> str:
-    numbers = list(dict.fromkeys(numbers))
-    return f"line{'s'[: len(numbers) > 1]} {', '.join(numbers)}"
+    distinct = dict.fromkeys(numbers)
+    return f"{'line' if len(distinct) == 1 else 'lines'} {', '.join(distinct)}"
 
 
 _NOT_QUOTED = re.compile(r"\$\([^()]*\)")
@@ -250,6 +224,7 @@ _NOT_QUOTED = re.compile(r"\$\([^()]*\)")
 def quote(word: str) -> str:
     """Quote a word for the shell; a variable of the environment and ``$(…)`` stay what they are."""
     outside = _NOT_QUOTED.sub("", word)
-    if re.search(r"\$[{(]?[A-Za-z_]", word) and not re.search(r"[\"\\`!']", outside):
+    has_variable = re.search(r"\$[{(]?[A-Za-z_]", word) is not None
+    if has_variable and not re.search(r"[\"\\`!']", outside):
         return f'"{word}"'
     return shlex.quote(word)

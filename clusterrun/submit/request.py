@@ -225,7 +225,7 @@ def _refuse_separate_groups(
     if launcher is None or launcher.value != "none" or nodes is None or nodes.value == 1:
         return
     from clusterrun.submit.launchers import Place  # the tables of launchers
-    from clusterrun.submit.refused_scripts import refuse_separate
+    from clusterrun.submit.own_ranks import refuse_separate
 
     words = args.command or command_of(work)
     if words:

@@ -1,4 +1,4 @@
-"""Find the launcher in a script that a command starts, and the line that does the same; or refuse it.
+"""Find the launcher in a script that a command starts, and what it asks for.
 
 A script is a shell script, ``bash -c …``, ``sbatch job.sh``, or a wrapper's line (``uv run torchrun …``). What it runs
 may be another script.
@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,17 +19,8 @@ from clusterrun.base.errors import RequestError
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.launcher_options import SBATCH, SRUN, parse_options
-from clusterrun.submit.launchers import (
-    STARTER_VARIABLES,
-    Launch,
-    Place,
-    combine,
-    find_launch,
-    launcher_of,
-    parse_launch,
-    prefix_length,
-    variables_before,
-)
+from clusterrun.submit.launcher_table import has_starter_variable, launcher_of, prefix_length
+from clusterrun.submit.launchers import Launch, Place, combine, find_launch, parse_launch
 from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.submit.script_source import read_text
 
@@ -41,6 +34,7 @@ _WRAPPERS = ("uv", "poetry", "pipenv", "pdm", "conda", "mamba", "micromamba", "s
              "time")  # fmt: skip
 _PACKAGES = ("deepspeed", "composer")
 """Launchers that are named as a package, an environment or a group may be."""
+_NO_START = {"--version", "--help", "-h"}
 _MOST = 50
 """The maximum number of scripts that are read because one names another."""
 
@@ -61,24 +55,25 @@ def script_of(words: Sequence[str], cwd: Path) -> Script | None:
     words = words[prefix_length(words) :]
     if not words:
         return None
-    first, rest = Path(words[0]).name, list(words[1:])
-    if first in _WRAPPERS:
-        at = _wrapped_launcher(words)
-        return None if at is None else Script(words[0], shlex.join(words[at:]), wrapper=True)
-    if first == "sbatch":
+    program, rest = Path(words[0]).name, list(words[1:])
+    if program in _WRAPPERS:
+        return _wrapped_launcher(words)
+    if program == "sbatch":
         return _batch_script(rest, cwd)
-    if _SHELL.fullmatch(first):
+    if _SHELL.fullmatch(program):
         return _shell_script(words, cwd)
     text = read_text(cwd / words[0])
-    return Script(words[0], text, rest) if first.endswith(".sh") or _SHEBANG.match(text) else None
+    if program.endswith(".sh") or _SHEBANG.match(text):
+        return Script(words[0], text, rest)
+    return None
 
 
 def _batch_script(words: list[str], cwd: Path) -> Script:
     typed, program = parse_options("sbatch", SBATCH, words)
     options = words[: len(words) - len(program)]
-    wrapped = next((one.value for one in typed if one.option.kind == "wrap"), None)
-    if wrapped is not None:
-        return Script("--wrap", wrapped, (), options)
+    for option in typed:
+        if option.option.kind == "wrap":
+            return Script("--wrap", option.value, (), options)
     if not program or not is_file(cwd / program[0]):
         raise RequestError(f"sbatch: no such script: {' '.join(program[:1])}")
     return Script(program[0], read_text(cwd / program[0]), program[1:], options)
@@ -86,19 +81,19 @@ def _batch_script(words: list[str], cwd: Path) -> Script:
 
 def _shell_script(words: Sequence[str], cwd: Path) -> Script | None:
     """Return the script of ``bash x.sh`` or ``bash -c …``."""
-    rest = list(words[1:])
-    while rest and rest[0].startswith("-"):
-        if "c" in rest[0] and not rest[0].startswith("--"):
-            return Script(shlex.join(words[:2]), "".join(rest[1:2]), rest[3:])
-        rest = rest[1:]
-    return Script(rest[0], read_text(cwd / rest[0]), rest[1:]) if rest else None
+    for at, word in enumerate(words[1:], 1):
+        if not word.startswith("-"):
+            return Script(word, read_text(cwd / word), words[at + 1 :])
+        if "c" in word and not word.startswith("--"):
+            return Script(shlex.join(words[:2]), "".join(words[at + 1 : at + 2]), words[at + 3 :])
+    return None
 
 
-def _wrapped_launcher(words: Sequence[str]) -> int | None:
-    """Return where the launcher begins in a wrapper's line (``uv run torchrun …``), None if it starts none."""
+def _wrapped_launcher(words: Sequence[str]) -> Script | None:
+    """Return the launcher's part of a wrapper's line (``uv run torchrun …``), None if it starts none."""
     for at in range(1, len(words)):
         if launcher_of(words[at:]) is not None and not _is_value(words, at):
-            return at
+            return Script(words[0], shlex.join(words[at:]), wrapper=True)
         if words[at].endswith(".py") or is_python(words[at]):
             return None  # the program: the rest is its arguments
     return None
@@ -106,9 +101,12 @@ def _wrapped_launcher(words: Sequence[str]) -> int | None:
 
 def _is_value(words: Sequence[str], at: int) -> bool:
     """Return whether a launcher's name may be the value of the option before it: ``uv run --with deepspeed x.py``."""
-    if words[at - 1] == "--" or not words[at - 1].startswith("-"):
+    before = words[at - 1]
+    if before == "--" or not before.startswith("-"):
         return False
-    return words[at] in _PACKAGES or any(is_python(word) for word in words[at + 1 : at + 2])
+    if words[at] in _PACKAGES:
+        return True
+    return at + 1 < len(words) and is_python(words[at + 1])
 
 
 def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> ShellScript:
@@ -118,82 +116,118 @@ def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> 
     """
     from clusterrun.submit.shell_scripts import parse_script  # most commands start no script
 
-    known = {} if seen is None else seen
-    known[script.text] = False
+    has_command = {} if seen is None else seen
+    has_command[script.text] = False
 
     def is_command(words: Sequence[str]) -> bool:
         rest = words[prefix_length(words) :]
-        if not rest or {"--version", "--help", "-h"} & {*rest}:
+        if not rest or not _NO_START.isdisjoint(rest):
             return False
-        return _starts_ranks(words, rest, script) or _runs_launcher(rest, place, known)
+        return _starts_ranks(words, rest, script) or _runs_launcher(rest, place, has_command)
 
     parsed = parse_script(script.text, script.arguments, is_command, script.name, place.environ)
-    known[script.text] = bool(parsed.command)
+    has_command[script.text] = bool(parsed.command)
     return parsed
 
 
 def _starts_ranks(words: Sequence[str], rest: Sequence[str], script: Script) -> bool:
     """Return whether a line starts a launcher, or in a batch script Python; ``rest`` is it without variables."""
-    if launcher_of(rest) is not None or STARTER_VARIABLES & variables_before(words).keys():
+    if launcher_of(rest) is not None or has_starter_variable(words):
         return True
     return script.sbatch is not None and is_python(rest[0])
 
 
-def _runs_launcher(rest: Sequence[str], place: Place, known: dict[str, bool]) -> bool:
+def _runs_launcher(rest: Sequence[str], place: Place, has_command: dict[str, bool]) -> bool:
     """Return whether a line runs a script with a launcher in it."""
-    inner = script_of(rest, place.cwd) if rest[0] != "sbatch" else None
+    if rest[0] == "sbatch":
+        return False
+    inner = script_of(rest, place.cwd)
     if inner is None:
         return False
-    if inner.text not in known and len(known) < _MOST:
-        parse(inner, place, known)
-    return known.get(inner.text, False)
+    if inner.text not in has_command and len(has_command) < _MOST:
+        parse(inner, place, has_command)
+    return has_command.get(inner.text, False)
 
 
-def launch_in(
-    script: Script, parsed: ShellScript, place: Place, outer: Launch | None = None, around: tuple[str, ...] = ()
-) -> Launch:
+@dataclass(frozen=True, slots=True)
+class ScriptLaunch:
+    """What a script asks for, the line of the innermost script, and the names of all launchers in it."""
+
+    launch: Launch
+    command: Sequence[str]
+    titles: AbstractSet[str]
+
+    @property
+    def starter(self) -> Sequence[str]:
+        """The launcher's line without srun around it."""
+        return self.launch.line or self.command
+
+
+def launch_in(script: Script, parsed: ShellScript, place: Place) -> ScriptLaunch:
     """Return what a parsed script asks for; if it starts no launcher, one process.
 
-    What the scripts inside it do is added to ``parsed``; ``around`` are the texts of those around it. Raises
-    RequestError for a line that cannot be understood.
+    What the scripts inside it do is added to ``parsed``. Raises RequestError for a line that cannot be understood.
     """
-    outer = _with_directives(script, parsed, place, outer)
-    command = _without_srun(parsed.command) if parsed.loop else parsed.command
-    launch = find_launch(command, place, outer)
-    inner = script_of(launch.program if launch else command[prefix_length(command) :], place.cwd)
-    if inner is None or inner.text in (*around, script.text) or not (inside := parse(inner, place)).command:
-        found = launch or _one_process(script, command, outer)
-    else:
-        found = launch_in(inner, inside, place, launch or outer, (*around, script.text))
+    layers: list[Launch] = []
+    texts: set[str] = set()
+    current, inside = script, parsed
+    while True:
+        texts.add(current.text)
+        layers += _directives(current, inside, place)
+        command = _command_of(inside)
+        launches = _launches_of(command, place)
+        layers += launches
+        program = launches[-1].program if launches else command[prefix_length(command) :]
+        inner = script_of(program, place.cwd)
+        if inner is None or inner.text in texts:
+            break
+        inside = parse(inner, place)
+        if not inside.command:
+            break
         _absorb(parsed, inside, inner)
-    found.env = parsed.env | found.env
+        current = inner
+    if not launches:
+        layers.append(_one_process(current, command))
+    titles = {layer.title for layer in layers}
+    launch = reduce(combine, layers)
+    launch.env = parsed.env | launch.env
     if parsed.setup and command:
-        found.options["setup"] = Value(parsed.setup, "--setup")
-    return found
+        launch.options["setup"] = Value(parsed.setup, "--setup")
+    return ScriptLaunch(launch, command, titles)
 
 
-def _with_directives(script: Script, parsed: ShellScript, place: Place, outer: Launch | None) -> Launch | None:
+def _directives(script: Script, parsed: ShellScript, place: Place) -> list[Launch]:
+    """Return what the #SBATCH lines of a script and the options typed for sbatch ask for."""
     directives = [*parsed.directives, *(script.sbatch or ())]
-    if not directives:
-        return outer
-    asked = parse_launch("#SBATCH", directives, place)
-    return combine(outer, asked) if outer is not None else asked
+    return [parse_launch("#SBATCH", SBATCH, directives, place)] if directives else []
 
 
-def _without_srun(command: Sequence[str]) -> list[str]:
-    """Return a command without the srun of one pass of a loop, whose options are about that pass (``-w $node``)."""
+def _launches_of(command: Sequence[str], place: Place) -> list[Launch]:
+    """Return the launchers of a line, outermost first: srun and torchrun for ``srun torchrun …``."""
+    launches: list[Launch] = []
+    launch = find_launch(command, place)
+    while launch is not None:
+        launches.append(launch)
+        launch = find_launch(launch.program, place)
+    return launches
+
+
+def _command_of(parsed: ShellScript) -> list[str]:
+    """Return the command of a script, in a loop without the srun of one pass, whose options are about that pass."""
+    command = list(parsed.command)
     start = prefix_length(command)
-    named = launcher_of(command[start:])
-    if named is None or named[0] != "srun":
-        return list(command)
-    return [*command[:start], *parse_options("srun", SRUN, named[1])[1]]
+    started = launcher_of(command[start:])
+    if not parsed.loop or started is None or started.title != "srun":
+        return command
+    _, program = parse_options("srun", SRUN, started.words)
+    return [*command[:start], *program]
 
 
-def _one_process(script: Script, command: Sequence[str], outer: Launch | None) -> Launch:
+def _one_process(script: Script, command: Sequence[str]) -> Launch:
     launch = Launch("python", split_python(command)[1] or ["train.py"])
     if command:
         launch.ranks = Value(1, f"--tasks-per-node of {script.name} (one process)")
-    return combine(outer, launch) if outer is not None else launch
+    return launch
 
 
 def _absorb(parsed: ShellScript, inside: ShellScript, inner: Script) -> None:
@@ -201,8 +235,10 @@ def _absorb(parsed: ShellScript, inside: ShellScript, inner: Script) -> None:
     parsed.env |= inside.env
     parsed.setup += inside.setup
     parsed.lost += [f"{number} of {inner.name}" for number in inside.lost]
-    parsed.exact = parsed.exact and inside.exact and not inner.wrapper
-    parsed.loop, parsed.output = parsed.loop or inside.loop, parsed.output or inside.output
+    if inner.wrapper or not inside.exact:
+        parsed.exact = False
+    parsed.loop = parsed.loop or inside.loop
+    parsed.output = parsed.output or inside.output
 
 
 def text_of_all(script: Script, cwd: Path) -> str:

@@ -12,7 +12,6 @@ from clusterrun.config.files import is_file
 
 LIMIT = 1 << 20
 """The maximum size of a script that is searched, in bytes."""
-_MPI = re.compile(r"\b(mpi4py|horovod|OMPI_COMM_WORLD_\w+|PMI_RANK|MV2_COMM_WORLD_\w+)\b")
 _SUBCOMMANDS = re.compile(r"\badd_subparsers\(|\.group\(")
 
 
@@ -98,12 +97,6 @@ def _name_of(function: ast.expr) -> str:
     if isinstance(function, ast.Call):  # elastic_launch(config, main)(args)
         return _name_of(function.func)
     return str(getattr(function, "attr", getattr(function, "id", "")))
-
-
-def mpi_name(source: str) -> str:
-    """Return the name by which a script uses MPI or Horovod (``mpi4py``), else an empty text."""
-    found = _MPI.search(source)
-    return found[1] if found else ""
 
 
 def _tree(source: str) -> ast.AST:

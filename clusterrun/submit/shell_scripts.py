@@ -337,22 +337,35 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
     Comments, empty lines and the text of here-documents are left out.
     """
-    joined, first, here = "", 0, ""
+    joined, first, end_of_document = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        if here:
-            here = "" if line.strip() == here else here
+        if end_of_document:
+            if line.strip() == end_of_document:
+                end_of_document = ""
             continue
-        if opened := _HERE_DOCUMENT.search(line):
-            here = opened[1]
-        first = first if joined else number
-        if line.lstrip().startswith("#") and (joined or not line.startswith("#SBATCH")):
+        document = _HERE_DOCUMENT.search(line)
+        if document:
+            end_of_document = document[1]
+        if not joined:
+            first = number
+        if _is_comment(line, is_continued=joined != ""):
             continue
-        if line.endswith("\\") and not line.endswith("\\\\"):
-            joined += line[:-1] + " "
-            continue
-        if _OPEN_ARRAY.fullmatch(joined + line):
-            joined += line.partition(" #")[0] + " "
-            continue
-        if whole := (joined + line).strip():
-            yield first, whole
-        joined = ""
+        joined, is_open = _joined(joined, line)
+        if not is_open:
+            if joined.strip():
+                yield first, joined.strip()
+            joined = ""
+
+
+def _is_comment(line: str, *, is_continued: bool) -> bool:
+    """Return whether a line is a comment; #SBATCH lines are none, unless the line before goes on in them."""
+    return line.lstrip().startswith("#") and (is_continued or not line.startswith("#SBATCH"))
+
+
+def _joined(before: str, line: str) -> tuple[str, bool]:
+    """Return the lines so far with the next one, and whether they go on after it."""
+    if line.endswith("\\") and not line.endswith("\\\\"):
+        return before + line[:-1] + " ", True
+    if _OPEN_ARRAY.fullmatch(before + line):
+        return before + line.partition(" #")[0] + " ", True
+    return before + line, False

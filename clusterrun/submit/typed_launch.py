@@ -1,6 +1,6 @@
 """Translate another launcher's line into options of clusterrun and the program of each rank, or refuse it.
 
-A shell script or batch script that starts ranks itself is refused with the line that does the same.
+A shell script that starts ranks itself runs once on one node; on several nodes it is refused, as a batch script is.
 """
 
 from __future__ import annotations
@@ -10,31 +10,27 @@ from collections.abc import Callable, Sequence
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.launch_shape import (
+    Around,
     Values,
     format_line,
     format_options,
-    gpus_of,
     job_options,
     one_gpu_each,
     refused_line,
 )
-from clusterrun.submit.launchers import (
-    STARTER_NUMBERS,
-    Launch,
-    Place,
-    add_local_rank,
-    find_launch,
-    join_options,
-    prefix_length,
-    variables_before,
-)
+from clusterrun.submit.launcher_table import STARTER_NUMBERS, assignments, launcher_of, prefix_length, variables_before
+from clusterrun.submit.launchers import Launch, Place, add_local_rank, combine, find_launch, join_options
+from clusterrun.submit.own_ranks import line_instead, starts_own_ranks
 from clusterrun.submit.python_line import as_variables, split_python
 from clusterrun.submit.script_source import source_of, wanted_local_rank
+
+Command = tuple[tuple[str, ...], dict[str, Value]]
+"""The command that each rank runs, and the options that a launcher's line sets."""
 
 
 def translate(
     words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> tuple[tuple[str, ...], dict[str, Value]]:
+) -> Command:
     """Return the command that each rank runs, and the options that a launcher's line sets.
 
     ``given`` are the typed options and those of the job file, which a launcher's line must not contradict; ``below``
@@ -43,24 +39,15 @@ def translate(
     """
     words = _with_variables_of_python(words, notify)
     launcher = _launcher(given, below)
-    other = "" if launcher == "srun" else launcher
-    launch = None if other == "none" else find_launch(words, place)
-    if launch is not None and launch.own_ranks and not other:
-        # --launcher srun: the user knows; a script says itself what it starts
-        launch = None if launcher or _is_single(launch, given, below) or _is_script(launch, place) else launch
-    before, program = words[: prefix_length(words)], words[prefix_length(words) :]
-    if launch is not None and launch.own_ranks and other:
-        _check_other(other, launch, given, below)
-    if program and any("=" in word for word in before) and (other or launch is None):
-        return _with_variables(words, given, below, place, notify)
-    if other:
-        _check_other(other, launch, given, below)
-        return tuple(words), {}
-    if launch is None:
-        if not launcher:  # with --launcher srun the user knows that the script fits one rank per GPU
-            _refuse_scripts(words, given, below, place)
-        return with_local_rank(words, given, below, place, notify), {}
-    return _translated(launch, given, below, place, notify)
+    launch = None if launcher == "none" else find_launch(words, place)
+    if launcher not in ("none", "srun"):  # with these two the user knows what the program starts
+        _refuse_own_ranks(words, launcher, given, below, place)
+    if launcher in ("torchrun", "accelerate", "deepspeed") and launch is not None and launch.program:
+        line = format_line(join_options(given, job_options(launch, given, below)), launch.program)
+        raise RequestError(f"--launcher {launcher} would start {launch.title} once per rank", hint=line)
+    if launch is not None:
+        return _translated(launch, given, below, place, notify)
+    return _with_variables(words, given, below, place, notify)
 
 
 def _launcher(given: Values, below: Values) -> str:
@@ -81,51 +68,83 @@ def _with_variables_of_python(words: Sequence[str], notify: Callable[[str], None
     return [*(f"{name}={text}" for name, text in variables.items()), *words[: start + 1], *program]
 
 
+def _refuse_own_ranks(words: Sequence[str], launcher: str, given: Values, below: Values, place: Place) -> None:
+    """Raise RequestError for a program that starts a node's ranks, which ``--launcher`` would start once per rank."""
+    title = starts_own_ranks(words)
+    if not title or _is_script(words, place):
+        return
+    message = f"{title} starts the ranks of a node itself"
+    if launcher:
+        message = f"--launcher {launcher} would start {title} once per rank"
+    raise RequestError(message, hint=line_instead(words, given, below))
+
+
+def _is_script(words: Sequence[str], place: Place) -> bool:
+    """Return whether a program of the user's own is a shell script, which says itself what it starts."""
+    from clusterrun.submit.script_launch import script_of  # most commands start no script
+
+    rest = words[prefix_length(words) :]
+    return launcher_of(rest) is None and script_of(rest, place.cwd) is not None
+
+
 def _with_variables(
     words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> tuple[tuple[str, ...], dict[str, Value]]:
-    """Translate a command with variables before it, which become --env."""
+) -> Command:
+    """Return a program of the user's own, and its options; variables before it become --env."""
     start = prefix_length(words)
+    assigned = assignments(words)
+    if not assigned or start == len(words):
+        return _own_program(words, given, below, place, notify)
     variables = variables_before(words)
+    place = place._replace(environ={**place.environ, **variables})
     if _launcher(given, below) == "none":
         variables = {name: text for name, text in variables.items() if name not in STARTER_NUMBERS}
     env = {"env": Value(variables, "--env from the variables before the program")} if variables else {}
-    place = place._replace(environ={**place.environ, **variables})
-    rest, options = translate(words[start:], join_options(given, env), below, place, notify)
+    program, options = _own_program(words[start:], join_options(given, env), below, place, notify)
     if env:
         notify("environment variables before the program are passed as: " + format_options(env))
-    if ignored := sorted({word.partition("=")[0] for word in words[:start] if "=" in word} - {*variables}):
+        options |= env
+    ignored = sorted(assigned.keys() - variables.keys())
+    if ignored:
         notify(f"ignoring {', '.join(ignored)}: set by the scheduler or by clusterrun")
-    return rest, {**options, **env}
+    return program, options
 
 
-def _check_other(other: str, launch: Launch | None, given: Values, below: Values) -> None:
-    """Raise RequestError if ``--launcher`` would start a launcher once per rank."""
-    if launch is not None and launch.program:
-        options = join_options(given, job_options(launch, given, below))
-        line = format_line(options, launch.program)
-        if launch.own_ranks:
-            line = refused_line(launch, options, given, below)
-        raise RequestError(f"--launcher {other} would start {launch.title} once per rank", hint=line)
+def _own_program(
+    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
+) -> Command:
+    """Return a program of the user's own without variables before it, and the options that it needs."""
+    launcher = _launcher(given, below)
+    options: dict[str, Value] = {}
+    if not launcher:  # with --launcher srun the user knows that the script fits one rank per GPU
+        options = _script_options(words, given, below, place, notify)
+    if options:
+        return tuple(words[prefix_length(words) :]), options
+    if launcher in ("", "srun"):
+        return with_local_rank(words, given, below, place, notify), {}
+    return tuple(words), {}
 
 
-def _refuse_scripts(words: Sequence[str], given: Values, below: Values, place: Place) -> None:
-    from clusterrun.submit.refused_scripts import refuse_scripts  # most commands start no script
+def _script_options(
+    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
+) -> dict[str, Value]:
+    from clusterrun.submit.refused_scripts import script_options  # most commands start no script
 
-    refuse_scripts(words, given, below, place)
+    return script_options(words, given, below, place, notify)
 
 
-def _translated(
-    launch: Launch, given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> tuple[tuple[str, ...], dict[str, Value]]:
+def _translated(launch: Launch, given: Values, below: Values, place: Place, notify: Callable[[str], None]) -> Command:
     """Return the program and the options of a launcher's line, and say what they are."""
     if not launch.program:
         raise RequestError(f"{launch.title}: no script or program given", hint="clusterrun submit -- train.py")
+    launch = _refuse_nested(launch, given, below, place)
     options = job_options(launch, given, below)
     all_options = join_options(given, options)
     if launch.refusal:
         raise RequestError(launch.refusal, hint=refused_line(launch, all_options, given, below))
-    _refuse_scripts(launch.program, _explicit(launch, all_options), below, place)
+    once = _script_options(launch.program, _explicit(launch, all_options), below, place, notify)
+    if once:
+        return tuple(launch.program), {**options, **once}
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
     notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if launch.warning:
@@ -140,11 +159,21 @@ def _translated(
     return tuple(launch.program), options
 
 
-def _is_script(launch: Launch, place: Place) -> bool:
-    """Return whether a program of the user's own is a shell script."""
-    from clusterrun.submit.script_launch import script_of  # most commands start no script
-
-    return launch.launcher is None and script_of(launch.line, place.cwd) is not None
+def _refuse_nested(launch: Launch, given: Values, below: Values, place: Place) -> Launch:
+    """Return a launch with the one inside it, which is then refused: ``srun torchrun …``."""
+    title = starts_own_ranks(launch.program)
+    if title:
+        options = join_options(given, job_options(launch, given, below))
+        options.pop("tasks-per-node", None)
+        line = line_instead(launch.program, options, below)
+        raise RequestError(f"{launch.title} would start {title} once per rank", hint=line)
+    inner = find_launch(launch.program, place)
+    while inner is not None:
+        outer_title = launch.title
+        launch = combine(launch, inner)
+        launch.refuse(f"{outer_title} around {launch.title} is not needed, since clusterrun starts the ranks")
+        inner = find_launch(launch.program, place)
+    return launch
 
 
 def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
@@ -152,33 +181,35 @@ def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
 
     That is without defaults such as "srun without --gres has no GPUs".
     """
-    explicit = {name: one for name, one in options.items() if not one.source.startswith(("--gres:", "--nodes:"))}
-    if launch.title == "srun" and "tasks-per-node" in explicit and explicit["tasks-per-node"].value == 1:
+    explicit = {name: value for name, value in options.items() if not value.source.startswith(("--gres:", "--nodes:"))}
+    tasks = explicit.get("tasks-per-node")
+    if launch.title == "srun" and tasks is not None and tasks.value == 1:
         del explicit["tasks-per-node"]  # a script with a launcher in it, once per node
     return explicit
-
-
-def _is_single(launch: Launch, given: Values, below: Values) -> bool:
-    """Return whether a job has one rank on one GPU at most."""
-    levels = {**below, **given}
-    shape = [launch.nodes or levels.get("nodes"), launch.ranks or levels.get("tasks-per-node"), gpus_of(levels)]
-    return all(one is None or one.value in (0, 1) for one in shape)
 
 
 def with_local_rank(
     words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
 ) -> tuple[str, ...]:
     """Return a command with the local rank as an argument, if its script needs it and there are several ranks."""
-    nodes, gpus, tasks = (
-        (given.get(name) or below.get(name) or Value(default, "")).value
-        for name, default in (("nodes", 1), ("gpus-per-node", -1), ("tasks-per-node", 1))
-    )
     program = split_python(words)[1]
     option = wanted_local_rank(source_of(program, place.cwd))
-    typed = any(word.partition("=")[0] in ("--local_rank", "--local-rank") for word in program)
-    if not option or typed or (nodes == tasks == 1 and gpus in (0, 1)):
+    if not option or _has_local_rank(program) or _is_one_rank(Around(given, below)):
         return tuple(words)
     python = words[: len(words) - len(program)]
     add_local_rank(program, option)
     notify(f"adding {option}={{local_rank}}: the script declares this option and does not read LOCAL_RANK")
     return (*python, *program)
+
+
+def _has_local_rank(program: Sequence[str]) -> bool:
+    return any(word.partition("=")[0] in ("--local_rank", "--local-rank") for word in program)
+
+
+def _is_one_rank(around: Around) -> bool:
+    """Return whether a job has one rank, as far as its options say it."""
+    gpus = around.given.get("gpus-per-node") or around.below.get("gpus-per-node")
+    tasks = around.given.get("tasks-per-node") or around.below.get("tasks-per-node")
+    if gpus is None or gpus.value > 1 or around.nodes != 1:
+        return False
+    return tasks is None or tasks.value == 1

@@ -19,7 +19,6 @@ from tests.command_desk import Desk, refused, work_words
         (["accelerate", "launch", "train.py", "a b"], "-- train.py 'a b'"),
         (["python", "-m", "torch.distributed.run", "--nnodes=2", "train.py"], "--nodes 2 -- train.py"),
         (["-m", "torch.distributed.launch", "train.py"], "-- train.py '--local-rank={local_rank}'"),
-        (["mpirun", "-np", "4", "python", "train.py"], "--gpus-per-node 4 -- train.py"),
         (["srun", "-N2", "hostname"], "--nodes 2 --gpus-per-node 0 -- hostname"),
     ],
 )

@@ -43,21 +43,26 @@ TRANSLATED = [
     (f"NCCL_DEBUG=INFO torchrun --nproc_per_node=2 {LLADA}", f"--gpus-per-node 2 --env NCCL_DEBUG=INFO -- {LLADA}"),
 ]  # fmt: skip
 REFUSED = [
-    ("./launch_multigpu.sh", "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
-    ("bash scripts/train_multi_gpu.sh", SINGLE),
-    ("CUDA_VISIBLE_DEVICES=0,1 bash scripts/train_multi_gpu.sh", SINGLE),
-    ("CUDA_VISIBLE_DEVICES=2,3 bash scripts/train_multi_gpu.sh", SINGLE),
     (
         "sbatch scripts/train_slurm_multi_node.sh",
         "--nodes 2 --gpus-per-node 4 --time 24:00:00 --partition gpu --job-name llada --env NCCL_DEBUG=INFO "
         "--env ACCELERATE_MIXED_PRECISION=bf16 --setup 'module load cuda/12.4' "
         "--sbatch-arg=--mail-user=me@example.org -- train.py --config configs/base_config.yaml",
     ),
-    ("./launch_training.sh", "--gpus-per-node 2 -- train_llada_pretrained.py --data_dir shakespeare --fp16"),
-    ("./launch_training.sh 4", "--gpus-per-node 4 -- train_llada_pretrained.py --data_dir shakespeare --fp16"),
-    ("./launch_training.sh 2 '/path to/dataset'",
-     "--gpus-per-node 2 -- train_llada_pretrained.py --data_dir '/path to/dataset' --fp16"),
-]  # fmt: skip
+    (
+        "srun -N2 --gpus-per-node=4 accelerate launch --config_file accelerate_config_multi_node.yaml train.py",
+        "--nodes 2 --gpus-per-node 4 --env ACCELERATE_MIXED_PRECISION=bf16 -- train.py",
+    ),
+]
+RUN_ONCE = [
+    ("./launch_multigpu.sh", 4),
+    ("bash scripts/train_multi_gpu.sh", 2),
+    ("CUDA_VISIBLE_DEVICES=0,1 bash scripts/train_multi_gpu.sh", 2),
+    ("CUDA_VISIBLE_DEVICES=2,3 bash scripts/train_multi_gpu.sh", 2),
+    ("./launch_training.sh", 2),
+    ("./launch_training.sh 4", 4),
+    ("./launch_training.sh 2 '/path to/dataset'", 2),
+]
 ONE_PROCESS = [
     "train.py --config configs/debug_config.yaml",
     "finetune.py --dataset path/to/data.csv --target-cols col1 col2 --save-path ./output",
@@ -97,6 +102,16 @@ def test_a_script_is_refused_with_a_line_that_is_accepted(guide: Desk, line: str
     assert (said.status, said.out) == (2, "")
     assert said.err.splitlines()[1:] == [f"  hint: clusterrun submit {options}"]
     assert script(typed(guide, options))
+
+
+@pytest.mark.parametrize(("line", "gpus"), RUN_ONCE)
+def test_a_script_runs_as_it_is_with_the_gpus_that_it_names(guide: Desk, line: str, gpus: int) -> None:
+    said = typed(guide, f"-- {line}")
+    program = line.rpartition("=")[2].removeprefix("0,1 ").removeprefix("2,3 ")
+    once = f"--gpus-per-node {gpus} --launcher none -- {program}"
+    how = r"so it runs once, with all GPUs of the job: clusterrun submit (--nodes 1 )?"
+    assert re.search(how + re.escape(once), said.err)
+    assert script(said) == script(typed(guide, once))
 
 
 @pytest.mark.parametrize("program", ONE_PROCESS)

@@ -37,7 +37,7 @@ def test_a_line_without_nodes_means_one_whatever_the_profile_says(project: Path,
 
 
 def test_sources_name_the_launchers_option_and_why_can_repeat_them(project: Path) -> None:
-    values = load(project, "srun -N2 --gres=gpu:4 torchrun --nproc_per_node 4 train.py").values
+    values = load(project, "srun -N2 --gres=gpu:4 --ntasks-per-node=4 train.py").values
     assert values["nodes"] == Value(2, "--nodes of srun") and values["gpus-per-node"].source == "--gres of srun"
     assert load(project, "torchrun --nproc_per_node 4 train.py").values["gpus-per-node"] == Value(
         4, "--nproc_per_node of torchrun"
@@ -101,7 +101,7 @@ def test_another_launcher_is_left_alone(project: Path) -> None:
     for words in (["torchrun", "--tee", "3", "train.py"], ["./twice.sh"], ["sbatch", "x.sh"], ["old.py"]):
         assert translate(words, {"launcher": Value("none", "")}, {}, place, pytest.fail) == (tuple(words), {})
     with pytest.raises(RequestError):
-        translate(["./twice.sh"], {}, {}, place, pytest.fail)
+        translate(["./twice.sh"], {"nodes": Value(2, "--nodes")}, {}, place, pytest.fail)
     assert translate(["./twice.sh"], {"launcher": Value("srun", "")}, {}, place, pytest.fail) == (("./twice.sh",), {})
 
 
@@ -190,8 +190,8 @@ OPTION = st.sampled_from(
     ["--nnodes", "-m", "--", "--nproc_per_node=3", "-h", "--devices", "-N2", "--help", "$HOME", "{x}"]
 )
 LAUNCHERS = st.sampled_from([
-    "torchrun --nproc_per_node 2", "accelerate launch --num_processes 2", "srun -n2", "mpirun -np 2",
-    "deepspeed --no_local_rank", "-m torch.distributed.launch --use-env", "srun -n1 torchrun",
+    "torchrun --nproc_per_node 2", "accelerate launch --num_processes 2", "srun -n2",
+    "deepspeed --no_local_rank", "-m torch.distributed.launch --use-env",
 ])  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from clusterrun.base.errors import RequestError
+from clusterrun.jobspec.spec import Command
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.job_python import JobPython
 from tests.typed_lines import became, load, make_project
@@ -65,15 +67,9 @@ def test_accelerates_other_commands_train_nothing(project: Path) -> None:
         ("srun -n2 -c4 -t 1:00:00 train.py",
          "--gpus-per-node 0 --tasks-per-node 2 --cpus-per-task 4 --time 1:00:00 -- train.py"),
         (
-            "srun -N2 --ntasks-per-node=1 --gres=gpu:a100:4 --export=ALL,A=1 --exclusive "
-            "torchrun --nproc_per_node 4 train.py",
-            "--nodes 2 --gres gpu:a100:4 --env A=1 --sbatch-arg=--exclusive -- train.py",
+            "srun -N2 --ntasks-per-node=1 --gres=gpu:a100:4 --export=ALL,A=1 --exclusive train.py",
+            "--nodes 2 --tasks-per-node 1 --gres gpu:a100:4 --env A=1 --sbatch-arg=--exclusive -- train.py",
         ),
-        ("mpirun -np 8 python train.py", "--gpus-per-node 8 -- train.py"),
-        ("mpirun -np 8 -H a:4,b:4 -x A=1 --mca btl tcp train.py", "--nodes 2 --gpus-per-node 4 --env A=1 -- train.py"),
-        ("mpiexec -genv A 1 -f hosts -n 8 -ppn 4 train.py", "--nodes 2 --gpus-per-node 4 --env A=1 -- train.py"),
-        ("mpiexec -n 8 -ppn 4 train.py", "--nodes 2 --gpus-per-node 4 -- train.py"),
-        ("horovodrun -np 4 train.py", "--gpus-per-node 4 -- train.py"),
         (
             "deepspeed --num_gpus 4 --num_nodes 2 train.py --deepspeed ds.json",
             "--nodes 2 --gpus-per-node 4 -- train.py '--local_rank={local_rank}' --deepspeed ds.json",
@@ -132,35 +128,23 @@ ACCELERATE_ON_NODES = (
         ("NCCL_DEBUG=INFO accelerate launch --config_file fsdp.yaml train.py", "distributed_type FSDP",
          "--nodes 2 --gpus-per-node 4 --launcher accelerate --accelerate-config fsdp.yaml --env NCCL_DEBUG=INFO"
          " -- train.py"),
-        ("NCCL_DEBUG=INFO bash shifted.sh 2", "shifted.sh starts torchrun",
-         "--gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py"),
         ("NCCL_DEBUG=INFO uv run torchrun --nproc_per_node 2 train.py", "the uv command starts torchrun",
          "--gpus-per-node 2 --launcher none --env NCCL_DEBUG=INFO -- uv run torchrun --nproc_per_node 2 train.py"),
-        ("env NCCL_DEBUG=INFO bash shifted.sh 2", "shifted.sh starts torchrun",
-         "--gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py"),
-        ("nohup bash shifted.sh 2", "shifted.sh starts torchrun", "--gpus-per-node 2 -- train.py"),
-        ("time ./shifted.sh 2", "shifted.sh starts torchrun", "--gpus-per-node 2 -- train.py"),
-        ("srun --ntasks-per-node=1 bash launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
-         "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
         ("A=1 srun -N2 -n2 --gres=gpu:4 bash ranked.sh a", "ranked.sh starts torchrun",
          "--nodes 2 --gpus-per-node 4 --launcher none --env A=1 -- bash ranked.sh a"),
-        ("mpirun -np 2 python mpi.py", "mpi.py uses mpi4py",
-         "--gpus-per-node 2 --launcher none -- mpirun -np 2 python mpi.py"),
+        ("mpirun -np 8 -x A=1 python train.py --lr 1", "mpirun starts the ranks of a node itself",
+         "--gpus-per-node N -- python train.py --lr 1"),
+        ("horovodrun -np 4 python train.py", "horovodrun starts the ranks of a node itself",
+         "--launcher none -- horovodrun -np 4 python train.py"),
+        ("composer -n 2 train.py cfg.yaml", "composer starts the ranks", "--gpus-per-node N -- train.py cfg.yaml"),
+        ("srun -N2 --ntasks-per-node=1 --gres=gpu:a100:4 torchrun --nproc_per_node 4 train.py",
+         "srun around torchrun is not needed", "--nodes 2 --gres gpu:a100:4 -- train.py"),
+        ("srun -N2 -n2 --gpus-per-node=4 llamafactory-cli train x.yaml", "srun would start llamafactory-cli train once",
+         "--nodes 2 --gpus-per-node 4 --launcher none --env FORCE_TORCHRUN=1 -- llamafactory-cli train x.yaml"),
         ("srun -N2 -D /data train.py", "--chdir of srun",
          "--nodes 2 --gpus-per-node 0 -- train.py"),
         ("uv run torchrun --nproc_per_node 2 train.py", "the uv command starts torchrun",
          "--gpus-per-node 2 --launcher none -- uv run torchrun --nproc_per_node 2 train.py"),
-        ("bash -c 'torchrun --nproc_per_node 2 train.py'", "the bash -c command starts torchrun",
-         "--gpus-per-node 2 -- train.py"),
-        ("./checked.sh a", "checked.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./checked.sh a"),
-        ("bash -e counted.sh", "counted.sh starts torchrun", "--launcher none -- bash -e counted.sh"),
-        ("./twice.sh", "twice.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./twice.sh"),
-        ("./moved.sh", "moved.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./moved.sh"),
-        ("./stays.sh", "stays.sh starts torchrun", "--gpus-per-node 2 -- train.py"),
-        ("./shifted.sh 2 a", "shifted.sh starts torchrun", "--gpus-per-node 2 -- train.py a"),
-        ("./precision.sh", "precision.sh starts", "--gpus-per-node 2 --launcher none -- ./precision.sh"),
-        ("./secret.sh", "secret.sh starts torchrun", "--gpus-per-node 2 --launcher none -- ./secret.sh"),
-        ("./shebang a 'b c'", "shebang starts torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
         ("srun -N2 ./launch_multigpu.sh", "launch_multigpu.sh starts torchrun",
          "--nodes 2 --gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
         ("sbatch torchrun.sbatch", "the command below leaves out lines 3, 4, 7",
@@ -185,6 +169,54 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
 
 
 @pytest.mark.parametrize(
+    ("line", "starter", "hint"),
+    [
+        ("bash shifted.sh 2", "torchrun", "--gpus-per-node 2 -- train.py"),
+        ("env NCCL_DEBUG=INFO bash shifted.sh 2", "torchrun", "--gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py"),
+        ("nohup bash shifted.sh 2", "torchrun", "--gpus-per-node 2 -- train.py"),
+        ("time ./shifted.sh 2", "torchrun", "--gpus-per-node 2 -- train.py"),
+        ("srun --ntasks-per-node=1 bash launch_multigpu.sh", "torchrun",
+         "--gpus-per-node 4 --env NCCL_DEBUG=INFO -- sft_multigpu_training.py"),
+        ("bash -c 'torchrun --nproc_per_node 2 train.py'", "torchrun", "--gpus-per-node 2 -- train.py"),
+        ("./checked.sh a", "torchrun", "--gpus-per-node 2 --launcher none -- ./checked.sh a"),
+        ("bash -e counted.sh", "torchrun", "--launcher none -- bash -e counted.sh"),
+        ("./twice.sh", "torchrun", "--gpus-per-node 2 --launcher none -- ./twice.sh"),
+        ("./moved.sh", "torchrun", "--gpus-per-node 2 --launcher none -- ./moved.sh"),
+        ("./stays.sh", "torchrun", "--gpus-per-node 2 -- train.py"),
+        ("./shifted.sh 2 a", "torchrun", "--gpus-per-node 2 -- train.py a"),
+        ("./precision.sh", "accelerate launch", "--gpus-per-node 2 --launcher none -- ./precision.sh"),
+        ("./secret.sh", "torchrun", "--gpus-per-node 2 --launcher none -- ./secret.sh"),
+        ("./shebang a 'b c'", "torchrun", "--gpus-per-node 2 -- train.py a 'b c'"),
+    ],
+)  # fmt: skip
+def test_a_script_that_starts_ranks_runs_once_on_one_node_and_is_refused_on_two(
+    project: Path, line: str, starter: str, hint: str
+) -> None:
+    request = load(project, line)
+    (notice,) = [notice for notice in request.notices if "so it runs once, with all GPUs of the job" in notice]
+    assert f" starts {starter}, so" in notice and isinstance(request.work, Command)
+    assert shlex.split(notice.partition("   (")[0])[-2:] == ["--", *shlex.split(line)][-2:]
+    assert request.values["launcher"].value == "none"
+    gpus = request.values.get("gpus-per-node")
+    assert (gpus and gpus.value) == next((int(word) for word in hint.split()[1:2] if word.isdigit()), None)
+    with pytest.raises(RequestError) as error:
+        load(project, line, nodes=2, independent=True)
+    assert f" starts {starter}, but" in error.value.message or "separate groups of ranks" in error.value.message
+    assert hint.partition(" -- ")[2] in error.value.hint
+
+
+def test_a_script_runs_once_with_the_typed_shape_whatever_its_line_says(project: Path, tmp_path: Path) -> None:
+    values = load(project, "./launch_multigpu.sh", gpus_per_node=2, nodes=1).values
+    assert [values[name].value for name in ("nodes", "gpus-per-node", "launcher")] == [1, 2, "none"]
+    make_project(tmp_path)
+    (tmp_path / "clusterrun.toml").write_text("nodes = 4\ngpus-per-node = 8\n")
+    values = load(tmp_path, "./launch_multigpu.sh").values
+    assert [values[name].value for name in ("nodes", "gpus-per-node", "launcher")] == [1, 4, "none"]
+    assert "launcher" not in load(project, "./plain.sh", gpus_per_node=2).values, "it starts no ranks"
+    assert load(project, "./twice.sh", launcher="srun").values["launcher"].value == "srun"
+
+
+@pytest.mark.parametrize(
     ("line", "flags", "message"),
     [
         ("torchrun --nnodes 2 train.py", {"nodes": 3}, "--nodes is 3, but --nnodes of torchrun is 2"),
@@ -193,7 +225,7 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
         ("accelerate launch --cpu train.py", {"gpus_per_node": 2}, "--gpus-per-node is 2, but --cpu"),
         ("srun -t 5 train.py", {"time": "10"}, "--time is 10, but --time of srun is 5"),
         ("A=1 torchrun train.py", {"env": {"A": "2"}}, "--env of torchrun is {'A': '1'}"),
-        ("mpirun -np 8 train.py", {"nodes": 3}, "8 ranks are not a multiple of 3"),
+        ("srun -n 8 train.py", {"nodes": 3}, "8 ranks are not a multiple of 3"),
         ("accelerate launch --num_processes 7 --num_machines 2 train.py", {}, "7 ranks are not a multiple of 2"),
         ("srun -N2 torchrun --nnodes 3 train.py", {}, "--nodes of srun is 2, but --nnodes of torchrun is 3"),
         ("srun -N2 --ntasks-per-node=4 torchrun --nnodes 2 train.py", {}, "more than one torchrun per node"),
@@ -206,7 +238,7 @@ def test_what_cannot_be_translated_is_refused_with_the_line(project: Path, line:
         ("accelerate launch --config_file train.py train.py", {}, "not an accelerate configuration"),
         ("accelerate launch --config_file broken.py train.py", {}, "not an accelerate configuration"),
         ("accelerate launch --config_file text.yaml train.py", {}, "text.yaml cannot be parsed by"),
-        ("./token.sh", {}, "the launch command in ./token.sh: found what looks like a Hugging Face token"),
+        ("./token.sh", {"nodes": 2}, "the launch command in ./token.sh: found what looks like a Hugging Face token"),
         ("torchrun --tee 3 train.py 'a\nb'", {}, "a newline is not allowed"),
         ("sbatch gone.sh", {}, "no such script: gone.sh"),
     ],
@@ -225,8 +257,7 @@ def test_contradictions_and_errors(project: Path, line: str, flags: dict[str, An
         ("torchrun --nproc_per_node 4 train.py", {"gres": "gpu:a100:4"}, "--gres gpu:a100:4"),
         ("torchrun --nproc_per_node 4 train.py", {"gpus_per_node": 8, "tasks_per_node": 4},
          "--gpus-per-node 8 --tasks-per-node 4"),
-        ("mpirun -np 8 train.py", {"nodes": 2}, "--nodes 2 --gpus-per-node 4"),
-        ("mpirun -np 8 train.py", {"gpus_per_node": 4}, "--nodes 2 --gpus-per-node 4"),
+        ("srun -n 8 train.py", {"gpus_per_node": 4}, "--nodes 2 --gpus-per-node 4"),
         ("accelerate launch train.py", {"gpus_per_node": 0, "tasks_per_node": 2},
          "--gpus-per-node 0 --tasks-per-node 2 --env ACCELERATE_USE_CPU=true"),
     ],

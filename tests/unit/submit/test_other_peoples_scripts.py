@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
-from clusterrun.submit.launcher_options import LAUNCHERS
+from clusterrun.submit.launcher_table import LAUNCHERS, in_shell
 from clusterrun.submit.launchers import Place
-from clusterrun.submit.own_ranks import in_shell, knows_node
+from clusterrun.submit.own_ranks import knows_node, refuse_separate
 from clusterrun.submit.python_line import as_variables, split_python
-from clusterrun.submit.refused_scripts import refuse_separate
 from clusterrun.submit.request import Request, SubmitArgs, load_request, resolve_spec
 from clusterrun.submit.typed_launch import translate
 
@@ -69,8 +68,6 @@ def passes(line: str, **flags: Any) -> bool:
         *((f"{start} escaped.sh", ("--tee of accelerate launch", "--role, --machine_rank, 2>&1 | tee -a all.log"),
            "--nodes 2 --gpus-per-node 2 -- train.py --lr 1e-4") for start in ("sbatch", "bash", "srun bash")),
         ("sbatch unusual_type.sh", (), "--nodes 1 --gres gpu:h100-96:1 -- train.py"),
-        ("./arrays.sh", (),
-         "--gpus-per-node 2 --env OMP_NUM_THREADS=4 -- train.py --lr 1e-4 --name 'two words' --steps 10"),
         ("sbatch runs_another.sh", (), "--nodes 2 --gpus-per-node 2 --env NCCL_DEBUG=INFO -- train.py --lr 1"),
         ("sbatch factory.sh", ("llamafactory-cli train starts the ranks of a node itself",),
          "--nodes 2 --gpus-per-node 4 --launcher none --env FORCE_TORCHRUN=1 -- llamafactory-cli train x.yaml"),
@@ -83,6 +80,11 @@ def test_a_script_is_refused_with_the_line_that_does_the_same(line: str, message
     message, given = refusal(line)
     assert given == f"clusterrun submit {hint}"
     assert [part for part in messages if part not in message] == []
+
+
+def test_a_scripts_arrays_are_filled_in() -> None:
+    arguments = "-- train.py --lr 1e-4 --name 'two words' --steps 10"
+    assert refusal("./arrays.sh", nodes=2)[1].endswith(f"--gpus-per-node 2 --env OMP_NUM_THREADS=4 {arguments}")
 
 
 def test_exported_variables_fill_a_scripts_defaults() -> None:
@@ -116,19 +118,13 @@ def test_a_heterogeneous_job_is_refused_by_its_name(line: str, sign: str) -> Non
         ("srun -lu -N2 -n2 --gpus-per-n=1 train.py", "--nodes 2 --gpus-per-node 1 -- train.py"),
         ("python -m torch.distributed.run --nproc_per_node=2 --nnode=2 train.py",
          "--nodes 2 --gpus-per-node 2 -- train.py"),
-        ("srun -n 2 -N 2 --ntasks-per-node=1 --gpus-per-task=2 -c 8 torchrun --nproc_per_node 2 train.py --job.x a",
-         "--nodes 2 --gpus-per-node 2 --cpus-per-task 4 -- train.py --job.x a"),
         ("srun -N2 --gpus=a100:8 --ntasks-per-node=4 python train.py", "--nodes 2 --gres gpu:a100:4 -- train.py"),
         ("srun -N1 -n4 --gpus-per-task=a100:1 python train.py", "--nodes 1 --gres gpu:a100:4 -- train.py"),
         ("srun -N1 --ntasks-per-gpu=1 --gpus-per-node=4 python train.py", "--nodes 1 --gpus-per-node 4 -- train.py"),
         ("srun -N2 -n4 --gpus-per-node=2 python -W ignore -u train.py --a 1",
          "--nodes 2 --gpus-per-node 2 --env PYTHONWARNINGS=ignore -- train.py --a 1"),
-        ("srun python -W ignore -m torch.distributed.launch --use-env --nproc_per_node=2 train.py",
-         "--gpus-per-node 2 --env PYTHONWARNINGS=ignore -- train.py"),
         ("python -X faulthandler -m torch.distributed.run --nproc-per-node=2 -m pkg.train",
          "--gpus-per-node 2 --env PYTHONFAULTHANDLER=1 -- -m pkg.train"),
-        ("composer -n 2 train.py cfg.yaml x=1", "--gpus-per-node 2 -- train.py cfg.yaml x=1"),
-        ("composer --world_size 8 --nproc 4 --node_rank 0 -m pkg.train", "--nodes 2 --gpus-per-node 4 -- -m pkg.train"),
         ("srun --mail-user= -N1 -n2 train.py", "--nodes 1 --gpus-per-node 0 --tasks-per-node 2 -- train.py"),
     ],
 )  # fmt: skip
@@ -146,6 +142,12 @@ def test_a_published_line_is_translated(line: str, expected: str) -> None:
         ("accelerate launch --num_machine 2 train.py", "option not recognized", "did you mean --num-machines?"),
         ("torchrun --local-ranks-filter 0 --nproc_per_node 2 train.py", "--local-ranks-filter of torchrun",
          "clusterrun submit --gpus-per-node 2 -- train.py"),
+        ("srun -n 2 -N 2 --ntasks-per-node=1 --gpus-per-task=2 -c 8 torchrun --nproc_per_node 2 train.py --job.x a",
+         "srun around torchrun",
+         "clusterrun submit --nodes 2 --gpus-per-node 2 --cpus-per-task 4 -- train.py --job.x a"),
+        ("srun python -W ignore -m torch.distributed.launch --use-env --nproc_per_node=2 train.py",
+         "srun around torch.distributed.launch",
+         "clusterrun submit --gpus-per-node 2 --env PYTHONWARNINGS=ignore -- train.py"),
         ("srun --jobid 7 -N2 train.py", "--jobid of srun is not supported",
          "clusterrun submit --nodes 2 --gpus-per-node 0 -- train.py"),
         ("srun --gpus=volta:1,kepler:1 train.py", "several types of GPU",
@@ -237,8 +239,8 @@ OWN = "starts the ranks of a node itself"
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("tune run --nnodes 2 --nproc_per_node 2 recipe --config c.yaml",
-         f"--nodes 2 --gpus-per-node 2 --launcher none -- bash -c 'tune run {TORCHRUN.removeprefix('torchrun ')}"
+        ("tune run recipe --config c.yaml",
+         f"--nodes 2 --gpus-per-node 4 --launcher none -- bash -c 'tune run {TORCHRUN.removeprefix('torchrun ')}"
          " recipe --config c.yaml'"),
         ("llamafactory-cli train x.yaml",
          "--nodes 2 --gpus-per-node 4 --launcher none --env FORCE_TORCHRUN=1 -- llamafactory-cli train x.yaml"),
@@ -254,7 +256,7 @@ OWN = "starts the ranks of a node itself"
     ],
 )  # fmt: skip
 def test_a_program_that_starts_its_ranks_is_refused_with_the_line(line: str, hint: str) -> None:
-    shape = {} if line.startswith("tune") else {"nodes": 2, "gpus_per_node": 4}
+    shape = {"nodes": 2, "gpus_per_node": 4}
     message, given = refusal(line, **shape)
     assert OWN in message and given == f"clusterrun submit {hint}"
     message, given = refusal(line, launcher="torchrun", **shape)
@@ -267,6 +269,8 @@ def test_a_program_that_starts_its_ranks_is_refused_with_the_line(line: str, hin
         "trl dpo --model x",
         "torchpack dist-run -np 2 python3 train.py",
         "axolotl train c.yml",
+        "horovodrun -np 2 python train.py",
+        "tune run --nnodes 1 --nproc_per_node 2 recipe --config c.yaml",
         "python -m fastai.launch train.py",
     ],
 )
@@ -274,9 +278,9 @@ def test_on_one_node_such_a_program_runs_as_typed(line: str) -> None:
     assert refusal(line, gpus_per_node=2)[1] == f"clusterrun submit --gpus-per-node 2 --launcher none -- {line}"
 
 
-def test_a_job_of_one_rank_may_run_such_a_program() -> None:
+def test_such_a_program_runs_under_the_launchers_that_leave_it_alone() -> None:
     line = "llamafactory-cli train x.yaml"
-    assert passes(line) and passes(line, nodes=1, gpus_per_node=1)
+    assert passes(line, nodes=2, launcher="none")
     assert passes(line, nodes=2, gpus_per_node=4, launcher="srun"), "the user knows"
 
 
