@@ -374,7 +374,7 @@ def _check_words(words: Sequence[str]) -> None:
     for word in words:
         check_text(word, "the script's arguments", "after --")
     if ":" in words and words[0] in ("srun", "sbatch"):
-        from clusterrun.submit.refused_scripts import several_groups  # most commands start no script
+        from clusterrun.submit.typed_script import several_groups  # most commands start no script
 
         raise several_groups(f"this {words[0]} command", "`:`")
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)

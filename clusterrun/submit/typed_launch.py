@@ -128,7 +128,7 @@ def _own_program(
 def _script_options(
     words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
 ) -> dict[str, Value]:
-    from clusterrun.submit.refused_scripts import script_options  # most commands start no script
+    from clusterrun.submit.typed_script import script_options  # most commands start no script
 
     return script_options(words, given, below, place, notify)
 
