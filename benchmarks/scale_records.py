@@ -18,8 +18,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from clusterrun.records.progress import SCREEN, SUMMARY, read_ranks
+from clusterrun.run_folder import rank_records
 from clusterrun.state.show import ranks_line
-from clusterrun.worker import hung_step, orphans, probe, rank_slots, watchdog
+from clusterrun.worker import hung_step, orphans, probe, watchdog
 from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv
 from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.stall import ANNOUNCE_S, SILENT_INTERVALS
@@ -101,8 +102,8 @@ def simulate_records(folder: Path) -> dict[str, float]:
     one, pace = recorders[0], look_pace(DEFAULT_PROGRESS_INTERVAL, NODES)
     per_s = count.of(beat) * NODES / one.interval
     per_s += count.of(one.look) * NODES * PER_NODE / one.look_interval
-    per_s += count.of(lambda: rank_slots.read(folder)) / pace
-    per_s += SAMPLED * count.of(lambda: rank_slots.read_node(folder, 0)) / look_pace(DEFAULT_PROGRESS_INTERVAL, 1)
+    per_s += count.of(lambda: rank_records.read(folder)) / pace
+    per_s += SAMPLED * count.of(lambda: rank_records.read_node(folder, 0)) / look_pace(DEFAULT_PROGRESS_INTERVAL, 1)
     return {
         "files": files,
         "metadata": per_s,
@@ -110,7 +111,7 @@ def simulate_records(folder: Path) -> dict[str, float]:
         "pace": pace,
         "read": shortest(lambda: ranks_line(read_ranks(folder, SUMMARY), time.time())),
         "read_screen": shortest(lambda: read_ranks(folder, SCREEN)),
-        "look": shortest(lambda: rank_slots.read(folder)),
+        "look": shortest(lambda: rank_records.read(folder)),
     }
 
 
@@ -131,7 +132,7 @@ def put_record(folder: Path, rank: int, document: dict[str, Any]) -> None:
     """Write the record of a rank at step 50."""
     node = facts_of(rank)["node"]
     known = {"interval": 107.0, "phase": "training", "node": node, "pid": 4711 + rank, "step": 50, "stepped": 0.0}
-    slot = rank_slots.RankSlot(folder, rank, rank % PER_NODE)
+    slot = rank_records.RankSlot(folder, rank, rank % PER_NODE)
     slot.write_progress(known | {"collectives": {"0": 100}} | document)
     slot.close()
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterrun.run_folder.rank_records import HALF, RankSlot, path_of, read
 from clusterrun.worker.distenv import DistEnv
 from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.rank_slots import HALF, RankSlot, path_of, read
 
 
 def put_progress(folder: Path, rank: int, document: Mapping[str, Any]) -> Path:

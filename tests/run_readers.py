@@ -17,6 +17,7 @@ from clusterrun.logs.request import filter_ranks
 from clusterrun.records import claims, cleaning, launches, progress, run_record, snapshots, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import rank_records
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import held, ladder, reconcile, settle, show, sweep_table
 from clusterrun.state.reconcile import RunState
@@ -25,7 +26,7 @@ from clusterrun.submit.request import SubmitArgs
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
 from clusterrun.worker import claim as claim_of_job
-from clusterrun.worker import end_records, hold, notify, rank_slots, requeue, restart, saved_code
+from clusterrun.worker import end_records, hold, notify, requeue, restart, saved_code
 from clusterrun.worker.errors import WorkerError
 from tests.rank_files import put_end, put_progress
 from tests.run_records import AT, attempt, claim, end, submitted
@@ -81,7 +82,7 @@ NAMES = (
     "submissions/b3v7qaabcdefghij.json", "../../sweeps/20261121-000001-k3v7qa.json",
     *(f"{_ATTEMPT}/{name}" for name in (
         "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
-        "hold.json", "packages.json", "requeue.json", "node-0.ranks", "rank-1.progress", "rank-1.end", "log-start",
+        "hold.json", "packages.json", "requeue.json", "node-0.ranks", "log-start",
         "log-clock", "nodes"))
 )  # fmt: skip
 #: What a file of a run holds: a JSON document, or a text.
@@ -102,8 +103,7 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
     texts: dict[str, Content] = {
         f"attempts/{folder.name}/launch.json": LAUNCH,
         "spec.json": SPEC, "snapshot.json": SNAPSHOT, "notify.json": {"target": "mail:me", "on": ["failed"]},
-        "metrics.jsonl": json.dumps(METRIC) + "\n", f"attempts/{folder.name}/rank-1.progress": HEARTBEAT | {"rank": 1},
-        f"attempts/{folder.name}/rank-1.end": {"rank": 1, "node": "n2", "status": 1, "time": AT + 599.0, "error": "no"},
+        "metrics.jsonl": json.dumps(METRIC) + "\n",
         f"attempts/{folder.name}/log-start": "0 0\n", f"attempts/{folder.name}/log-clock": f"{AT + 9}.5 10 20\n",
         f"attempts/{folder.name}/nodes": "n1\nn2\n", "../../sweeps/" + f"{run.sweep}.json": SWEEP | {
             "tasks": [[{"lr": "1"}, [run.run_id]]]},
@@ -270,7 +270,7 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
         requeue._stop_reason(folder),
         requeue._read(folder / "requeue.json"),
     )
-    yield rank_slots.read(folder)
+    yield rank_records.read(folder)
     with suppress(WorkerError):
         yield saved_code.variables(run.run_dir)
     notify.Notifier().load(run.run_dir, {})

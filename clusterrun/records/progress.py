@@ -1,8 +1,8 @@
 """Read the progress of running ranks: the newest metrics of the training, and each rank's heartbeat.
 
 The worker writes ``metrics.jsonl`` (rank 0, a line at every logged step) and the heartbeats (every rank, every few
-seconds; ``rank_slots.py``). They may be missing, cut off or late; values of a wrong type are left out. Older heartbeats
-have no ``version``; a newer version may add keys, ignored here.
+seconds; ``rank_records.py``). They may be missing, cut off or late; values of a wrong type are left out. A newer
+version may add keys, ignored here.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import parse_fields, parse_rows
-from clusterrun.records import rank_slots, run_record
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import rank_records, safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 USUAL_INTERVAL = 10.0
@@ -126,7 +126,10 @@ def read_ranks(attempt: Path, only: frozenset[str] | None = None) -> list[RankPr
     With ``only`` (SUMMARY, SCREEN) the other fields stay at their defaults, except those of rank 0, which saves time.
     """
     with _without_collector():
-        found = (_rank(rank, data, only if rank else None) for rank, data in rank_slots.load_progress(attempt))
+        found = (
+            _rank(rank, data, only if rank else None)
+            for rank, data in rank_records.load(attempt, rank_records.PROGRESS)
+        )
         return sorted((one for one in found if one is not None), key=attrgetter("rank"))
 
 

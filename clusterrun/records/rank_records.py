@@ -1,7 +1,7 @@
 """Read the files in which the ranks of a run record their start and their end.
 
 The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``first_failure.json``,
-``stopped`` and the ends of the ranks (``rank_slots.py``); the supervisor adds ``hang.json``.
+``stopped`` and the ends of the ranks (``run_folder/rank_records.py``); the supervisor adds ``hang.json``.
 Version 1 adds the key ``version`` to the older documents; a newer version may add keys, which are ignored here. Files
 may be missing, damaged or another user's: what has the wrong type is left out.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_objects, as_texts, parse_fields
-from clusterrun.records import rank_slots
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
+from clusterrun.run_folder import rank_records as slots
 
 START, FIRST_FAILURE, STOPPED, HANG = "start.json", "first_failure.json", "stopped", "hang.json"
 PACKAGES = "packages.json"
@@ -112,13 +112,13 @@ def find_hang(attempt: Path) -> Hang | None:
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:
     """Return the end records of the ranks, by rank."""
-    ends = (RankEnd(**parse_fields(RankEnd, end | {"rank": rank})) for rank, end in rank_slots.load_ends(attempt))
+    ends = (RankEnd(**parse_fields(RankEnd, end | {"rank": rank})) for rank, end in slots.load(attempt, slots.END))
     return tuple(sorted(ends, key=lambda end: end.rank))
 
 
 def load_any_joined_group(attempt: Path) -> bool | None:
     """Return whether any rank joined a process group, by rank 0's end record; None if it is not known."""
-    joined = rank_slots.load_first_end(attempt).get("any_joined_group")
+    joined = slots.load_first_end(attempt).get("any_joined_group")
     return joined if isinstance(joined, bool) else None
 
 

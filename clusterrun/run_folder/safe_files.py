@@ -86,7 +86,7 @@ class Folder(NamedTuple):
         """Return the names in the folder, in no order."""
         descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
         try:
-            return os.listdir(descriptor)  # noqa: PTH208 - a descriptor is no path
+            return os.listdir(descriptor)
         finally:
             os.close(descriptor)
 

@@ -19,7 +19,7 @@ from typing import Any
 from ..base.decode import as_int
 from ..run_folder import atomic
 from ..run_folder.files import file_mode, read_json, write_json
-from .rank_slots import RankSlot
+from ..run_folder.rank_records import RankSlot
 
 VERSION = 1
 SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model

@@ -14,9 +14,9 @@ from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
+from ..run_folder.rank_records import RankSlot
 from . import end_records
 from .distenv import DistEnv, RunEnv
-from .rank_slots import RankSlot
 
 if TYPE_CHECKING:
     from .worlds import GroupWatch

@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..run_folder.files import write_json, write_text
+from ..run_folder.rank_records import Records
 from . import batch_host, claim, end_records
 from .claim import JobIdentity, listed
 from .errors import WorkerError
 from .launch_record import LaunchRecord
 from .notify import Notifier
-from .rank_slots import Records
 from .staged_env import StagedEnvironment
 from .termination import TERMINATED, Termination
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..run_folder.rank_records import RankSlot
 from . import distenv
 from .distenv import STORE, DistEnv
 from .errors import WorkerError
 from .local_launcher import die_with_parent
-from .rank_slots import RankSlot
 from .rendezvous import port_range
 
 OUTPUTS = "CLUSTERRUN_OUTPUTS"  # the launcher's process id, then its two pipes for each local rank

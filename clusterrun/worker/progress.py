@@ -1,4 +1,4 @@
-"""The progress record (heartbeat) of this rank, in the file of its node (rank_slots.py) in the attempt's folder.
+"""The progress record (heartbeat) of this rank, in the file of its node (rank_records.py) in the attempt's folder.
 
 The training loop sets plain attributes of `here`, which costs no lock and no system call. A daemon thread polls them
 about once a second and writes the record when the phase has changed, and every ten seconds in any case. A phase that
@@ -30,10 +30,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ..run_folder.rank_records import MOST_WRITES_PER_S, POLLS, READS_PER_S, RankSlot
 from . import collectives
 from .distenv import DistEnv
 from .orphans import SupervisorWatch
-from .rank_slots import MOST_WRITES_PER_S, POLLS, READS_PER_S, RankSlot
 from .stacks import StackWriter
 from .stall import ANNOUNCE_S, SILENT_INTERVALS
 from .superseded import end_if_superseded

@@ -15,14 +15,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..run_folder import rank_records
 from ..run_folder.files import read_json, write_json
-from . import batch_host, end_records, rank_slots, successor
+from ..run_folder.rank_records import Records
+from . import batch_host, end_records, successor
 from .batch_host import ANSWER_S, restarts, run_command
 from .claim import is_cancelled, listed
 from .end_records import SAVED
 from .errors import say
 from .job import Job
-from .rank_slots import Records
 from .termination import Termination
 
 PREEMPTED, CANCELLED = "preempted", "the user cancelled the job"
@@ -297,7 +298,7 @@ def _last_sign(folder: Path, launch: dict[str, Any], start: float) -> float:
     if ends := [at for at in recorded if at is not None]:
         return max(ends)
     with contextlib.suppress(OSError):
-        heartbeat = rank_slots.read_node(folder, 0)[0].get(0, {})
+        heartbeat = rank_records.read_node(folder, 0)[0].get(0, {})
         return _moment(heartbeat, "time") or start
     return start
 

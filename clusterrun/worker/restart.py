@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ..run_folder.files import read_json
+from ..run_folder.rank_records import Records
 from .end_records import LOST_CONNECTION, read_hang
-from .rank_slots import Records
 
 NEVER_AGAIN = {
     2: "the program exited with status 2 (invalid arguments or settings)",

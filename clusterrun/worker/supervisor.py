@@ -15,8 +15,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ..run_folder import rank_records
 from ..run_folder.files import write_text
-from . import batch_host, end_records, hold, rank_slots, requeue, restart, spares, step
+from . import batch_host, end_records, hold, requeue, restart, spares, step
 from .distenv import NODES
 from .end_records import SAVED
 from .epoch import FOLDER_GONE
@@ -113,7 +114,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
         # use its store. It has nothing to clean up, so KILL is safe.
         holder.kill()
         holder.wait()
-        job.records = rank_slots.read(job.attempt_dir)  # once: there may be 10,000 files
+        job.records = rank_records.read(job.attempt_dir)  # once: there may be 10,000 files
     for dump in job.attempt_dir.glob("flight_recorder_*"):  # torch writes them with the ranks' umask
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
@@ -146,8 +147,8 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         return status
     until = time.monotonic() + job.options.shown_late
     while (missing := ranks - len(job.records[1])) > 0 and time.monotonic() < until:
-        time.sleep(max(1.0, len(job.nodes) / rank_slots.READS_PER_S))
-        job.records = rank_slots.read(job.attempt_dir)
+        time.sleep(max(1.0, len(job.nodes) / rank_records.READS_PER_S))
+        job.records = rank_records.read(job.attempt_dir)
     job.unmarked = missing
     if job.unmarked > 0:
         is_gone = not job.attempt_dir.exists()

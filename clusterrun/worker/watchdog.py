@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from ..run_folder import rank_records
 from ..run_folder.files import write_json
-from . import end_records, hung_step, losses, probe, rank_slots, worlds
+from . import end_records, hung_step, losses, probe, worlds
 from .distenv import DEFAULT_PROGRESS_INTERVAL
 from .job import Job
 from .orphans import ALIVE
@@ -45,7 +46,7 @@ def progress_interval(hang_timeout: float | None) -> float:
 
 def look_pace(interval: float, nodes: int) -> float:
     """Return the seconds between two looks at the ranks' records; a look opens a file of each node."""
-    return max(0.5, interval / 5, nodes / rank_slots.READS_PER_S)
+    return max(0.5, interval / 5, nodes / rank_records.READS_PER_S)
 
 
 class Watchdog:
@@ -67,7 +68,7 @@ class Watchdog:
         self._pace = look_pace(interval, len(job.nodes))
         self._sample_pace = look_pace(interval, 1)
         self._evidence_s = max(
-            EVIDENCE_S, self._ranks / rank_slots.MOST_WRITES_PER_S / rank_slots.POLLS + 2.0
+            EVIDENCE_S, self._ranks / rank_records.MOST_WRITES_PER_S / rank_records.POLLS + 2.0
         )  # they look for the request
         self._still_since: float | None = None  # most ranks of the sample
         self._next_search = 0.0
@@ -140,7 +141,7 @@ class Watchdog:
         now, found = time.monotonic(), list[bool]()
         for first_rank in self._sample:
             with suppress(OSError):
-                records, ends = rank_slots.read_node(self._folder, first_rank)
+                records, ends = rank_records.read_node(self._folder, first_rank)
                 found += [record.get("still") is True for rank, record in records.items() if rank not in ends]
         if 2 * sum(found) < max(1, len(found)):
             self._still_since = None
@@ -155,7 +156,7 @@ class Watchdog:
 
     def _search(self) -> None:
         """End the launch if the process of a rank that did not announce its standstill does not run."""
-        records, ends = rank_slots.read(self._folder)
+        records, ends = rank_records.read(self._folder)
         marks = (RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks)
         known = [mark for mark in marks if mark is not None and mark.rank not in ends]
         self._marks |= {mark.rank: mark for mark in known}
@@ -168,7 +169,7 @@ class Watchdog:
                 self._conclude(replace(suspicion, ranks=stopped), states)
 
     def _look(self) -> None:
-        records, ends = rank_slots.read(self._folder)
+        records, ends = rank_records.read(self._folder)
         self._own_worlds = [str(record["own_world"]) for _, record in sorted(records.items()) if "own_world" in record]
         marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
         self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}

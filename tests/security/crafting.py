@@ -172,8 +172,7 @@ READ = (
     "record.json", "spec.json", "script.sh", "submissions/{token}.json", "submissions/second.json",
     "claims/{token}/owner", "metrics.jsonl", "samples.jsonl", "latest", "checkpoints/latest", "epoch",
     "attempts/{token}.0.0/start.json", "attempts/{token}.0.0/end.json", "attempts/{token}.0.0/first_failure.json",
-    "attempts/{token}.0.0/rank-0.progress", "attempts/{token}.0.0/rank-0.end", "attempts/{token}.0.0/stopped",
-    "attempts/{token}.0.0/node-0.ranks",
+    "attempts/{token}.0.0/stopped", "attempts/{token}.0.0/node-0.ranks",
     "attempts/{token}.0.0/log-clock", "attempts/{token}.0.0/log-start",
 )  # fmt: skip
 

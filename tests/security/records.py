@@ -32,8 +32,7 @@ FILES = (
     "record.json", "spec.json", "script.sh", "epoch", "metrics.jsonl", "samples.jsonl", "best.json", "latest",
     "submissions/{token}.json", "submissions/second.json", "submissions/.hidden.json", "claims/{token}/owner",
     "attempts/{token}.0.0/start.json", "attempts/{token}.0.0/end.json", "attempts/{token}.0.0/first_failure.json",
-    "attempts/{token}.0.0/rank-0.progress", "attempts/{token}.0.0/rank-0.end", "attempts/{token}.0.0/stopped",
-    "attempts/{token}.0.0/node-0.ranks",
+    "attempts/{token}.0.0/stopped", "attempts/{token}.0.0/node-0.ranks",
     "attempts/{token}.0.0/training.json",
     "attempts/{token}.0.0/log-clock", "attempts/{token}.0.0/log-start", "attempts/{token}.1.0/end.json",
     "checkpoints/latest", "checkpoints/step-00000100/meta.json",
@@ -108,7 +107,7 @@ class Generator:
             f"submissions/{token}.json": json.dumps(submission),
             f"claims/{token}/owner": f"{cluster} {job_id or 7} 0\n", f"{attempt}/start.json": json.dumps(start),
             **({f"{attempt}/end.json": json.dumps(end)} if self.dice.random() < 0.6 else {}),
-            f"{attempt}/first_failure.json": json.dumps(failure), f"{attempt}/rank-0.progress": json.dumps(step),
+            f"{attempt}/first_failure.json": json.dumps(failure),
             "metrics.jsonl": json.dumps(step) + "\n", "epoch": "1\n", f"{attempt}/log-start": "0 0\n",
         }  # fmt: skip
 
@@ -120,7 +119,7 @@ class Generator:
         name = self.dice.choice([f"submissions/{token}.json", "record.json", "record.json",
         f"attempts/{token}.0.0/end.json",
                                  f"attempts/{token}.0.0/start.json", f"attempts/{token}.0.0/first_failure.json",
-                                 "metrics.jsonl", "spec.json", f"attempts/{token}.0.0/rank-0.progress"])  # fmt: skip
+                                 "metrics.jsonl", "spec.json"])  # fmt: skip
         path = folder / name
         if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 20:
             return  # an earlier change made it something else

@@ -72,26 +72,6 @@ def removal(attempt: Path) -> None:
     attempt.rmdir()
 
 
-@pytest.mark.parametrize(("end", "is_refused"), [("", True), ("rank-0.end", False), ("silence", False)])
-def test_the_records_of_an_earlier_version_show_whether_its_run_lives(
-    tmp_path: Path, kept: Path, end: str, is_refused: bool
-) -> None:
-    first = run(tmp_path, "a")
-    folder_owner.claim(kept, first)
-    assert first.attempt_dir is not None
-    (first.attempt_dir / "node-0.ranks").rename(first.attempt_dir / "rank-0.progress")
-    if end == "silence":
-        os.utime(first.attempt_dir / "rank-0.progress", (0, time.time() - folder_owner.SILENT_S - 1))
-    elif end:
-        (first.attempt_dir / end).write_text("{}")
-    try:
-        folder_owner.claim(kept, run(tmp_path, "b"))
-        refused = False
-    except WorkerError:
-        refused = True
-    assert refused == is_refused
-
-
 @pytest.mark.parametrize("end", [end_record, end_mark, silence, removal])
 def test_the_folder_of_a_run_that_no_longer_lives_is_taken_over(tmp_path: Path, kept: Path, end: Any) -> None:
     first = run(tmp_path, "a")

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.run_folder.rank_records import READS_PER_S
 from clusterrun.worker import collectives
 from clusterrun.worker.distenv import DistEnv
 from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.rank_slots import READS_PER_S
 from clusterrun.worker.stacks import REQUEST, StackWriter
 from tests.installed_command import until
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import parse_object
-from ...run_folder import atomic
-from .. import epoch, rank_slots
+from ...run_folder import atomic, rank_records
+from .. import epoch
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -89,13 +89,10 @@ def _may_be_active(owner: dict[str, Any]) -> bool:
     if not attempt.is_absolute():  # a process outside a run
         return False
     try:
-        names = {*os.listdir(attempt)}  # another user's folder may not be readable: then it may be active
-        if names & {"end.json", "rank-0.end"}:
+        if "end.json" in os.listdir(attempt):  # another user's folder may not be readable: then it may be active
             return False
-        if "rank-0.progress" in names:  # it and rank-0.end are of earlier versions
-            return time.time() - os.stat(attempt / "rank-0.progress").st_mtime < SILENT_S
-        _, ends = rank_slots.read_node(attempt, 0)
-        return 0 not in ends and time.time() - os.stat(rank_slots.path_of(attempt, 0)).st_mtime < SILENT_S
+        _, ends = rank_records.read_node(attempt, 0)
+        return 0 not in ends and time.time() - os.stat(rank_records.path_of(attempt, 0)).st_mtime < SILENT_S
     except FileNotFoundError:
         return False
     except (OSError, ValueError):

@@ -63,7 +63,6 @@ def test_a_torn_record_and_other_files_are_left_out(tmp_path: Path) -> None:
         (tmp_path / "node-1.ranks").write_bytes(whole[:cut])
         assert [one.rank for one in read_ranks(tmp_path)] == [0]
     (tmp_path / ".node-1.ranks.tmp").write_bytes(whole)
-    (tmp_path / "rank-1.end").write_bytes(whole)
     (tmp_path / "node-2.ranks").mkdir()
     (tmp_path / "node-3.ranks").symlink_to(tmp_path / "node-0.ranks")
     os.mkfifo(tmp_path / "node-4.ranks")
@@ -94,7 +93,6 @@ def test_whatever_a_record_holds_it_is_read_into_its_types_or_left_out(
 @given(data=st.binary(max_size=200))
 def test_no_bytes_in_place_of_a_record_or_of_metrics_do_harm(tmp_path: Path, data: bytes) -> None:
     put_bytes(tmp_path, 0, data)
-    (tmp_path / "rank-1.progress").write_bytes(data)
     (tmp_path / "metrics.jsonl").write_bytes(data)
     assert all(isinstance(one, RankProgress) for one in read_ranks(tmp_path))
     assert isinstance(last_metrics(record(tmp_path)), Metrics | None)

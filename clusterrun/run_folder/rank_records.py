@@ -1,10 +1,9 @@
-"""The records of a node's ranks in one file, `node-R.ranks` (R: the node's first rank). Standard library only.
+"""The records of a node's ranks in one file, `node-R.ranks` (R: the node's first rank): progress and end of each.
 
 Each rank has a slot of SLOT bytes at its local rank: its progress record, then its end record, each one line of JSON
 padded with spaces to HALF bytes. A record is written in place by one write, so the file is created once and heartbeats
-cost no further metadata operation. All writers of a file are on one node. A reader may find a record torn; it reads it
-once more, and a record that is still damaged counts as absent. `clusterrun/records/rank_slots.py` is the reader of the
-login node.
+cost no further metadata operation. All writers of a file are on one node. A file may be missing, cut off or another
+user's, and a reader may find a record torn: it reads it once more, and one that is still damaged counts as absent.
 """
 
 from __future__ import annotations
@@ -15,12 +14,15 @@ import os
 import re
 import stat
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..run_folder.files import file_mode
+from ..base.decode import Damaged, parse_object, parse_unchecked
+from . import safe_files
+from .files import file_mode
 
 HALF = 1024
 SLOT = 2 * HALF
@@ -28,8 +30,8 @@ LARGEST = 4096 * SLOT  # bytes of a file
 MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: with more ranks each writes less often
 POLLS = 10  # between two writes
 READS_PER_S = 60  # of each kind of file by a whole job: a metadata server of a shared file system has other users too
-_NAME = re.compile(r"node-(\d{1,7})\.ranks")
-_CHUNK = 32 * SLOT
+PROGRESS, END = 0, 1  # the halves of a slot
+_NAME = re.compile(r"node-(\d{1,7})\.ranks", re.ASCII)
 _ENTRY = 32  # bytes of an entry of a mapping, about: a shortened record keeps the first ones
 
 Records = dict[int, dict[str, Any]]
@@ -113,54 +115,80 @@ def encode(document: dict[str, Any]) -> bytes:
     return data.ljust(HALF - 1) + b"\n"
 
 
-def read(folder: Path) -> tuple[Records, Records]:
+def read(attempt: Path) -> tuple[Records, Records]:
     """Return the progress and the end records of an attempt, each by rank; what cannot be read counts as absent."""
-    progress: Records = {}
-    ends: Records = {}
-    with suppress(OSError):
-        for name in os.listdir(folder):
-            if found := _NAME.fullmatch(name):
-                with suppress(OSError):
-                    of_node = read_node(folder, int(found[1]))
-                    progress |= of_node[0]
-                    ends |= of_node[1]
-    return progress, ends
+    records: tuple[Records, Records] = {}, {}
+    for half, rank, record in _load(attempt, (PROGRESS, END)):
+        records[half][rank] = record
+    return records
 
 
-def read_node(folder: Path, first_rank: int) -> tuple[Records, Records]:
+def read_node(attempt: Path, first_rank: int) -> tuple[Records, Records]:
     """Return the progress and the end records of one node, each by rank; raises OSError."""
-    found: tuple[Records, Records] = {}, {}
-    path = path_of(folder, first_rank)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    records: tuple[Records, Records] = {}, {}
+    with safe_files.open_folder(attempt) as folder:
+        for half, rank, record in _of_node(folder, first_rank, (PROGRESS, END)):
+            records[half][rank] = record
+    return records
+
+
+def load(attempt: Path, half: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each rank that has a record in this half of its slot, with the record, in no order."""
+    # one by one: with 80,000 of them in memory the garbage collector would take as long as the reading
+    return ((rank, record) for _, rank, record in _load(attempt, (half,)))
+
+
+def load_first_end(attempt: Path) -> dict[str, Any]:
+    """Return the end record of rank 0, empty if there is none; it reads one file."""
     try:
-        info = os.fstat(descriptor)
-        if not stat.S_ISREG(info.st_mode) or info.st_size > LARGEST:  # it may be another user's
-            return found
-        offset = 0
-        while data := os.pread(descriptor, _CHUNK, offset):
-            for at in range(0, len(data), HALF):
-                number = (offset + at) // HALF
-                record = _parse(data[at : at + HALF])
-                if record is None and data[at] == ord("{"):
-                    record = _parse(os.pread(descriptor, HALF, offset + at))
+        return read_node(attempt, 0)[END].get(0, {})
+    except OSError:
+        return {}
+
+
+def _load(attempt: Path, halves: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    with suppress(OSError), safe_files.open_folder(attempt) as folder:
+        for name in folder.names():
+            if match := _NAME.fullmatch(name):
+                with suppress(OSError):
+                    yield from _of_node(folder, int(match[1]), halves)
+
+
+def _of_node(
+    folder: safe_files.Folder, first_rank: int, halves: Sequence[int]
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield half, rank and record of a node's records; raises OSError."""
+    descriptor, size = folder.open_file(path_of(folder.path, first_rank).name)
+    try:
+        data = os.pread(descriptor, size, 0) if size <= LARGEST else b""
+        for half in halves:
+            filled = [at for at in range(HALF * half, len(data), SLOT) if data[at] == ord("{")]
+            # a third faster than one by one, as the keys are the same
+            records = _parse_list([data[at : at + HALF] for at in filled])
+            for at, first in zip(filled, records, strict=True):
+                record = _parse(os.pread(descriptor, HALF, at)) if first is None else first
                 if record is not None:
-                    found[number % 2][first_rank + number // 2] = record
-            offset += len(data)
-            if len(data) < _CHUNK:
-                break
+                    yield half, first_rank + at // SLOT, record
     finally:
         os.close(descriptor)
-    return found
+
+
+def _parse_list(texts: list[bytes]) -> list[dict[str, Any] | None]:
+    """Return what _parse returns for each."""
+    try:
+        values = parse_unchecked(b"[" + b",".join(texts) + b"]")
+    except Damaged:
+        return [*map(_parse, texts)]
+    if len(values) == len(texts) and all(isinstance(value, dict) for value in values):
+        return list(values)
+    return [*map(_parse, texts)]
 
 
 def _parse(data: bytes) -> dict[str, Any] | None:
-    if not data.startswith(b"{"):  # spaces, or zeros before the first write
-        return None
     try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
+        return parse_object(data)
+    except Damaged:
         return None
-    return found if isinstance(found, dict) else None
 
 
 def _cut(value: Any, most: int) -> Any:

@@ -1,4 +1,4 @@
-"""A node's file of records: what a rank writes is read by both readers, and never harms the slot of another rank."""
+"""A node's file of records: what a rank writes is read as it was written, and never harms the slot of another rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.base.decode import parse_object
-from clusterrun.records import rank_slots as login
-from clusterrun.worker import rank_slots
+from clusterrun.run_folder.rank_records import END, HALF, PROGRESS, SLOT, RankSlot, encode, load, load_first_end, read
 from clusterrun.worker.end_records import write_end
-from clusterrun.worker.rank_slots import HALF, SLOT, RankSlot, encode, read
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=400)  # lone surrogates too
 GROUPS = st.dictionaries(TEXT, st.integers(0, 10**12), max_size=20)
@@ -35,8 +33,8 @@ def test_ranks_of_a_node_share_a_file_and_each_has_its_place(tmp_path: Path) -> 
         one.close()
     assert os.listdir(tmp_path) == ["node-8.ranks"]
     progress, ends = read(tmp_path)
-    assert progress == dict(login.load_progress(tmp_path)) == {rank: {"step": rank} for rank in range(8, 12)}
-    assert ends == dict(login.load_ends(tmp_path)) == {rank: {"status": rank} for rank in (8, 9, 11)}
+    assert progress == dict(load(tmp_path, PROGRESS)) == {rank: {"step": rank} for rank in range(8, 12)}
+    assert ends == dict(load(tmp_path, END)) == {rank: {"status": rank} for rank in (8, 9, 11)}
     assert (tmp_path / "node-8.ranks").stat().st_size == 4 * SLOT
 
 
@@ -52,11 +50,9 @@ def test_a_later_record_replaces_the_earlier_and_a_restart_clears_the_end(tmp_pa
 
 
 def test_the_end_of_rank_0_is_read_alone(tmp_path: Path) -> None:
-    assert login.load_first_end(tmp_path) == {}
-    (tmp_path / "rank-0.end").write_text('{"status": 3}')
-    assert login.load_first_end(tmp_path) == {"status": 3}, "of an earlier version"
+    assert load_first_end(tmp_path) == {}
     slot(tmp_path, 0, 0).write_end({"status": 0})
-    assert login.load_first_end(tmp_path) == {"status": 0}
+    assert load_first_end(tmp_path) == {"status": 0}
 
 
 # -- whatever it holds -------------------------------------------------------------------------------------------------
@@ -74,7 +70,7 @@ def test_an_end_keeps_all_but_the_rest_of_a_long_error(tmp_path: Path, error: st
     write_end(one, node, 7, error * times, joined_group=True, any_joined_group=False, signals=("SIGTERM", "SIGUSR1"))
     one.close()
     progress, ends = read(tmp_path)
-    assert shown(ends) == dict(login.load_ends(tmp_path)) and shown(progress) == dict(login.load_progress(tmp_path))
+    assert ends == dict(load(tmp_path, END)) and progress == dict(load(tmp_path, PROGRESS))
     assert progress == {0: {"neighbour": 0}, 2: {"neighbour": 2}}
     assert (ends[0], ends[2]) == ({"neighbour": 0}, {"neighbour": 2})
     kept = ends[1]
@@ -84,13 +80,9 @@ def test_an_end_keeps_all_but_the_rest_of_a_long_error(tmp_path: Path, error: st
     assert as_json(error * times).startswith(as_json(kept["error"]))
 
 
-def shown(records: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """What the login side makes of records: what no file name may contain is replaced in texts (base/decode.py)."""
-    return {rank: parse_object(json.dumps(record)) for rank, record in records.items()}
-
-
 def as_json(text: str) -> str:
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").rstrip("\ufffd")
+    """What a reader makes of a text: what no file name may contain is replaced (base/decode.py), at its end cut off."""
+    return str(parse_object(json.dumps({"text": text}))["text"]).rstrip("\ufffd")
 
 
 @quick
@@ -123,7 +115,7 @@ def test_a_torn_write_is_a_whole_record_or_none(tmp_path: Path, before: str, aft
     old, new = encode({"step": 1, "text": before}), encode({"step": 2, "text": after})
     (tmp_path / "node-0.ranks").write_bytes(new[:cut] + old[cut:] + encode({"status": 0}) + new[:cut])
     progress, ends = read(tmp_path)
-    assert (shown(progress), shown(ends)) == (dict(login.load_progress(tmp_path)), dict(login.load_ends(tmp_path)))
+    assert (progress, ends) == (dict(load(tmp_path, PROGRESS)), dict(load(tmp_path, END)))
     assert ends == {0: {"status": 0}}
     assert all(isinstance(record, dict) for record in progress.values())
 
@@ -132,13 +124,13 @@ def test_a_torn_write_is_a_whole_record_or_none(tmp_path: Path, before: str, aft
 @given(data=st.binary(max_size=3 * SLOT))
 def test_no_bytes_do_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "node-4.ranks").write_bytes(data)
-    assert read(tmp_path) == (dict(login.load_progress(tmp_path)), dict(login.load_ends(tmp_path)))
+    assert read(tmp_path) == (dict(load(tmp_path, PROGRESS)), dict(load(tmp_path, END)))
 
 
 @pytest.mark.parametrize("data", [b"[" * HALF, b'{"a":' * 204, b"{" * HALF])
 def test_deep_nesting_does_no_harm(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "node-0.ranks").write_bytes(data)
-    assert read(tmp_path) == ({}, {}) and dict(login.load_progress(tmp_path)) == {}
+    assert read(tmp_path) == ({}, {}) and dict(load(tmp_path, PROGRESS)) == {}
 
 
 def test_a_record_that_is_torn_at_the_first_look_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +146,7 @@ def test_a_record_that_is_torn_at_the_first_look_is_read_again(tmp_path: Path, m
     monkeypatch.setattr(os, "pread", torn)
     assert read(tmp_path)[0] == {0: {"step": 5}}
     reads = 0
-    assert dict(login.load_progress(tmp_path)) == {0: {"step": 5}}
+    assert dict(load(tmp_path, PROGRESS)) == {0: {"step": 5}}
 
 
 # -- the file ----------------------------------------------------------------------------------------------------------
@@ -179,7 +171,7 @@ def test_what_is_no_file_of_this_user_is_neither_written_nor_read(tmp_path: Path
     kind(tmp_path / "node-0.ranks", victim)
     with pytest.raises(OSError):
         slot(tmp_path, 0, 0).write_progress({"step": 1})
-    assert victim.read_text() == "mine" and read(tmp_path) == ({}, {}) and dict(login.load_progress(tmp_path)) == {}
+    assert victim.read_text() == "mine" and read(tmp_path) == ({}, {}) and dict(load(tmp_path, PROGRESS)) == {}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -245,13 +237,9 @@ def test_each_rank_has_a_place_whatever_its_launcher_numbers(tmp_path: Path) -> 
     assert read(tmp_path)[0] == {rank: {"step": rank} for rank in range(4)}
 
 
-def test_a_file_larger_than_any_nodes_is_not_read_on_the_login_node(tmp_path: Path) -> None:
+def test_a_file_larger_than_any_nodes_is_not_read(tmp_path: Path) -> None:
     slot(tmp_path, 0, 0).write_progress({"step": 1})
     os.truncate(tmp_path / "node-0.ranks", 4096 * SLOT)
-    assert dict(login.load_progress(tmp_path)) == {0: {"step": 1}}
+    assert dict(load(tmp_path, PROGRESS)) == {0: {"step": 1}}
     os.truncate(tmp_path / "node-0.ranks", 4096 * SLOT + 1)
-    assert dict(login.load_progress(tmp_path)) == {}
-
-
-def test_both_sides_agree_on_the_layout() -> None:
-    assert (login._HALF, login._SLOT) == (rank_slots.HALF, rank_slots.SLOT)
+    assert dict(load(tmp_path, PROGRESS)) == {}
