@@ -153,7 +153,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     ui = Ui("wait", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
-    named = find_ids(cluster, job_ids, several=True, active=True)
+    named = find_ids(cluster, job_ids, several=True, active=True, newest=True)  # `submit …; wait last`
     parts = [name for name in named if filters.is_part(name) and cluster.run(name) is not None]
     if parts:
         cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run

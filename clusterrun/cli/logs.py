@@ -88,7 +88,7 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     cluster: Cluster = ctx.obj.cluster(ui.note)
     if request.resume is not None and request.resume.job:
         job_id = request.resume.job
-    (job_id,) = find_ids(cluster, [job_id], active=request.follow)
+    (job_id,) = find_ids(cluster, [job_id], active=request.follow, newest=True)
     found = find_logs(cluster, job_id, follow=request.follow)
     if request.resume is not None:
         ui.log_bytes(begin_frames(job_id))

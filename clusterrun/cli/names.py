@@ -26,18 +26,21 @@ _SHOWN = 3  # of the older jobs with the same name
 _LISTED = 8  # of the jobs that a name may mean
 
 
-def find_ids(cluster: Cluster, words: Sequence[str], *, several: bool = False, active: bool = False) -> tuple[str, ...]:
+def find_ids(
+    cluster: Cluster, words: Sequence[str], *, several: bool = False, active: bool = False, newest: bool = False
+) -> tuple[str, ...]:
     """Return a job id or run id for each word: a job's number may mean other jobs too, on other clusters or later.
 
     With ``several`` a sweep's name or array becomes the run ids of its tasks; else it raises RequestError.
 
     ``last`` is the job submitted last from the current project. A name means the newest run of that name, of this
     project if it has one, else the user's external job in the queue with that name. With ``active`` both mean an active
-    job if there is one. Raises NoSuchJob, or RequestError for a mistyped id and for several jobs that may be meant.
+    job if there is one; with ``newest`` too, only a name does. Raises NoSuchJob, or RequestError for a mistyped id and
+    for several jobs that may be meant.
     """
     found: list[str] = []
     for word in words:
-        one = _find_id(cluster, word, active=active)
+        one = _find_id(cluster, word, active=active and not (newest and word == LAST))
         tasks = _tasks(cluster, word, one)
         if len(tasks) > 1 and not several:
             raise RequestError(f"{word} is a sweep of {len(tasks)} tasks", hint=f"give one task, such as {tasks[0][0]}")

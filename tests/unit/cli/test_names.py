@@ -9,6 +9,7 @@ from pwd import getpwuid
 
 import pytest
 
+from clusterrun.base.job import JobId, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from tests.command_desk import Desk, refused
@@ -178,6 +179,21 @@ def test_an_active_job_is_meant_before_a_newer_one_that_has_ended(
 
 def test_last_says_which_job_it_means_if_a_later_one_has_ended(desk: Desk, named: list[RunRecord]) -> None:
     assert "last: job 103 is not active; using job 102 (lm)" in desk.type("cancel", "last", "--dry-run").err
+
+
+@pytest.mark.parametrize("words", [("wait", "last"), ("logs", "-f")])
+def test_wait_and_logs_follow_the_newest_submission_even_if_it_has_ended(
+    desk: Desk, named: list[RunRecord], words: tuple[str, ...]
+) -> None:
+    """Submit, then wait for the last: the new job may have ended by then, while an older one is still running."""
+    folder = desk.slurm.folder
+    (folder / "squeue").write_text(f"#!/bin/sh\ncd {folder}; cat squeue.out; : >squeue.out\n")  # the older ends later
+    desk.slurm.answer("squeue", rows(run_row(named[1], u=ME)))
+    out, _ = log_paths(named[2].logs, JobId.parse("103"))
+    out.parent.mkdir(exist_ok=True)
+    out.write_text("")
+    said = desk.type(*words)
+    assert said.status == 1 and "last: job 103 (lm)" in said.err and "job 103: FAILED" in said.err
 
 
 @pytest.fixture
