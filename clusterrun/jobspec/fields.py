@@ -150,7 +150,7 @@ _SHORT_SBATCH = {"J": "job-name", "o": "output", "e": "error", "W": "wait", "a":
                  "G": "gpus", "D": "chdir", "M": "clusters", "h": "help", "V": "version"}  # fmt: skip
 _SHORT_FLAGS = "HIkOQsv"  # they take no argument, so another option may follow: -HJname sets the name
 _OWN_VARIABLES = re.compile(
-    r"(CLUSTERRUN(?!_SWEEP_)|CR|SLURM|SBATCH|TORCHELASTIC)_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|NODE_RANK|MASTER_ADDR|MASTER_PORT"
+    r"(CLUSTERRUN(?!_SWEEP_)|CR|SLURM|SBATCH|TORCHELASTIC(?!_USE_AGENT_STORE$))_.*|ROLE_(NAME|RANK|WORLD_SIZE)|(LOCAL_|GROUP_)?(RANK|WORLD_SIZE)|NODE_RANK|MASTER_ADDR|MASTER_PORT"
 )
 # Bash's own: an assignment is ignored, fails, or (IFS) changes how the script is parsed (observed on 5.2)
 _BASH_VARIABLES = re.compile(

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.base.decode import parse_fields
+from clusterrun.base.decode import as_text, parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
@@ -27,6 +27,11 @@ def find_limits(folder: Path) -> dict[str, int]:
     """Return the limits of the processes of a launch by their names in launch.json; none if they are not known."""
     limits = (files.read_json(folder / LAUNCH) or {}).get("limits")
     return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
+
+
+def find_error(folder: Path) -> str:
+    """Return the error of the supervisor that ended a launch; empty if there was none."""
+    return as_text((files.read_json(folder / LAUNCH) or {}).get("error"))
 
 
 class Launch(NamedTuple):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .errors import WorkerError
+from .interfaces import is_own
 
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 ANSWER_S = 10.0  # for one Slurm command
@@ -138,13 +139,19 @@ def head_address(node: str, nodes: int) -> str:
     """Return the address of the first node for the other nodes; raises WorkerError.
 
     The name comes first, because certificates and firewalls use it. If it does not resolve, or only to a loopback
-    address (Debian's 127.0.1.1), Slurm's NodeAddr is next, then the node's first own address. Never localhost: two
-    nodes would form two separate groups.
+    address (Debian's 127.0.1.1) or one that this node does not have (a name that leads to another network), Slurm's
+    NodeAddr is next, then the node's first own address. Never localhost: two nodes would form two separate groups.
     """
+    others = []
     for address in _addresses(node):
         found = _resolve(address)
-        if found and not (nodes > 1 and (found.startswith("127.") or found == "::1")):
+        if not found or (nodes > 1 and (found.startswith("127.") or found == "::1")):
+            continue
+        if is_own(found):
             return address
+        others.append(address)
+    if others:
+        return others[0]  # the rendezvous server says what is wrong with it
     raise WorkerError(
         f"{node} has no address that other nodes can reach: its name and Slurm's NodeAddr"
         " do not resolve to a usable address"

@@ -17,8 +17,8 @@ CHOSEN = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")  # set by the user
 def choose_gloo_interface(dist: DistEnv, run: RunEnv) -> None:
     """Set GLOO_SOCKET_IFNAME to the interface to the other nodes if gloo's default cannot work.
 
-    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), other
-    nodes cannot connect.
+    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), or one that
+    this host does not have (then gloo takes loopback), other nodes cannot connect.
     """
     if dist.master is None or dist.world_size == 1 or any(os.environ.get(name) for name in CHOSEN):
         return
@@ -26,9 +26,20 @@ def choose_gloo_interface(dist: DistEnv, run: RunEnv) -> None:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
         own = "127.0.0.1"
-    name = route_interface([dist.master[0], *run.node_names]) if ipaddress.ip_address(own).is_loopback else None
-    if name:
+    if is_own(own) and not ipaddress.ip_address(own).is_loopback:
+        return
+    if name := route_interface([dist.master[0], *run.node_names]):
         os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def is_own(address: str) -> bool:
+    """Return whether this host has an address."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 def route_interface(hosts: list[str]) -> str | None:

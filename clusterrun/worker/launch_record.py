@@ -37,12 +37,13 @@ class LaunchRecord:
         self._document["limits"] = _finite_limits()
         self._write()
 
-    def end(self, end: LaunchEnd) -> None:
-        """Record how the launch ended; its cause is empty unless it failed."""
+    def end(self, end: LaunchEnd, error: str = "") -> None:
+        """Record how the launch ended; its cause is empty unless it failed. `error` is the supervisor's own, if any."""
         self._document |= {
             "ended": time.time(),
             "status": end.status,
             "cause": end.cause if end.status not in (0, end_records.SAVED) else "",
+            **({"error": error[:1_000]} if error else {}),
             **{key: end.progress.get(key) for key in PROGRESS},
         }
         self._write()

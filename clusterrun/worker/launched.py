@@ -82,6 +82,7 @@ def keep(plan: dict[str, Any]) -> None:
 def set_variables(dist: DistEnv, run_id: str) -> None:
     """Set the variables of the user's code: torchrun's, or with none those that start one launcher per node."""
     os.environ.pop(OUTPUTS, None)  # only now: a rank may start again (entry.py)
+    given = None if STORE in os.environ else os.environ.get(USE_STORE)  # by the user; else by the launcher
     variables = distenv.torch_variables(dist, run_id)
     if dist.master is not None and dist.world_size == 1:  # it needs no other's store, nor do processes that it starts
         variables |= own_store()
@@ -105,7 +106,9 @@ def set_variables(dist: DistEnv, run_id: str) -> None:
             os.environ[RESTARTS] != "0"
         ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
             variables |= own_store()
-    os.environ.update(variables)
+    elif given not in (None, "True"):
+        variables |= own_store()
+    os.environ.update(variables if given is None else variables | {USE_STORE: given})
     is_free = RANKS not in os.environ and not any(name in os.environ for name in WANDB)
     if dist.rank == 0 and is_free and "CLUSTERRUN_CONTINUES" in os.environ:
         # rank 0 only: with one id, ranks that log each for itself would write into one W&B run. And only where the job

@@ -226,6 +226,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sock = listen(options.host, ports, int(os.environ.get("CLUSTERRUN_NODES") or 1))
     except RendezvousError as error:
         print(f"rendezvous: {error}", file=sys.stderr)
+        print(error, flush=True)  # to the supervisor, in place of the port
         return 1
     _publish(sock.getsockname()[1])
     raise_descriptor_limit(options.clients)

@@ -134,7 +134,8 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
         line = holder.stdout.readline().strip()
     if not line.isdigit():
         holder.kill()
-        raise WorkerError(f"could not start the rendezvous server on {address}: see the lines above")
+        why = line.decode(errors="replace") or "see the lines above"
+        raise WorkerError(f"could not start the rendezvous server on {address}: {why}")
     return holder, line.decode()
 
 

@@ -213,7 +213,7 @@ def main(argv: Sequence[str]) -> int:
     except (WorkerError, OSError) as error:
         say(str(error))
         return error.status if isinstance(error, WorkerError) else 1
-    status = 1
+    status, problem = 1, ""
     try:
         status = options.ended if options.ended is not None else run(job, work, termination, again)
         if options.ended is None:
@@ -223,7 +223,8 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         status = 130
     except (WorkerError, OSError) as error:
-        say(str(error))
+        problem = str(error)
+        say(problem)
         status = error.status if isinstance(error, WorkerError) else 1
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
@@ -232,7 +233,7 @@ def main(argv: Sequence[str]) -> int:
         with suppress(OSError):
             end = restart.read_launch(job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers)
             if job.record is not None:
-                job.record.end(end)
+                job.record.end(end, problem)
             job.notify_end(status, end.cause)
     hold.hold_nodes(job, status, termination.came)
     return status

@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lab import net
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, SCRIPTS, Job, Site, until
+from tests.installed_command import ALLREDUCE, ONE_RANK, SCRIPTS, Job, Site, until
 
 TWO_RANKS = ("--nodes", "2", "--gpus-per-node", "1")
 PAUSE = 3  # seconds between the two sums of meets_its_own.py
@@ -144,3 +145,15 @@ def test_port_that_was_asked_for_and_is_taken_ends_the_job_naming_it(
     job = site.submit(*ONE_RANK, *words)
     site.cli("wait", job.id, status=1)
     assert f"port {taken} on {lab.node_names[0]} is taken by process" in job.err.read_text()
+
+
+def test_ranks_meet_at_slurms_address_if_the_first_nodes_name_leads_to_another_network(site: Site, lab: Lab) -> None:
+    names = {node: lab.address(node) for node in lab.node_names}
+    first, second, *_ = names
+    net.write_hosts(lab.name, names | {first: "203.0.113.7"})
+    try:
+        job = site.submit("--nodes", "2", *ONE_RANK, "--nodelist", f"{first},{second}", "--", str(ALLREDUCE))
+        site.wait_state(job, "COMPLETED", timeout=120)
+    finally:
+        net.write_hosts(lab.name, names)
+    assert f"rendezvous {names[first]}:" in job.err.read_text() and job.out.read_text().count("sum 3") == 2

@@ -28,11 +28,22 @@ def program(folder: Path, name: str, body: str) -> None:
 
 def test_a_name_that_resolves_is_the_address(programs: Path) -> None:
     program(programs, "scontrol", "echo NodeName=n1 NodeAddr=10.0.0.9 x")
-    assert batch_host.head_address("192.0.2.7", 2) == "192.0.2.7"
     assert batch_host.head_address("localhost", 1) == "localhost"
 
 
+def test_a_name_that_leads_to_another_network_gives_way_to_slurms_address(programs: Path) -> None:
+    program(programs, "scontrol", "echo NodeName=n1 NodeAddr=127.0.0.1 NodeHostName=n1")
+    assert batch_host.head_address("192.0.2.7", 1) == "127.0.0.1"
+
+
+def test_a_name_stays_if_this_node_has_none_of_the_addresses(programs: Path) -> None:
+    program(programs, "scontrol", "echo NodeName=n1 NodeAddr=192.0.2.9 NodeHostName=n1")
+    program(programs, "hostname", "exit 1")
+    assert batch_host.head_address("192.0.2.7", 2) == "192.0.2.7"
+
+
 def test_a_loopback_name_is_no_address_for_other_nodes(programs: Path) -> None:
+    program(programs, "hostname", "exit 1")
     program(programs, "scontrol", "echo NodeName=n1 NodeAddr=192.0.2.9 NodeHostName=n1")
     assert batch_host.head_address("localhost", 2) == "192.0.2.9"
 

@@ -34,6 +34,13 @@ def test_its_end_has_status_steps_and_a_cause_if_it_failed(tmp_path: Path, statu
     assert {key: found[key] for key in PROGRESS if key != "rank"} == {k: v for k, v in PROGRESS.items() if k != "rank"}
 
 
+def test_the_supervisors_own_error_is_recorded_and_read(tmp_path: Path) -> None:
+    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(1, "the step ended with status 1"), "could not start")
+    assert launches.find_error(tmp_path) == "could not start"
+    (tmp_path / "launch.json").write_text('{"error": ["x"]}')
+    assert launches.find_error(tmp_path) == ""
+
+
 def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:
     LaunchRecord(tmp_path, 5.0).end(LaunchEnd(1, "the step ended with status 1"))
     assert written(tmp_path)["step"] is None

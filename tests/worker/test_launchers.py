@@ -190,6 +190,15 @@ def test_a_single_rank_opens_a_store_itself_on_a_free_port() -> None:
     assert os.environ["MASTER_PORT"] not in ("0", "12000")
 
 
+@pytest.mark.usefixtures("variables")
+@pytest.mark.parametrize(("given", "port"), [("False", "12345"), ("", "12345"), ("True", "12000")])
+def test_who_opens_the_store_is_what_the_user_has_set(given: str, port: str) -> None:
+    os.environ[launched.USE_STORE] = given
+    launched.keep({"free_port": 12345, "restarts": 0})
+    launched.set_variables(NODE, "run1")
+    assert (os.environ[launched.USE_STORE], os.environ["MASTER_PORT"]) == (given, port)
+
+
 def test_a_rank_uses_the_runs_store_and_a_secret_of_its_start() -> None:
     environ = {
         "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1",

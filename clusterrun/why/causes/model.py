@@ -61,6 +61,7 @@ class EndFacts:
     world_size: int | None = None
     nodes: Mapping[int, str] = field(default_factory=dict)  # rank -> node
     failure: RankFailure | None = None
+    error: str = ""  # of the supervisor, which ended the job
     hang: Hang | None = None  # the watchdog ended the job's last launch
     ends: tuple[RankEnd, ...] = ()
     cancelled_by: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, islice
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.why.causes.behind import BEHIND, later_exception, missing_launcher, noticed_by, root_of_hang
@@ -51,7 +51,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         best = with_earlier_report(_better_finding(best, by_file, findings, facts), logs)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
         return full_cause(best, findings, logs, facts)
-    return fallback_cause(best, findings, logs, facts)
+    return _supervisors_error(logs, facts) or fallback_cause(best or _failure_in_words(facts), findings, logs, facts)
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
@@ -60,6 +60,27 @@ _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 def _recorded_hang(facts: EndFacts) -> Cause | None:
     """Return what the watchdog recorded, unless the scheduler ended the job."""
     return hang_cause(facts.hang) if facts.hang is not None and facts.state in ("FAILED", "") else None
+
+
+def _supervisors_error(logs: Logs, facts: EndFacts) -> Cause | None:
+    """Return the error with which clusterrun itself ended the job on its first node."""
+    if not facts.error:
+        return None
+    said = (line for lines in logs for line in lines if facts.error in line.text)
+    return Cause(
+        kind="worker", sentence=facts.error, evidence=tuple(islice(said, 1)), command="clusterrun logs JOB -n 50",
+        source="clusterrun/worker/supervisor.py",
+    )  # fmt: skip
+
+
+def _failure_in_words(facts: EndFacts) -> LogFinding | None:
+    """Return the recorded failure as a finding if its words hint at a cause, for a job whose logs say nothing."""
+    failure = facts.failure
+    known = classify(failure.error) if failure is not None else None
+    if failure is None or known is None or known.strength is not Strength.HINT:
+        return None
+    line = Line(failure.file or "first_failure.json", None, failure.rank, failure.error)
+    return replace(known, line=line, rank=failure.rank, place=failure.place)
 
 
 #: the first frame of an exception that nobody caught

@@ -43,6 +43,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         due=str(end.get("due") or ""),
         nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
         failure=rank_records.find_failure(folder),
+        error=launches.find_error(folder),
         hang=rank_records.find_hang(folder),
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(ranks),

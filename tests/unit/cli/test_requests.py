@@ -78,6 +78,7 @@ def test_a_request_that_is_wrong(desk: Desk) -> None:
         (["--env", "é=c"], "is not a valid variable name", ""),
         (["--env", "RANK=1"], "--env: RANK is set by clusterrun", "remove RANK"),
         (["--env", "MASTER_ADDR=x"], "--env: MASTER_ADDR is set by clusterrun", ""),
+        (["--env", "TORCHELASTIC_RUN_ID=x"], "--env: TORCHELASTIC_RUN_ID is set by clusterrun", ""),
         (["--env", "SLURM_JOB_ID=1"], "--env: SLURM_JOB_ID is set by clusterrun", ""),
         (["--env", "CR_TOKEN=1"], "--env: CR_TOKEN is set by clusterrun", ""),
         (

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import pwd
@@ -146,6 +147,27 @@ def test_rank_at_an_earlier_step_stands_behind() -> None:
 
 def test_half_of_all_ranks_silent_is_nobodys_fault_alone() -> None:
     assert stalled_ranks([rank(0), rank(1, time=0), rank(2, time=0)]) == {}
+
+
+def test_an_error_of_the_supervisor_is_the_cause_as_it_was_printed(store: Store) -> None:
+    run = submitted(store)
+    folder = attempt(run, end=end(1))
+    error = "could not start the rendezvous server on n1: n1 (203.0.113.7) is not an address of this host (n1)"
+    (folder / "launch.json").write_text(json.dumps({"began": 1.0, "error": error}))
+    write_logs(run, f"rendezvous: n1 (203.0.113.7) is not an address of this host (n1)\nclusterrun: {error}\n")
+    cause = ended.explain(Slurm(), over(run)).cause
+    assert (cause.kind, cause.sentence) == ("worker", error) and [one.number for one in cause.evidence] == [2]
+    write_logs(run, "")
+    assert ended.explain(Slurm(), over(run)).cause.sentence == error, "the record suffices"
+
+
+def test_an_error_that_a_rank_recorded_is_the_cause_without_its_line_in_the_log(store: Store) -> None:
+    run = submitted(store)
+    error = "cannot reach the run's store at n1:12345 within 20 s: Name or service not known"
+    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 5, "node": "n2", "error": error})
+    write_logs(run, "")
+    cause = ended.explain(Slurm(), over(run)).cause
+    assert (cause.rank, cause.sentence) == (5, error)
 
 
 # -- Slurm -------------------------------------------------------------------------------------------------------------
