@@ -7,7 +7,6 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +20,27 @@ from clusterrun.records import code_store, ended_index
 from clusterrun.records.store import Store
 from clusterrun.run_folder import files
 from clusterrun.scheduler.local import jobfiles
-from clusterrun.scheduler.local.devices import Devices
-from clusterrun.scheduler.local.processes import Identity
+from clusterrun.scheduler.local.devices import free_devices
 from clusterrun.scheduler.slurm import client
 from clusterrun.scheduler.slurm.answers import RecentAnswers
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.sizing import job_facts
 from clusterrun.submit import accelerate_yaml, script_source
 from clusterrun.submit.launcher_options import ACCELERATE
+from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
 from tests import run_readers
 from tests.slurm_readers import answer
 
 Reader = Callable[[Path, bytes], Iterator[object]]
-JOB = {"version": 1, "id": "L1", "token": "a" * 16, "run_id": "20261121-000001-k3v7qa", "run_dir": "/r",
+JOB = {"version": 1, "token": "a" * 16, "run_dir": "/r",
        "script": "/r/s.sh", "workdir": "/", "logs": "/l", "umask": 63, "nodes": 1, "tasks_per_node": 2,
        "gpus_per_node": 0, "time_limit": 60,
        "dependency": "afterok:L2", "submitted": 1_795_000_000, "grace": 5.0, "kill_on_invalid_dep": True}  # fmt: skip
-HERE = asdict(Identity.mine())
-STATE = {"version": 1, "supervisor": {**HERE, "pid": 1, "start": 5}, "state": "RUNNING", "reason": "",
+STATE = {"version": 1, "supervisor": [1, 5], "host": host_name(), "boot": boot_id(), "state": "RUNNING", "reason": "",
          "started": 1_795_000_001, "started_clock": 5.5, "ended": None, "elapsed": 3, "exit_status": None,
-         "script_pid": 2, "script_start": 6,
+         "script": [2, 6],
          "devices": ["0", "1"]}  # fmt: skip
 SETTINGS = {"global_batch_size": 0, "micro_batch_size": 4, "grad_accum_steps": 0, "base_batch_size": 0, "epochs": 1.0,
             "steps": 0, "lr": 0.001, "lr_scaling": "none", "warmup": 10, "drop_last": False, "precision": "bf16",
@@ -86,6 +84,7 @@ def _local_job(folder: Path, name: str, data: bytes) -> Iterator[object]:
     for file, right in (("job.json", JOB), ("state.json", STATE)):
         (place / file).write_bytes(data if file == name else json.dumps(right).encode())
     yield jobfiles.read_status(place)
+    yield free_devices(place.with_name("L2"), ("0",), set())
 
 
 def _attempts(folder: Path, data: bytes) -> Iterator[object]:
@@ -95,13 +94,6 @@ def _attempts(folder: Path, data: bytes) -> Iterator[object]:
     (attempt / "end.json").write_bytes(data)
     known = {name: value for name, value in JOB.items() if name != "version"}
     yield jobfiles.end_record(jobfiles.Job(**{**known, "run_dir": str(folder / "r")}))
-
-
-def _device(folder: Path, data: bytes) -> Iterator[object]:
-    place = folder / "devices" / "0"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "owner.json").write_bytes(data)
-    yield Devices(folder, "L2", "b" * 16, Identity.mine())._is_taken(place)
 
 
 def _facts(folder: Path, data: bytes) -> Iterator[object]:
@@ -227,7 +219,6 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "a local job": (JOB, lambda folder, data: _local_job(folder, "job.json", data)),
     "a local job's state": (STATE, lambda folder, data: _local_job(folder, "state.json", data)),
     "a local job's end": ({"version": 1, "status": 1}, _attempts),
-    "the owner of a device": ({"job": "L1", "token": "a" * 16, "supervisor": HERE}, _device),
     "the facts of a cluster": ({"cluster": "lab", "accounting": True, "gpus": False}, _facts),
     "the queue's cache": (json.dumps({**_HEAD, "crc": zlib.crc32(_ROWS)}).encode() + b"\n" + _ROWS, _queue),
     "a recent answer": (b"normal|1\n", _recent),

@@ -137,6 +137,7 @@ def start(
     *,
     env: Mapping[str, str],
     cwd: Path | None = None,
+    stdin: IO[bytes] | None = None,
     stdout: IO[bytes] | None = None,
     stderr: IO[bytes] | None = None,
     umask: int = -1,
@@ -152,7 +153,7 @@ def start(
         with _signals_deferred():
             process = subprocess.Popen(
                 list(argv),
-                stdin=subprocess.DEVNULL,
+                stdin=stdin or subprocess.DEVNULL,
                 stdout=stdout or subprocess.DEVNULL,
                 stderr=stderr or subprocess.DEVNULL,
                 env=dict(env),

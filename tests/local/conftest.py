@@ -13,10 +13,20 @@ import pytest
 from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Submission
 from clusterrun.scheduler.local.client import LocalScheduler
+from clusterrun.scheduler.local.jobfiles import Job
 from clusterrun.scheduler.local.processes import end_members, members
 from lab.cluster import Lab
 from tests.installed_command import Site
 from tests.patience import until
+
+
+def job(token: str, **changes: Any) -> Job:
+    """A request as `job.json` has it."""
+    given: dict[str, Any] = {
+        "token": token, "run_dir": "/r", "script": "/r/s.sh", "workdir": "/", "logs": "/l", "umask": 0o77, "nodes": 1,
+        "tasks_per_node": 1, "gpus_per_node": 0, "time_limit": None, "dependency": "", "submitted": 1, "grace": 1.0,
+    }  # fmt: skip
+    return Job(**given | changes)
 
 
 class Bench:
@@ -82,15 +92,14 @@ class Bench:
 
     def change_state(self, id: JobId, **changes: Any) -> None:
         """Rewrite a state file as if another machine or boot had written it."""
-        value = self.state_of(id)
-        value["supervisor"] |= changes.pop("supervisor", {})
-        (self.local / str(id) / "state.json").write_text(json.dumps(value | changes))
+        (self.local / str(id) / "state.json").write_text(json.dumps(self.state_of(id) | changes))
 
-    def unlock(self, id: JobId, *, locks: bool = True) -> None:
-        """Put a mark that nobody holds in the place of a supervisor's; without ``locks``, one that tells nothing."""
-        alive = self.local / str(id) / "alive"
-        alive.unlink()
-        alive.write_bytes(b"locked\n" if locks else b"")
+    def unlock(self, id: JobId) -> None:
+        """Let a job's request look as after the death of its supervisor, or after a restart of the machine."""
+        request = self.local / str(id) / "job.json"
+        data = request.read_bytes()
+        request.unlink()
+        request.write_bytes(data)
 
     def close(self) -> list[int]:
         """End what still runs; the processes that were left although their job was over."""

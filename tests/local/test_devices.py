@@ -7,8 +7,11 @@ import signal
 
 import pytest
 
-from clusterrun.scheduler.local.devices import Devices, visible
-from clusterrun.scheduler.local.processes import Identity
+from clusterrun.scheduler.local.devices import free_devices, visible
+from clusterrun.scheduler.local.jobfiles import State, create, write_state
+from clusterrun.system.processes import boot_id, host_name
+from tests.local.conftest import job
+from tests.opened import Opened
 
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
 SHOW = 'echo "$CLUSTERRUN_LOCAL_DEVICES [$CUDA_VISIBLE_DEVICES]"\n'
@@ -46,9 +49,6 @@ def test_two_jobs_that_want_all_devices_run_one_after_the_other(bench):
     assert bench.status(second).started >= bench.status(first).ended
     assert bench.out(first) == bench.out(second) == "cuda [0,1]\n"
     assert bench.out(on_cpu) == "cpu []\n"
-    (folder,) = (bench.local / "devices").iterdir()
-    assert [path.name for path in folder.iterdir() if path.name.startswith(("cuda", "."))] == []
-    assert list((folder / "queue").iterdir()) == []
 
 
 def test_jobs_share_the_devices_there_are(bench):
@@ -84,7 +84,7 @@ def test_claims_of_a_killed_supervisor_are_taken_over_once_its_processes_are_gon
     dead = bench.submit("trap '' TERM\n" + HOLD, env=TWO, gpus_per_node=2)
     bench.wait_file("hereL1")
     bench.wait(dead, "RUNNING")
-    os.kill(bench.state_of(dead)["supervisor"]["pid"], signal.SIGKILL)
+    os.kill(bench.state_of(dead)["supervisor"][0], signal.SIGKILL)
     bench.wait(dead, "COMPLETING")
     heir = bench.submit(SHOW, env=TWO, gpus_per_node=2)
     bench.until(lambda: bench.status(heir).reason == "Resources")
@@ -94,21 +94,35 @@ def test_claims_of_a_killed_supervisor_are_taken_over_once_its_processes_are_gon
 
 
 def test_a_cancelled_waiter_leaves_the_queue(bench):
-    bench.submit(HOLD, env=TWO, gpus_per_node=2)
+    bench.submit(HOLD, env=TWO, gpus_per_node=1)
     bench.wait_file("hereL1")
-    waiter = bench.submit(SHOW, env=TWO, gpus_per_node=1)
-    bench.until(lambda: bench.status(waiter).reason == "Resources")
-    assert bench.scheduler.cancel([waiter])[0].done
-    assert list(bench.local.glob("devices/*/queue/*")) == []
+    large = bench.submit(SHOW, env=TWO, gpus_per_node=2)
+    bench.until(lambda: bench.status(large).reason == "Resources")
+    assert bench.scheduler.cancel([large])[0].done
+    small = bench.submit(SHOW, env=TWO, gpus_per_node=1)
+    bench.wait(small, "COMPLETED")
+    assert bench.out(small) == "cuda [1]\n"
 
 
-def test_claims_are_all_or_none_and_outlast_no_boot(tmp_path):
-    mine = Identity.mine()
-    first, second = (Devices(tmp_path, id, id, mine) for id in ("L1", "L2"))
-    assert first.take(("0", "1", "2"), 2) == ("0", "1")
-    assert second.take(("0", "1", "2"), 2) == ()
-    assert second.take(("0", "1", "2"), 1) == ("2",)
-    first.release()
-    earlier = Identity(mine.pid, mine.start, "an earlier boot", mine.host, mine.namespace)
-    assert Devices(tmp_path, "L3", "L3", earlier).take(("0", "1"), 2) == ("0", "1")
-    assert Devices(tmp_path, "L4", "L4", mine).take(("0", "1"), 2) == ("0", "1")
+@pytest.mark.parametrize(
+    ("boot", "host", "free"),
+    [(boot_id(), host_name(), ["1"]), ("another boot", "elsewhere", ["0", "1"])],
+)
+def test_a_device_is_taken_while_its_job_lives_on_this_machine(tmp_path, boot, host, free):
+    folder, request = create(tmp_path, job("a" * 20))
+    with request:
+        write_state(folder, State(supervisor=(1, 1), boot=boot, host=host, state="RUNNING", devices=("0",)))
+        assert free_devices(tmp_path / "L2", ("0", "1"), set()) == free
+    assert free_devices(tmp_path / "L2", ("0", "1"), set()) == ["0", "1"]
+
+
+def test_a_job_that_is_over_is_not_read_again(tmp_path):
+    folder, request = create(tmp_path, job("a" * 20))
+    request.close()
+    write_state(folder, State(supervisor=(1, 1), boot=boot_id(), host=host_name(), state="COMPLETED"))
+    over: set[str] = set()
+    assert free_devices(tmp_path / "L2", ("0",), over) == ["0"]
+    assert over == {"L1"}
+    with Opened() as opened:
+        free_devices(tmp_path / "L2", ("0",), over)
+    assert folder not in opened

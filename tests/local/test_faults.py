@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from clusterrun.base.errors import Refused
+from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId, Outcome
+from clusterrun.scheduler.local import client, jobfiles
 from clusterrun.scheduler.local.jobfiles import clock
-from clusterrun.scheduler.local.processes import Identity, Life, members
+from clusterrun.scheduler.local.processes import members
 
-OTHER_BOOT = {"boot": "00000000-0000-0000-0000-000000000000"}
+OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 
 
 def kill_supervisor(bench, id):
-    os.kill(bench.state_of(id)["supervisor"]["pid"], signal.SIGKILL)
+    os.kill(bench.state_of(id)["supervisor"][0], signal.SIGKILL)
 
 
 def running(bench, body):
@@ -69,7 +74,7 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
     id = running(bench, "trap '' TERM; setsid sleep 300 & setsid sleep 300 & wait")
     kill_supervisor(bench, id)
     bench.wait(id, "COMPLETING")
-    os.kill(bench.state_of(id)["script_pid"], signal.SIGKILL)
+    os.kill(bench.state_of(id)["script"][0], signal.SIGKILL)
     assert "`clusterrun cancel L1` kills the 2 remaining processes" in bench.wait(id, "NODE_FAIL").reason
     (answer,) = bench.scheduler.cancel([id])
     assert (answer.done, answer.detail) == (True, "the job's supervisor was gone; killed 2 remaining processes")
@@ -79,10 +84,10 @@ def test_cancel_ends_what_a_killed_supervisor_left(bench):
 
 
 def test_another_boot_means_that_the_job_is_gone_unless_it_had_ended(bench):
-    id = running(bench, "sleep 300")
-    real = bench.state_of(id)["supervisor"]
-    bench.unlock(id, locks=False)
-    bench.change_state(id, supervisor=OTHER_BOOT)
+    id = running(bench, "exec sleep 300")
+    kill_supervisor(bench, id)
+    bench.until(lambda: not members(bench.tokens[0]))
+    bench.change_state(id, boot=OTHER_BOOT)
     status = bench.status(id)
     assert (status.state, status.reason) == ("NODE_FAIL", "the machine was restarted")
     assert (status.ended, status.elapsed) == (None, None)  # nobody saw it
@@ -91,37 +96,35 @@ def test_another_boot_means_that_the_job_is_gone_unless_it_had_ended(bench):
     assert "the machine was restarted" in answer.detail
     write_end(bench, id, 0)
     assert bench.status(id).state == "COMPLETED"
-    bench.change_state(id, supervisor=real)
+
+
+def test_a_job_of_another_machine_is_neither_judged_nor_cancelled(bench):
+    id = running(bench, "sleep 300")
+    real = bench.state_of(id)
+    bench.change_state(id, boot=OTHER_BOOT, host="elsewhere")
+    status = bench.status(id)
+    reason = "running on elsewhere; the job's processes are not visible from here"
+    assert (status.state, status.reason, status.outcome) == ("UNKNOWN", reason, Outcome.UNKNOWN)
+    (answer,) = bench.scheduler.cancel([id])
+    assert (answer.done, answer.detail) == (False, f"the job cannot be cancelled now: UNKNOWN ({reason})")
+    bench.change_state(id, boot=OTHER_BOOT, host="elsewhere", state="COMPLETED")
+    assert bench.status(id).state == "COMPLETED"
+    bench.change_state(id, **real)
     assert bench.status(id).state == "RUNNING"
 
 
-def test_a_job_of_another_machine_or_container_is_not_judged_from_here(bench):
-    id = running(bench, "sleep 300")
+def test_a_reused_pid_is_neither_signalled_nor_taken_for_the_script(bench):
+    id = running(bench, "exec sleep 300")
     real = bench.state_of(id)["supervisor"]
-    bench.unlock(id, locks=False)
-    for change, place in (
-        (OTHER_BOOT | {"host": "elsewhere"}, "on elsewhere"),
-        ({"namespace": "pid:[1]"}, f"in another container on {real['host']}"),
-    ):
-        bench.change_state(id, supervisor=change)
-        status = bench.status(id)
-        reason = f"running {place}; the job's processes are not visible from here"
-        assert (status.state, status.reason, status.outcome) == ("UNKNOWN", reason, Outcome.UNKNOWN)
-        bench.change_state(id, supervisor=real)
-    bench.change_state(id, state="COMPLETED", supervisor={"host": "elsewhere"})
-    assert bench.status(id).state == "COMPLETED"
-    bench.change_state(id, state="RUNNING", supervisor=real)
-
-
-def test_a_reused_pid_is_not_taken_for_the_supervisor(bench):
-    id = running(bench, "sleep 300")
-    real = bench.state_of(id)
-    mine = Identity.mine()
-    bench.unlock(id, locks=False)
-    bench.change_state(id, supervisor={"pid": mine.pid, "start": mine.start - 1}, script_start=1)
-    assert bench.status(id).state == "NODE_FAIL"
-    assert mine.life(bench.local / "none") is Life.ALIVE
-    bench.change_state(id, supervisor=real["supervisor"], script_start=real["script_start"])
+    with subprocess.Popen(["sleep", "300"]) as stranger:
+        bench.change_state(id, supervisor=[stranger.pid, 1], script=[stranger.pid, 1])
+        (answer,) = bench.scheduler.cancel([id])
+        assert not answer.done
+        assert stranger.poll() is None
+        os.kill(real[0], signal.SIGKILL)
+        bench.until(lambda: not members(bench.tokens[0]))
+        assert bench.status(id).state == "NODE_FAIL"
+        stranger.kill()
 
 
 def test_a_clock_that_was_set_back_does_not_turn_time_around(bench):
@@ -155,7 +158,7 @@ def test_files_that_cannot_be_understood_are_said_to_be_so(bench):
     bench.wait(id)
     folder = bench.local / str(id)
     kept = (folder / "state.json").read_text()
-    for text in ("", "[]", "{}", '{"supervisor": {"pid": 1}}', "\0" * 40):
+    for text in ("", "[]", "{}", '{"supervisor": [1, 1]}', "\0" * 40):
         (folder / "state.json").write_text(text)
         status = bench.status(id)
         assert (status.state, status.outcome) == ("UNKNOWN", Outcome.UNKNOWN)
@@ -173,13 +176,12 @@ def test_files_that_cannot_be_understood_are_said_to_be_so(bench):
     ("file", "change"),
     [
         ("job.json", {"dependency": 5}),
-        ("job.json", {"id": "L7"}),
         ("job.json", {"submitted": "yesterday"}),
         ("job.json", {"nodes": 10**400}),
         ("state.json", {"state": ["RUNNING"]}),
         ("state.json", {"devices": "01"}),
         ("state.json", {"ended": "late"}),
-        ("state.json", {"supervisor": {"pid": "1"}}),
+        ("state.json", {"supervisor": ["1", 1]}),
         ("state.json", {"supervisor": "me"}),
     ],
 )
@@ -250,11 +252,8 @@ def test_a_submit_that_was_killed_halfway_leaves_a_job_or_none(bench, where):
     assert subprocess.run(argv).returncode == 9
     id = JobId("L1")
     if where == "before the supervisor":
-        assert bench.status(id).reason == "starting"
-        assert not bench.scheduler.find(submission.token).complete  # somebody who looks now must look again
-        os.utime(bench.local / "L1", (1, 1))
         assert bench.scheduler.query([id]).jobs == []
-        assert bench.scheduler.find(submission.token).complete
+        assert bench.scheduler.find(submission.token) == ([], True, "", (), 0, False)
         (answer,) = bench.scheduler.cancel([id])
         assert answer.detail == "there is no local job L1"
     else:
@@ -262,15 +261,31 @@ def test_a_submit_that_was_killed_halfway_leaves_a_job_or_none(bench, where):
         assert [status.id for status in bench.scheduler.find(submission.token).jobs] == [id]
 
 
-def test_a_start_that_comes_too_late_does_not_begin_the_job(bench, monkeypatch):
-    late = bench.folder / "python"  # a machine that was asleep between the submit and the supervisor's first look
-    late.write_text(f'#!/bin/bash\ntouch -d "1 hour ago" {bench.local}/L1\nexec {sys.executable} "$@"\n')
-    late.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(late))
-    with pytest.raises(Refused, match="exited before the job started") as caught:
+def test_a_supervisor_that_was_killed_before_its_first_word_leaves_no_job(bench, monkeypatch):
+    slow = bench.folder / "python"
+    slow.write_text("#!/bin/bash\nexec sleep 300\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    monkeypatch.setattr(client, "START_TIMEOUT", 0.5)
+    with pytest.raises(Ambiguous):
         bench.submit("echo > ran")
-    assert "has no job to start" in caught.value.detail
-    assert not (bench.work / "ran").exists()
+    id = JobId("L1")
+    assert bench.status(id).reason == "starting"
+    answer = bench.scheduler.find(bench.tokens[0])
+    assert (answer.jobs, answer.complete, answer.note) == ((), False, "still starting: job L1")
+    os.kill(supervisor_of(bench, id), signal.SIGKILL)
+    bench.until(lambda: bench.scheduler.find(bench.tokens[0]).complete)
+    assert bench.scheduler.query([id]).jobs == []
+
+
+def supervisor_of(bench, id):
+    """The process that keeps the job's request open."""
+    request = bench.local / str(id) / "job.json"
+    for path in Path("/proc").glob("[0-9]*/fd/0"):
+        with contextlib.suppress(OSError):
+            if path.readlink() == request:
+                return int(path.parts[2])
+    raise AssertionError
 
 
 def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypatch):
@@ -279,15 +294,26 @@ def test_a_last_word_between_two_looks_is_not_taken_for_a_death(bench, monkeypat
     last = bench.state_of(id)
     bench.change_state(id, state="RUNNING")
 
-    def ends_meanwhile(identity, alive):
+    def ends_meanwhile(folder):
         bench.change_state(id, state=last["state"])
-        return Life.GONE
+        return False
 
-    monkeypatch.setattr(Identity, "life", ends_meanwhile)
+    monkeypatch.setattr(jobfiles, "is_supervised", ends_meanwhile)
     assert bench.status(id).state == "COMPLETED"
     bench.change_state(id, state="RUNNING")
     (answer,) = bench.scheduler.cancel([id])
     assert answer.detail == "the job had already ended: COMPLETED"
+
+
+def test_a_state_folder_without_locks_is_refused(bench, monkeypatch):
+    def no_locks(*args):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(Refused, match=f"cannot write {bench.local}: the file system has no locks") as caught:
+        bench.submit("true")
+    assert "local disk" in caught.value.hint
+    assert [*bench.local.iterdir()] == []
 
 
 @pytest.mark.parametrize("how", ["writable", "link"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
@@ -152,7 +153,7 @@ def test_a_job_outlives_its_terminal(bench):
     os.close(terminal)  # the hang-up
     os.waitpid(pid, 0)
     id = JobId("L1")
-    os.kill(bench.state_of(id)["supervisor"]["pid"], signal.SIGHUP)
+    os.kill(bench.state_of(id)["supervisor"][0], signal.SIGHUP)
     time.sleep(0.1)
     assert bench.status(id).state in ("PENDING", "RUNNING")
     (bench.folder / "run0/go").touch()
@@ -196,14 +197,14 @@ def test_a_folder_that_is_not_a_job_yet_or_ever(bench):
     bench.wait(id)
     half = bench.local / "L7"
     half.mkdir(mode=0o700)
-    job = (bench.local / "L1/job.json").read_text().replace(bench.tokens[0], "half")
-    (half / "job.json").write_text(job.replace('"L1"', '"L7"'))
-    assert bench.status(JobId("L7")).reason == "starting"
-    answer = bench.scheduler.find("half")
-    assert (answer.jobs, answer.complete) == ((), False)
-    assert bench.scheduler.find(bench.tokens[0]).complete
-    before = time.time() - 60
-    os.utime(half, (before, before))
+    with (half / "job.json").open("w") as request:
+        request.write((bench.local / "L1/job.json").read_text().replace(bench.tokens[0], "half"))
+        request.flush()
+        fcntl.flock(request, fcntl.LOCK_EX)  # as its submitter does
+        assert bench.status(JobId("L7")).reason == "starting"
+        answer = bench.scheduler.find("half")
+        assert (answer.jobs, answer.complete) == ((), False)
+        assert bench.scheduler.find(bench.tokens[0]).complete
     assert bench.scheduler.query([JobId("L7")]).jobs == []
     assert bench.scheduler.find("half").complete
     assert [str(status.id) for status in bench.scheduler.query().jobs] == ["L1"]

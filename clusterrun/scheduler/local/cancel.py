@@ -6,19 +6,23 @@ import contextlib
 import signal
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.base.job import TERMINAL, JobId, JobStatus
+from clusterrun.base.job import JobId
 from clusterrun.scheduler import Cancelled
-from clusterrun.scheduler.local import mark
-from clusterrun.scheduler.local.jobfiles import State, is_id, place_of, read_job, read_state, read_status, script_lives
-from clusterrun.scheduler.local.processes import Life, end_members, members, send
-from clusterrun.scheduler.local.safe_files import Unreadable, write_json
-from clusterrun.system.processes import find_process
+from clusterrun.scheduler.local.jobfiles import (
+    STARTING,
+    State,
+    Unreadable,
+    is_id,
+    is_supervised,
+    read_job,
+    read_state,
+    write_state,
+)
+from clusterrun.scheduler.local.processes import end_members, members, send
 
-#: Seconds without an answer after which a job on a machine that is not visible from here is given up: a network file
-#: system may show the request that late.
-GIVE_UP = 90.0
 _START = 10.0  # seconds that a submission in progress may take to write the first state
 _MARGIN = 5.0  # seconds after the grace period for a supervisor to write the end
 
@@ -31,116 +35,76 @@ def cancel(root: Path, ids: Sequence[JobId], grace: float) -> Sequence[Cancelled
 
 
 def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
-    """Signal the job's supervisor; return a result if there is nothing to wait for."""
-    status = _started_status(folder) if is_id(folder.name) else None
-    if status is None:
-        return Cancelled(id, False, f"there is no local job {id}")
-    state = _state(folder)
-    if state is None:
-        return Cancelled(id, False, f"the job cannot be cancelled now: {_format_state(status)}")
-    if not state.is_over:
-        life = state.supervisor.life(folder / mark.NAME)
-        if life is Life.ALIVE and state.supervisor.is_here:
-            supervisor = find_process(state.supervisor.pid)
-            if supervisor is not None and supervisor.start == state.supervisor.start:
-                send(supervisor, signal.SIGTERM)
-            return None
-        status = read_status(folder) or status
-        if status.state not in TERMINAL and life in (Life.ALIVE, Life.ELSEWHERE):
-            return _request_end_elsewhere(folder, id, life, place_of(state))
-        if life is Life.GONE:
-            return _end_orphan(folder, id, grace)
-    return Cancelled(id, False, f"the job had already ended: {_format_state(status)}")
-
-
-def _request_end_elsewhere(folder: Path, id: JobId, life: Life, place: str) -> Cancelled | None:
-    """Write a request for a supervisor that no signal reaches; give the job up if an old one is unanswered."""
+    """Send TERM to the job's supervisor; return a result if there is nothing to wait for."""
     try:
-        requested = mark.end_requested_at(folder / mark.NAME)
-        mark.request_end(folder / mark.NAME)
-        if life is Life.ALIVE or requested is None or time.time() - requested < GIVE_UP:
-            return None
-        write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": 0})
-    except OSError as error:
-        return Cancelled(id, False, f"the job is running {place}, but its folder is not writable: {error.strerror}")
-    since = time.strftime("%F %T", time.localtime(requested))
-    return Cancelled(id, True, f"the job ran {place} and has not responded since {since}; it is now recorded as ended")
+        state = _started_state(folder) if is_id(folder.name) else None
+        if state is None:
+            return Cancelled(id, False, f"there is no local job {id}")
+        if state.state == "UNKNOWN":
+            return Cancelled(id, False, f"the job cannot be cancelled now: {_describe(state)}")
+        if not is_supervised(folder):
+            return _end_orphan(folder, id, state, grace)
+        if state.is_over:
+            return Cancelled(id, False, f"the job had already ended: {_describe(state)}")
+        if not send(*state.supervisor, signal.SIGTERM) and is_supervised(folder):
+            return Cancelled(id, False, "the job is running in another container of this machine; cancel it there")
+    except Unreadable as error:
+        return Cancelled(id, False, f"the job cannot be cancelled now: UNKNOWN ({error})")
+    return None
 
 
-def _state(folder: Path) -> State | None:
-    try:
-        return read_state(folder)
-    except Unreadable:
-        return None
-
-
-def _started_status(folder: Path) -> JobStatus | None:
+def _started_state(folder: Path) -> State | None:
     """Return the job's state; wait for the first one while a submission is in progress."""
-    status = read_status(folder)
     until = time.monotonic() + _START
-    while status is not None and not (folder / "state.json").exists() and time.monotonic() < until:
+    while (state := read_state(folder)) is STARTING and time.monotonic() < until:
         time.sleep(0.05)
-        status = read_status(folder)
-    return status
+    return state
 
 
-def _end_orphan(folder: Path, id: JobId, grace: float) -> Cancelled:
-    """End the processes of a job whose supervisor has ended."""
-    job, state, before = read_job(folder), _state(folder), read_status(folder)
-    if job is None or state is None or before is None:
-        return Cancelled(id, False, f"the folder of job {id} was removed")
-    ended = 0
-    if not state.is_over:  # it may have ended normally in the meantime
-        until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
-        while script_lives(state) and time.monotonic() < until:
-            time.sleep(0.05)
-        ended, left = end_members(job.token)
-        if left:
-            return Cancelled(
-                id,
-                False,
-                f"the job's supervisor had already exited, and {left} of the job's processes could not be killed",
-            )
-    after = read_status(folder) or before
-    if ended and after.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
+def _end_orphan(folder: Path, id: JobId, state: State, grace: float) -> Cancelled:
+    """End what is left of a job without a supervisor; mostly that is nothing, as the job has ended."""
+    until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
+    while state.state == "COMPLETING" and time.monotonic() < until:
+        time.sleep(0.05)
+        state = read_state(folder) or state
+    job = read_job(folder)
+    ended, left = end_members(job.token) if job is not None else (0, 0)
+    if left:
+        why = f"the job's supervisor had already exited, and {left} of the job's processes could not be killed"
+        return Cancelled(id, False, why)
+    state = read_state(folder) or state
+    if ended == 0:
+        return Cancelled(id, False, f"the job had already ended: {_describe(state)}")
+    if state.state == "NODE_FAIL":  # without an end record of its own, the cancel is the end
         with contextlib.suppress(OSError):
-            write_json(folder / "cancelled.json", {"version": 1, "at": int(time.time()), "ended": ended})
-    if ended or before.state not in TERMINAL:
-        noun = "process" if ended == 1 else "processes"
-        killed = f"killed {ended} remaining {noun}" if ended else "no processes remained"
-        return Cancelled(id, True, f"the job's supervisor was gone; {killed}")
-    return Cancelled(id, False, f"the job had already ended: {_format_state(after)}")
+            write_state(folder, replace(state, state="CANCELLED", reason="", ended=int(time.time())))
+    noun = "process" if ended == 1 else "processes"
+    return Cancelled(id, True, f"the job's supervisor was gone; killed {ended} remaining {noun}")
 
 
 def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:
     """Wait for the last state that the supervisor writes, and return the result."""
-    while (status := read_status(folder)) is not None and status.state not in TERMINAL:
-        if time.monotonic() >= until:
-            if _is_stopped(folder):
-                return Cancelled(id, True, f"its processes have ended, but its state in {folder} cannot be written")
-            return Cancelled(id, False, f"the job has not ended yet: {_format_state(status)}{_lost_hint(id, status)}")
-        time.sleep(0.02)
-    if status is None:
+    try:
+        while (state := read_state(folder)) is not None and not state.is_over:
+            if time.monotonic() >= until:
+                return _still_running(folder, id, state)
+            time.sleep(0.02)
+    except Unreadable as error:
+        return Cancelled(id, False, f"the job has not ended yet: UNKNOWN ({error})")
+    if state is None:
         return Cancelled(id, False, f"the folder of job {id} was removed")
-    if status.state == "CANCELLED":
+    if state.state == "CANCELLED":
         return Cancelled(id, True)
-    return Cancelled(id, False, f"the job ended before the cancel took effect: {_format_state(status)}")
+    return Cancelled(id, False, f"the job ended before the cancel took effect: {_describe(state)}")
 
 
-def _is_stopped(folder: Path) -> bool:
-    """Return whether a job that has started here has no process left, apart from its supervisor."""
-    job, state = read_job(folder), _state(folder)
-    if job is None or state is None or state.script_pid is None or not state.supervisor.is_here:
-        return False
-    return not members(job.token, state.supervisor.pid)
+def _still_running(folder: Path, id: JobId, state: State) -> Cancelled:
+    """Return the result for a job that has not ended in time; only its supervisor may be left, on a full disk."""
+    job = read_job(folder)
+    if job is not None and state.started is not None and not members(job.token, state.supervisor[0]):
+        return Cancelled(id, True, f"its processes have ended, but its state in {folder} cannot be written")
+    return Cancelled(id, False, f"the job has not ended yet: {_describe(state)}")
 
 
-def _lost_hint(id: JobId, status: JobStatus) -> str:
-    """Return a hint for a job whose machine or container may be gone."""
-    if status.state != "UNKNOWN":
-        return ""
-    return f"; if that machine or container is gone for good, run `clusterrun cancel {id}` again after {GIVE_UP:.0f} s"
-
-
-def _format_state(status: JobStatus) -> str:
-    return f"{status.state} ({status.reason})" if status.reason else status.state
+def _describe(state: State) -> str:
+    return f"{state.state} ({state.reason})" if state.reason else state.state

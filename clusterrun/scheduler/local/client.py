@@ -6,7 +6,6 @@ supervisor is :mod:`clusterrun.scheduler.local.supervisor`.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import shutil
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from clusterrun.base.errors import Ambiguous, CommandError, Refused
 from clusterrun.base.job import LOCAL, JobId
@@ -22,17 +22,18 @@ from clusterrun.scheduler.local import cancel as localcancel
 from clusterrun.scheduler.local import dependency
 from clusterrun.scheduler.local.devices import visible
 from clusterrun.scheduler.local.jobfiles import (
+    STARTING,
     Job,
+    Unreadable,
     check_root,
+    create,
     is_id,
-    is_starting,
     job_folders,
+    number_of,
     read_job,
     read_status,
-    write_job,
 )
 from clusterrun.scheduler.local.processes import SUPERVISOR, TOKEN
-from clusterrun.scheduler.local.safe_files import Unreadable
 from clusterrun.system import shell
 
 START_TIMEOUT = 10.0
@@ -98,37 +99,19 @@ class LocalScheduler:
                     f"--dependency: there is no local job {id}", hint="`clusterrun list --all` shows your jobs"
                 )
         try:
-            folder = self._take_folder(submission.logs)
-            write_job(folder, self._job(folder.name, submission))
+            folder, request = create(self._root, self._job(submission))
         except OSError as error:
             raise Refused(
-                f"cannot write {error.filename or self._root}: {error.strerror}",
-                hint="free some space, or set CLUSTERRUN_STATE to a writable folder",
+                f"cannot write {self._root}: {error.strerror}",
+                hint="free some space, or set CLUSTERRUN_STATE to a writable folder on a local disk",
             ) from error
-        self._start(folder, submission)
+        with request:
+            self._start(folder, request, submission)
         return JobId(folder.name)
 
-    def _take_folder(self, logs: Path) -> Path:
-        """Create the folder of the next free id; mkdir succeeds for only one of several submitters.
-
-        An id with a log in ``logs`` is not free: the state folder may have been lost.
-        """
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number = max((int(folder.name[1:]) for folder in job_folders(self._root)), default=0)
-        while True:
-            number += 1
-            folder = self._root / f"L{number}"
-            if any(os.path.lexists(logs / f"train_{folder.name}.{stream}") for stream in ("out", "err")):
-                continue
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-                return folder
-
-    def _job(self, id: str, submission: Submission) -> Job:
+    def _job(self, submission: Submission) -> Job:
         return Job(
-            id=id,
             token=submission.token,
-            run_id=submission.run_id,
             run_dir=str(submission.run_dir.absolute()),
             script=str(submission.script.absolute()),
             workdir=str(submission.workdir.absolute()),
@@ -144,7 +127,7 @@ class LocalScheduler:
             grace=self._grace,
         )
 
-    def _start(self, folder: Path, submission: Submission) -> None:
+    def _start(self, folder: Path, request: BinaryIO, submission: Submission) -> None:
         """Start the supervisor and wait for its answer, through a pipe that closes when it ends."""
         # the job's environment is passed in the supervisor's own, so that no secret is written to disk
         env = {k: v for k, v in submission.env.items() if k != TOKEN} | {SUPERVISOR: folder.name}
@@ -152,53 +135,39 @@ class LocalScheduler:
         argv = [sys.executable, "-I", "-S", "-c", _BOOT, package, str(folder)]
         log = folder / "supervisor.log"
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        try:
+        with os.fdopen(reader, "rb") as answer:
             try:
-                handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-                with os.fdopen(writer, "wb") as out, os.fdopen(handle, "ab") as err:
-                    process = shell.start(argv, env=env, cwd=Path("/"), stdout=out, stderr=err, umask=0o077)
+                with os.fdopen(writer, "wb") as out, open(log, "ab", opener=_private) as err:
+                    process = shell.start(
+                        argv, env=env, cwd=Path("/"), stdin=request, stdout=out, stderr=err, umask=0o077
+                    )
             except (OSError, CommandError) as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                stderr = error.detail if isinstance(error, CommandError) else str(error)
-                raise Refused("the job's supervisor could not be started", detail=stderr) from error
-            answered = bool(select.select([reader], [], [], START_TIMEOUT)[0])
-            is_ready = answered and bool(os.read(reader, 64))
-        finally:
-            os.close(reader)
-        if not answered:
-            raise Ambiguous(
-                f"the supervisor of job {folder.name} did not respond within {START_TIMEOUT:.0f} s",
-                hint=f"run `clusterrun submit --recover {submission.run_id}` to finish the submission",
-            )
+                detail = error.detail if isinstance(error, CommandError) else str(error)
+                raise Refused("the job's supervisor could not be started", detail=detail) from error
+            if not select.select([answer], [], [], START_TIMEOUT)[0]:
+                raise Ambiguous(
+                    f"the supervisor of job {folder.name} did not respond within {START_TIMEOUT:.0f} s",
+                    hint=f"run `clusterrun submit --recover {submission.run_id}` to finish the submission",
+                )
+            is_ready = bool(answer.read1(64))
         process.wait()  # it forked and ended
         if not is_ready:
-            stderr = _tail(log)
+            detail = _tail(log)
             shutil.rmtree(folder, ignore_errors=True)
             raise Refused(
                 "the job's supervisor exited before the job started",
-                detail=stderr,
+                detail=detail,
                 hint="if the disk is full, free some space, then submit again",
             )
 
     def find(self, token: str, since: int = 0, script: Path = Path()) -> Answer:
-        """Return the job with the token, ended or not; not complete while a job is just starting."""
-        found, unclear = [], []
-        try:
-            for folder in job_folders(self._root):
-                try:
-                    job = read_job(folder)
-                    taken = job is not None and (folder / "state.json").exists()
-                except Unreadable:
-                    job, taken = None, False
-                if taken and job is not None and job.token == token and (status := read_status(folder)) is not None:
-                    found.append(status)
-                elif not taken and (job is None or job.token == token) and is_starting(folder):
-                    unclear.append(folder.name)
-        except OSError as error:
-            return Answer((), False, f"cannot read {error.filename}: {error.strerror}")
-        if unclear and not found:
-            return Answer((), False, f"still starting: job {', '.join(unclear)}")
-        return Answer(found)
+        """Return the job with the token, ended or not; not complete while it is just starting."""
+        answer = self._read(lambda: [folder for folder in job_folders(self._root) if _token_of(folder) == token])
+        starting = [str(status.id) for status in answer.jobs if status.reason == STARTING.reason]
+        if starting:
+            return Answer((), False, f"still starting: job {', '.join(starting)}")
+        return answer
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """Return the states of this user's local jobs, or of those ids, after checking each supervisor."""
@@ -209,7 +178,7 @@ class LocalScheduler:
     def query_since(self, first: JobId) -> Answer:
         """Return the states of this user's local jobs from this id on, without opening the files of older ones."""
         oldest = int(first.raw.lstrip("L"))
-        return self._read(lambda: [one for one in job_folders(self._root) if int(one.name[1:]) >= oldest])
+        return self._read(lambda: [folder for folder in job_folders(self._root) if number_of(folder) >= oldest])
 
     def _read(self, find_folders: Callable[[], list[Path]]) -> Answer:
         try:
@@ -230,6 +199,19 @@ class LocalScheduler:
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Raise Refused: local jobs cannot be held."""
         raise Refused(f"local job {id} cannot be held", hint=f"use `clusterrun cancel {id}` to end the job")
+
+
+def _token_of(folder: Path) -> str:
+    """Return the token of a job's submission; empty if it cannot be read."""
+    try:
+        job = read_job(folder)
+    except Unreadable:
+        return ""
+    return job.token if job is not None else ""
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _tail(path: Path) -> str:

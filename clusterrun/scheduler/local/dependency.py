@@ -14,8 +14,12 @@ from clusterrun.base.errors import Refused
 from clusterrun.base.job import TERMINAL, JobStatus
 from clusterrun.scheduler.local.jobfiles import is_id
 
+_WORDS = ("after", "afterany", "afterok", "afternotok")
+
 
 class Verdict(Enum):
+    """Whether a job may start now, later or never, in this order."""
+
     MET = "met"
     WAITING = "Dependency"  # the values of these two are Slurm's reasons
     NEVER = "DependencyNeverSatisfied"
@@ -33,12 +37,10 @@ class Dependency:
         return tuple(id for _, id in self.conditions)
 
     def judge(self, status_of: Callable[[str], JobStatus | None]) -> Verdict:
-        """Return whether the job may start now, later or never, by the current states of the others."""
-        if not self.conditions:
-            return Verdict.MET
-        verdicts = {_judge_one(word, status_of(id)) for word, id in self.conditions}
-        order = (Verdict.MET, Verdict.WAITING, Verdict.NEVER)
-        return next(v for v in (order if self.any_of else reversed(order)) if v in verdicts)
+        """Return whether the job may start, by the current states of the others."""
+        verdicts = [_judge_one(word, status_of(id)) for word, id in self.conditions]
+        deciding = min if self.any_of else max
+        return deciding(verdicts, key=[*Verdict].index, default=Verdict.MET)
 
 
 def parse(text: str) -> Dependency:
@@ -52,52 +54,36 @@ def parse(text: str) -> Dependency:
         )
     conditions: list[tuple[str, str]] = []
     for part in text.replace("?", ",").split(","):
-        word, *ids = part.split(":")
-        if word not in _JUDGES:
-            raise Refused(
-                f"--dependency: the local scheduler does not support {word!r}", hint=f"supported: {', '.join(_JUDGES)}"
-            )
-        if not ids:
-            raise Refused(f"--dependency: {part!r} does not name a job", hint=f"write {word}:L1")
-        for id in ids:
-            if not is_id(id):
-                raise Refused(
-                    f"--dependency: {id!r} is not a local job, but the new job runs locally",
-                    hint="use local job ids, such as L7, or submit to Slurm with --scheduler slurm",
-                )
-        conditions += [(word, id) for id in ids]
+        conditions += _parse_part(part)
     return Dependency(tuple(conditions), "?" in text)
 
 
+def _parse_part(part: str) -> list[tuple[str, str]]:
+    word, *ids = part.split(":")
+    if word not in _WORDS:
+        raise Refused(
+            f"--dependency: the local scheduler does not support {word!r}", hint=f"supported: {', '.join(_WORDS)}"
+        )
+    if not ids:
+        raise Refused(f"--dependency: {part!r} does not name a job", hint=f"write {word}:L1")
+    for id in ids:
+        if not is_id(id):
+            raise Refused(
+                f"--dependency: {id!r} is not a local job, but the new job runs locally",
+                hint="use local job ids, such as L7, or submit to Slurm with --scheduler slurm",
+            )
+    return [(word, id) for id in ids]
+
+
 def _judge_one(word: str, status: JobStatus | None) -> Verdict:
-    """Judge one condition; a job whose folder was removed counts as ended."""
-    return _JUDGES[word](status)
-
-
-def _after(status: JobStatus | None) -> Verdict:
-    waits = status is not None and status.started is None and status.state not in TERMINAL
-    return Verdict.WAITING if waits else Verdict.MET
-
-
-def _afterany(status: JobStatus | None) -> Verdict:
-    return Verdict.WAITING if status is not None and status.state not in TERMINAL else Verdict.MET
-
-
-def _afterok(status: JobStatus | None) -> Verdict:
-    if status is not None and status.state not in TERMINAL:
-        return Verdict.WAITING
-    return Verdict.MET if status is not None and status.state == "COMPLETED" else Verdict.NEVER
-
-
-def _afternotok(status: JobStatus | None) -> Verdict:
-    if status is not None and status.state not in TERMINAL:
-        return Verdict.WAITING
-    return Verdict.MET if status is not None and status.state != "COMPLETED" else Verdict.NEVER
-
-
-_JUDGES: dict[str, Callable[[JobStatus | None], Verdict]] = {
-    "after": _after,
-    "afterany": _afterany,
-    "afterok": _afterok,
-    "afternotok": _afternotok,
-}
+    """Judge one condition; a job whose folder was removed counts as ended, in a way that nobody knows."""
+    ignores_end = word in ("after", "afterany")
+    if status is None:
+        return Verdict.MET if ignores_end else Verdict.NEVER
+    if status.state not in TERMINAL:
+        has_started = status.started is not None
+        return Verdict.MET if word == "after" and has_started else Verdict.WAITING
+    if ignores_end:
+        return Verdict.MET
+    has_completed = status.state == "COMPLETED"
+    return Verdict.MET if has_completed == (word == "afterok") else Verdict.NEVER

@@ -1,40 +1,45 @@
 """The files of local jobs.
 
-    <state>/local/L7/job.json         the request; written once, by submit
-                     state.json       the state; written by the job's supervisor only
-                     alive            locked by the supervisor while it is alive (mark.py)
-                     cancelled.json   written by a cancel that found no supervisor
+    <state>/local/L7/job.json         the request; written by submit, and locked while the job's supervisor is alive
+                     state.json       the state; written by the supervisor, or by a cancel that finds none
                      supervisor.log   errors of the supervisor
 
-Folders are 0700 and files 0600. Standard library only.
+A folder appears by one rename, with its request already locked. The submitter passes the open file to the supervisor,
+and the kernel releases the lock when the last of them ends, however it ends. So a job without a state is starting
+while its request is locked, and never ran if it is not. A lock holds on one machine (ADR 32): the state names it, and
+what another machine wrote is not judged. Folders are 0700 and files 0600. Standard library only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import fcntl
+import itertools
+import json
 import os
-import pwd
 import re
+import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
-from clusterrun.base.decode import Damaged, build
-from clusterrun.base.job import TERMINAL, JobId, JobStatus, outcome_of
-from clusterrun.run_folder import safe_files
-from clusterrun.scheduler.local import mark
-from clusterrun.scheduler.local.processes import Identity, Life, members
-from clusterrun.scheduler.local.safe_files import Unreadable, read_json, write_json
-from clusterrun.system.processes import is_alive
+from clusterrun.base.decode import Damaged, as_int, build, parse_object
+from clusterrun.base.job import TERMINAL, JobId, JobStatus, log_paths, outcome_of
+from clusterrun.run_folder import atomic, safe_files
+from clusterrun.scheduler.local.processes import members
+from clusterrun.system.processes import boot_id, host_name, is_alive
 
-START_LIMIT = 30.0
-"""Seconds within which a supervisor writes its first state; an older folder without a state is not a job."""
 _ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
+_LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
+Record = TypeVar("Record")
+
+
+class Unreadable(Exception):
+    """A file of a job exists and is not valid; the message names it and says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +49,7 @@ class Job:
     The environment is not part of it: it may contain secrets, and stays in memory.
     """
 
-    id: str
     token: str
-    run_id: str
     run_dir: str
     script: str
     workdir: str
@@ -64,9 +67,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """A job's state, as in ``state.json``, with Slurm's names. ``started_clock`` is seconds of :func:`clock`."""
+    """A job's state, as in ``state.json``, with Slurm's names.
 
-    supervisor: Identity
+    ``supervisor`` and ``script`` are processes: pid and start time. ``started_clock`` is seconds of :func:`clock`.
+    """
+
+    supervisor: tuple[int, int]
+    host: str
+    boot: str
     state: str = "PENDING"
     reason: str = ""
     started: int | None = None
@@ -74,8 +82,7 @@ class State:
     ended: int | None = None
     elapsed: int | None = None
     exit_status: int | None = None
-    script_pid: int | None = None
-    script_start: int | None = None
+    script: tuple[int, int] = (0, 0)
     devices: tuple[str, ...] = ()
 
     @property
@@ -83,9 +90,16 @@ class State:
         return self.state in TERMINAL
 
 
+STARTING = State(supervisor=(0, 0), host="", boot="", reason="starting")
+"""The state of a job whose supervisor has not written one yet."""
+
+
 def clock() -> float:
     """Return the seconds since boot, sleep included: a clock that nobody can set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# -- folders ---------------------------------------------------------------------------------------------------------
 
 
 def is_id(text: str) -> bool:
@@ -93,193 +107,242 @@ def is_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
+def number_of(folder: Path) -> int:
+    """Return the number of a job: jobs are numbered as they arrive."""
+    return int(folder.name[1:])
+
+
 def check_root(root: Path) -> None:
     """Raise OSError if ``<state>/local`` exists and another user could have written to it."""
-    with contextlib.suppress(FileNotFoundError):
-        found = root.lstat()
-        why = safe_files.why_untrusted(found, os.getuid()) if stat.S_ISDIR(found.st_mode) else "not a folder"
-        if why:
-            raise OSError(errno.EPERM, why, str(root))
+    try:
+        info = root.lstat()
+    except FileNotFoundError:
+        return
+    why = safe_files.why_untrusted(info, os.getuid()) if stat.S_ISDIR(info.st_mode) else "not a folder"
+    if why:
+        raise OSError(errno.EPERM, why, str(root))
 
 
 def job_folders(root: Path) -> Iterator[Path]:
     """Return the jobs' folders below ``<state>/local``, oldest id first. Raises OSError if it cannot be listed."""
     check_root(root)
     try:
-        names = [entry.name for entry in root.iterdir() if is_id(entry.name)]
+        folders = [root / entry.name for entry in root.iterdir() if is_id(entry.name)]
     except FileNotFoundError:
         return iter(())
-    return (root / name for name in sorted(names, key=lambda name: int(name[1:])))
+    return iter(sorted(folders, key=number_of))
+
+
+def create(root: Path, job: Job) -> tuple[Path, BinaryIO]:
+    """Create the folder of the next free id; return it, and its request: open and locked. Raises OSError.
+
+    An id that has a log is not free: the state folder may have been lost.
+    """
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    newest = max(map(number_of, job_folders(root)), default=0)
+    draft = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
+    try:
+        request = _write_request(draft / "job.json", job)
+        for number in itertools.count(newest + 1):
+            folder = root / f"L{number}"
+            if not _has_log(folder.name, job) and _is_moved(draft, folder):
+                return folder, request
+    except OSError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    raise AssertionError
+
+
+def _write_request(path: Path, job: Job) -> BinaryIO:
+    request = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w+b")
+    try:
+        fcntl.flock(request, fcntl.LOCK_EX)
+    except OSError as error:
+        raise OSError(error.errno, "the file system has no locks", str(path)) from error
+    request.write(_encode(job))
+    request.flush()
+    os.fsync(request.fileno())
+    return request
+
+
+def _has_log(id: str, job: Job) -> bool:
+    return any(os.path.lexists(log) for log in log_paths(Path(job.logs), JobId(id)))
+
+
+def _is_moved(draft: Path, folder: Path) -> bool:
+    """Give a complete folder its name; return False if another submitter has taken it."""
+    try:
+        draft.rename(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
 
 
 def read_job(folder: Path) -> Job | None:
-    """Return a job's request, None if it is not written yet. Raises Unreadable."""
-    value = read_json(folder / "job.json")
-    try:
-        job = build(Job, value) if value is not None else None
-    except Damaged as error:
-        raise Unreadable("job.json is damaged") from error
-    if job is not None and job.id != folder.name:
-        raise Unreadable(f"job.json belongs to job {job.id}")
-    return job
-
-
-def write_job(folder: Path, job: Job) -> None:
-    """Write a job's request. Raises OSError."""
-    write_json(folder / "job.json", {"version": 1} | asdict(job))
+    """Return a job's request, None if there is none. Raises Unreadable."""
+    return _read(Job, folder / "job.json")
 
 
 def read_state(folder: Path) -> State | None:
-    """Return the state that the supervisor wrote last, None before the first. Raises Unreadable."""
-    value = read_json(folder / "state.json")
-    if value is None:
+    """Return a job's state, None if it never ran. Raises Unreadable.
+
+    If the supervisor is gone, the state is judged by what the job left; see :func:`_without_supervisor`.
+    """
+    job = read_job(folder)
+    if job is None:
         return None
+    supervised = is_supervised(folder)  # before the state is read: a supervisor that is gone has written its last one
+    state = _read(State, folder / "state.json")
+    if state is None:
+        return STARTING if supervised else None
+    if state.is_over:
+        return state
+    if is_elsewhere(state):
+        why = f"running on {state.host}; the job's processes are not visible from here"
+        return replace(state, state="UNKNOWN", reason=why)
+    return state if supervised else _without_supervisor(folder.name, job, state)
+
+
+def read_status(folder: Path) -> JobStatus | None:
+    """Return a job's state as every scheduler reports it; None if the folder is not a job that ran."""
+    id = JobId.parse(folder.name)
     try:
-        return build(State, value, supervisor=identity_of(value.get("supervisor")))
-    except Damaged as error:
-        raise Unreadable("state.json is damaged") from error
+        job, state = read_job(folder), read_state(folder)
+    except Unreadable as error:
+        return JobStatus(id=id, state="UNKNOWN", outcome=outcome_of("UNKNOWN"), reason=str(error), source="local")
+    return _status(id, job, state) if job is not None and state is not None else None
 
 
 def write_state(folder: Path, state: State) -> None:
     """Write a job's state. Raises OSError."""
-    write_json(folder / "state.json", {"version": 1} | asdict(state))
+    atomic.replace(folder / "state.json", _encode(state))
 
 
-def identity_of(value: Any) -> Identity:
-    """Return the process that a file names. Raises Damaged for anything else."""
-    if not isinstance(value, dict):
-        raise Damaged("not an object")
-    return build(Identity, value)
+def _encode(record: Any) -> bytes:
+    # ASCII, so that names that are not UTF-8 survive
+    return json.dumps({"version": 1} | asdict(record), indent=1).encode("ascii") + b"\n"
 
 
-def is_starting(folder: Path) -> bool:
-    """Return whether a folder without a state may still become a job: it is only seconds old."""
+def _read(kind: type[Record], path: Path) -> Record | None:
+    data = _read_object(path)
     try:
-        return abs(time.time() - folder.stat().st_mtime) <= START_LIMIT
-    except OSError:
+        return build(kind, data) if data is not None else None
+    except Damaged as error:
+        raise Unreadable(f"{path.name} is damaged") from error
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    if path.parent.is_symlink():
+        raise Unreadable(f"{path.parent} is a symbolic link")
+    try:
+        return parse_object(safe_files.read_bytes(path, _LARGEST, owner=os.getuid()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, Damaged) as error:
+        raise Unreadable(f"{path.name} cannot be read") from error
+
+
+# -- what a job's files and processes say ----------------------------------------------------------------------------
+
+
+def is_supervised(folder: Path) -> bool:
+    """Return whether the job's supervisor is alive, or its submitter is about to start it. Raises Unreadable."""
+    try:
+        with safe_files.open_file(folder / "job.json", owner=os.getuid()) as request:
+            fcntl.flock(request, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:
         return False
+    except OSError as error:
+        raise Unreadable("job.json cannot be read") from error
+    return False
 
 
-def read_status(folder: Path) -> JobStatus | None:
-    """Return a job's state, after checking that its supervisor is alive; None if the folder is not a job."""
-    id = JobId.parse(folder.name)
-    try:
-        job = read_job(folder)
-        state = read_state(folder) if job is not None else None
-        if job is None:
-            return None
-        if state is None:
-            return _status(id, job, None, "PENDING", "starting") if is_starting(folder) else None
-        if state.is_over or (life := state.supervisor.life(folder / mark.NAME)) is Life.ALIVE:
-            return _status(id, job, state, state.state, state.reason)
-        # it may have written its last state and ended in the meantime
-        state = read_state(folder) or state
-        if state.is_over:
-            return _status(id, job, state, state.state, state.reason)
-        return _without_supervisor(id, folder, job, state, life)
-    except Unreadable as error:
-        return JobStatus(id=id, state="UNKNOWN", outcome=outcome_of("UNKNOWN"), reason=str(error), source="local")
+def is_elsewhere(state: State) -> bool:
+    """Return whether another machine wrote the state. Containers of one machine have its boot, and see its locks."""
+    return state.boot != boot_id() and state.host != host_name()
 
 
-def _without_supervisor(id: JobId, folder: Path, job: Job, state: State, life: Life) -> JobStatus:
-    """Return the state of a job whose supervisor has ended or is not visible, from the job's own records first."""
-    if is_given_up(folder):
-        return _status(id, job, state, "CANCELLED", "")
-    if life is Life.ELSEWHERE:
-        why = f"running {place_of(state)}; the job's processes are not visible from here"
-        return _status(id, job, state, "UNKNOWN", why)
-    if life is Life.GONE and script_lives(state):
+def _without_supervisor(id: str, job: Job, state: State) -> State:
+    """Return the state of a job of this machine whose supervisor did not live to write the end."""
+    is_this_boot = state.boot == boot_id()
+    if is_this_boot and is_alive(*state.script):
         why = "the job's supervisor was killed; the script is being terminated"
-        return _status(id, job, state, "COMPLETING", why)
-    if (record := end_record(job)) is not None:
-        status, ended = record
-        state = replace(state, exit_status=status, ended=max(ended, state.started or 0))
-        return _status(id, job, state, "FAILED" if status else "COMPLETED", "NonZeroExitCode" if status else "")
-    if life is Life.REBOOTED:
-        return _status(id, job, state, "NODE_FAIL", "the machine was restarted")
+        return replace(state, state="COMPLETING", reason=why)
+    end = end_record(job)
+    if end is not None:
+        return _ended_by_itself(state, *end)
+    if not is_this_boot:
+        return replace(state, state="NODE_FAIL", reason="the machine was restarted")
     why = "the job's supervisor was killed"
-    if not state.supervisor.is_here:
-        why = "the job's supervisor was killed, or its container stopped"
-    if left := len(members(job.token)):
-        noun = "process" if left == 1 else "processes"
-        why += f"; `clusterrun cancel {job.id}` kills the {left} remaining {noun}"
-    return _status(id, job, state, "NODE_FAIL", why)
+    left = len(members(job.token))
+    if left:
+        why += f"; `clusterrun cancel {id}` kills the {left} remaining {'process' if left == 1 else 'processes'}"
+    return replace(state, state="NODE_FAIL", reason=why)
 
 
-def script_lives(state: State) -> bool:
-    """Return whether the job's script is alive and visible from here."""
-    seen = state.script_pid is not None and state.supervisor.is_here
-    return seen and is_alive(state.script_pid or 0, state.script_start or 0)
-
-
-def is_given_up(folder: Path) -> bool:
-    """Return whether a cancel recorded the job as ended because its supervisor was gone."""
-    return (folder / "cancelled.json").exists()
-
-
-def place_of(state: State) -> str:
-    """Return where a job runs that is not visible from this machine."""
-    host = state.supervisor.host
-    return f"on {host}" if host != os.uname().nodename else f"in another container on {host}"
+def _ended_by_itself(state: State, exit_status: int, ended: int) -> State:
+    ended = max(ended, state.started or 0)
+    name, reason = ("FAILED", "NonZeroExitCode") if exit_status else ("COMPLETED", "")
+    return replace(state, state=name, reason=reason, exit_status=exit_status, ended=ended)
 
 
 def end_record(job: Job) -> tuple[int, int] | None:
     """Return the exit status of the script's last attempt and its end in epoch seconds, from its end record."""
-    folder = Path(job.run_dir) / "attempts"
-    for name in _attempts(folder, job.token):
-        path = folder / name / "end.json"
+    for attempt in _attempts(job):
+        path = attempt / "end.json"
         try:
-            value = read_json(path)
-            if value is not None and type(value.get("status")) is int:
-                return value["status"], int(path.stat().st_mtime)
+            status = as_int((_read_object(path) or {}).get("status"))
+            if status is not None:
+                return status, int(path.stat().st_mtime)
         except (Unreadable, OSError):
             continue
     return None
 
 
-def _attempts(folder: Path, token: str) -> list[str]:
-    """Return the names of a job's attempts, the newest first; none if they cannot be listed."""
+def _attempts(job: Job) -> list[Path]:
+    """Return the folders of a job's attempts, the newest first; none if they cannot be listed."""
+    folder = Path(job.run_dir) / "attempts"
     try:
         names = safe_files.list_names(folder)
     except OSError:
         return []
-    found = []
-    for name in names:
-        first, *order = name.split(".")
-        if first == token and all(part.isascii() and part.isdecimal() for part in order):
-            found.append((tuple(map(int, order)), name))
-    return [name for _, name in sorted(found, reverse=True)]
+    numbered = re.compile(re.escape(job.token) + r"\.([0-9]+)\.([0-9]+)")
+    attempts = [match for match in map(numbered.fullmatch, names) if match]
+    attempts.sort(key=lambda match: (int(match[1]), int(match[2])), reverse=True)
+    return [folder / match[0] for match in attempts]
 
 
-def _status(id: JobId, job: Job, state: State | None, name: str, reason: str) -> JobStatus:
-    elapsed = state.elapsed if state else None
-    if state is not None and name in ("RUNNING", "COMPLETING") and state.started_clock is not None:
-        elapsed = max(0, int(clock() - state.started_clock))
+def _status(id: JobId, job: Job, state: State) -> JobStatus:
     return JobStatus(
         id=id,
-        state=name,
-        outcome=outcome_of(name, state.exit_status if state else None),
-        reason=reason,
+        state=state.state,
+        outcome=outcome_of(state.state, state.exit_status),
+        reason=state.reason,
         name=f"local.{job.token[:8]}",
-        user=user_name(),
+        user=safe_files.user_name(os.getuid()),
         nodes="local0" if job.nodes == 1 else f"local[0-{job.nodes - 1}]",
         node_count=job.nodes,
-        elapsed=elapsed,
+        elapsed=_elapsed(state),
         time_limit=job.time_limit,
         submitted=job.submitted,
-        started=state.started if state else None,
-        ended=state.ended if state else None,
-        exit_status=state.exit_status if state else None,
+        started=state.started,
+        ended=state.ended,
+        exit_status=state.exit_status,
         restarts=0,
         script=job.script,
         source="local",
     )
 
 
-@cache
-def user_name() -> str:
-    """Return this user's name, or number if there is no name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())
+def _elapsed(state: State) -> int | None:
+    """Return the seconds that a job has run; for a running one, until now."""
+    if state.state in ("RUNNING", "COMPLETING") and state.started_clock is not None:
+        return max(0, int(clock() - state.started_clock))
+    return state.elapsed

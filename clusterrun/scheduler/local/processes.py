@@ -1,7 +1,4 @@
-"""The processes of a local job, from /proc: which belong to the job, and how to end them.
-
-Standard library only: the supervisor imports this.
-"""
+"""The processes of a local job: which belong to it, and how to end them. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,12 +7,9 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
-from clusterrun.scheduler.local import mark
-from clusterrun.system.processes import Process, boot_id, find_process, host_name, is_alive
+from clusterrun.system.processes import Process, find_process, is_alive
 
 TOKEN = "CLUSTERRUN_TOKEN"
 """The variable that every process of a job inherits."""
@@ -27,82 +21,10 @@ _KILLING = 5.0  # seconds after which processes that do not end are left
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
-class Life(Enum):
-    """Whether a recorded process is alive, as far as this process can see."""
-
-    ALIVE = "alive"
-    GONE = "gone"
-    REBOOTED = "the machine was restarted"
-    ELSEWHERE = "another machine or container: not visible from this machine"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A process on any machine. Its pid and start time are valid only in its boot and pid namespace."""
-
-    pid: int
-    start: int
-    boot: str
-    host: str
-    namespace: str
-
-    @classmethod
-    def mine(cls) -> Identity:
-        """Return the identity of the calling process."""
-        pid = os.getpid()
-        process = find_process(pid)
-        return cls(pid, process.start if process else 0, boot_id(), host_name(), _namespace())
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the process is in this boot and pid namespace, so that its pid is valid here."""
-        return self.boot == boot_id() and self.namespace == _namespace()
-
-    def life(self, alive: Path) -> Life:
-        """Return whether the process is alive, as far as is known here; ``alive`` is the file that it keeps locked."""
-        held = mark.is_held(alive)
-        if held:
-            return Life.ALIVE
-        if self.boot != boot_id():
-            return Life.REBOOTED if self.host == host_name() else Life.ELSEWHERE
-        if held is False:
-            return Life.GONE
-        if not self.is_here:
-            return Life.ELSEWHERE
-        return Life.ALIVE if is_alive(self.pid, self.start) else Life.GONE
-
-
-def _namespace() -> str:
-    return str((_PROC / "self/ns/pid").readlink())
-
-
 def environment() -> dict[str, str]:
     """Return the environment this process was started with, before Python's locale coercion."""
     pairs = (os.fsdecode(item).partition("=") for item in (_PROC / "self/environ").read_bytes().split(b"\0"))
     return {name: value for name, sign, value in pairs if sign and name}
-
-
-def send(process: Process, signum: int) -> bool:
-    """Send a signal to exactly that process; return False if it has ended. Raises PermissionError."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
-    except (AttributeError, OSError):
-        handle = -1  # a kernel before 5.3: the pid may be reused between the check and the signal
-    try:
-        if not is_alive(process.pid, process.start):
-            return False
-        if handle < 0:
-            os.kill(process.pid, signum)
-        else:
-            signal.pidfd_send_signal(handle, signum)
-    except ProcessLookupError:
-        return False
-    finally:
-        if handle >= 0:
-            os.close(handle)
-    return True
 
 
 def members(token: str, root: int | None = None) -> list[Process]:
@@ -111,47 +33,58 @@ def members(token: str, root: int | None = None) -> list[Process]:
     Descendants count even if they cleared their environment. Another job's supervisor and its processes do not count,
     nor do ``root`` and the caller.
     """
-    processes = {}
-    for entry in _PROC.iterdir():
-        if entry.name.isdecimal() and (process := find_process(int(entry.name))) is not None:
-            processes[process.pid] = process
-    owned = {pid: _belongs(pid, token) for pid in processes}
+    processes = _all_processes()
+    owners = {pid: _owner_of(pid) for pid in processes}
+    marked = {pid for pid, owner in owners.items() if owner == token}
+    roots = marked if root is None else marked | {root}
+    found = marked | _descendants(roots, processes, lambda pid: owners[pid] in (token, None))
+    return [processes[pid] for pid in sorted(found - {os.getpid(), root}) if not processes[pid].is_zombie]
+
+
+def _all_processes() -> dict[int, Process]:
+    pids = [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdecimal()]
+    return {pid: process for pid in pids if (process := find_process(pid)) is not None}
+
+
+def _owner_of(pid: int) -> str | None:
+    """Return the token of a process's job, empty for a supervisor; None if its environment does not tell."""
+    try:
+        variables = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    values = dict(variable.partition(b"=")[::2] for variable in variables)
+    if SUPERVISOR.encode() in values:
+        return ""
+    token = values.get(TOKEN.encode())
+    return None if token is None else os.fsdecode(token)
+
+
+def _descendants(roots: set[int], processes: dict[int, Process], belongs: Callable[[int], bool]) -> set[int]:
+    """Return the children of processes, their children and so on, without those that belong elsewhere."""
     children: dict[int, list[int]] = defaultdict(list)
     for process in processes.values():
         children[process.parent].append(process.pid)
     found: set[int] = set()
-    queue = [pid for pid, mine in owned.items() if mine]
-    if root is not None:
-        queue += [child for child in children[root] if owned[child] is not False]
-    while queue:
-        pid = queue.pop()
-        if pid not in found:
-            found.add(pid)
-            queue += [child for child in children[pid] if owned[child] is not False]
-    found -= {os.getpid(), root}
-    return [processes[pid] for pid in sorted(found) if not processes[pid].is_zombie]
+    ahead = [*roots]
+    while ahead:
+        new = [pid for pid in children[ahead.pop()] if pid not in found and belongs(pid)]
+        found.update(new)
+        ahead += new
+    return found
 
 
-def _belongs(pid: int, token: str) -> bool | None:
-    """Return True for the token, False for another job's process or a supervisor, None if unknown."""
-    try:
-        names = (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    wanted = f"{TOKEN}={token}".encode("utf-8", "surrogateescape")
-    if any(item.startswith(f"{SUPERVISOR}=".encode()) for item in names):
+def send(pid: int, start: int, signum: int) -> bool:
+    """Send a signal to the process of that pid and start time; return False if it has ended. Raises PermissionError."""
+    if not is_alive(pid, start):
         return False
-    tokens = [item for item in names if item.startswith(f"{TOKEN}=".encode())]
-    return wanted in tokens if tokens else None
+    try:
+        os.kill(pid, signum)  # no pid is used again within microseconds
+    except ProcessLookupError:
+        return False
+    return True
 
 
-def end_members(
-    token: str,
-    root: int | None = None,
-    *,
-    reap: Callable[[], None] = lambda: None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> tuple[int, int]:
+def end_members(token: str, root: int | None = None) -> tuple[int, int]:
     """Send KILL to the job's processes until none is left, for some seconds at most.
 
     Returns how many were signalled and how many are left: those that hang in the kernel, or are another user's.
@@ -160,17 +93,17 @@ def end_members(
     denied: set[tuple[int, int]] = set()
     until = time.monotonic() + _KILLING
     while True:
-        reap()
-        left = [p for p in members(token, root) if (p.pid, p.start) not in denied]
+        left = [(process.pid, process.start) for process in members(token, root)]
+        left = [process for process in left if process not in denied]
         for process in left:
             try:
-                if send(process, signal.SIGKILL):
-                    signalled.add((process.pid, process.start))
+                if send(*process, signal.SIGKILL):
+                    signalled.add(process)
             except PermissionError:
-                denied.add((process.pid, process.start))
+                denied.add(process)
         if not left or time.monotonic() >= until:
             return len(signalled), len(left) + len(denied)
-        sleep(0.01)
+        time.sleep(0.01)
 
 
 def adopt_orphans() -> None:

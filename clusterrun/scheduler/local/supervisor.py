@@ -6,6 +6,8 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import select
 import signal
@@ -19,29 +21,23 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from clusterrun.base.errors import CommandError
-from clusterrun.base.job import JobStatus
-from clusterrun.scheduler.local import dependency, mark
-from clusterrun.scheduler.local.devices import Devices, visible
+from clusterrun.base.job import JobId, JobStatus, log_paths
+from clusterrun.scheduler.local import dependency
+from clusterrun.scheduler.local.dependency import Verdict
+from clusterrun.scheduler.local.devices import free_devices, visible
 from clusterrun.scheduler.local.jobfiles import (
+    STARTING,
     Job,
     State,
     clock,
-    is_starting,
     read_job,
     read_state,
     read_status,
     write_state,
 )
-from clusterrun.scheduler.local.processes import (
-    SUPERVISOR,
-    TOKEN,
-    Identity,
-    adopt_orphans,
-    end_members,
-    environment,
-)
+from clusterrun.scheduler.local.processes import SUPERVISOR, TOKEN, adopt_orphans, end_members, environment
 from clusterrun.system import shell
-from clusterrun.system.processes import find_process
+from clusterrun.system.processes import boot_id, find_process, host_name
 
 
 class Signals:
@@ -64,9 +60,9 @@ class Signals:
     def _stop(self, _signum: int, _frame: object) -> None:
         self.stop = True
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float | None) -> None:
         """Sleep until a signal comes, at most that long."""
-        select.select([self._wake], [], [], max(0.0, seconds))
+        select.select([self._wake], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
 
@@ -74,7 +70,7 @@ class Signals:
 READY = b"ready\n"
 """What the supervisor writes to its standard output after its first state."""
 _PENDING_POLL = (0.1, 2.0)  # seconds between two checks of what a pending job waits for: the first, the longest
-_END_POLL = 2.0  # seconds between two checks for a cancel from another machine or container
+_LONGEST_SLEEP = 60.0
 _LAST_WRITE = 60.0  # seconds for which writing the final state is retried on a full disk
 
 
@@ -85,71 +81,76 @@ class Supervisor:
         self._folder = folder
         self._job = job
         self._environ = {k: v for k, v in environ.items() if k not in (SUPERVISOR, TOKEN)}
-        self._state = State(supervisor=Identity.mine())
-        self._devices = Devices(folder.parent, job.id, job.token, self._state.supervisor)
+        self._state = State(supervisor=_process(os.getpid()), host=host_name(), boot=boot_id())
+        self._over: set[str] = set()  # jobs that hold no device any more
         self._script: Any = None  # the shell's Popen
         self._signals = Signals()
 
     def first_state(self) -> None:
         """Write the first state, for which the submitter waits. Raises OSError."""
-        mark.create(self._folder / mark.NAME)
         verdict = self._verdict()
-        self._state = replace(self._state, reason="" if verdict is dependency.Verdict.MET else verdict.value)
+        self._state = replace(self._state, reason="" if verdict is Verdict.MET else verdict.value)
         write_state(self._folder, self._state)
 
     def run(self) -> None:
         """Wait, run, and write the end."""
-        try:
-            if self._wait_for_turn():
-                self._run_script()
-            else:
-                self._end("CANCELLED", self._state.reason if self._is_never_to_start() else "")
-        finally:
-            self._devices.release()
+        if self._wait_for_turn():
+            self._run_script()
+        else:
+            self._end("CANCELLED", "" if self._signals.stop else self._state.reason)
         self._write_last()
 
     # waiting
 
     def _wait_for_turn(self) -> bool:
-        """Wait for the dependency and the devices; return False if the job is cancelled before."""
-        pause, most = _PENDING_POLL
-        while not self._is_to_stop():
-            verdict = self._verdict()
-            if verdict is dependency.Verdict.MET:
-                reason = "" if self._take_devices() else "Resources"
-            else:
-                reason = verdict.value
+        """Wait for the dependency and the devices; return False if the job is never to start."""
+        pause, longest = _PENDING_POLL
+        while not self._signals.stop:
+            reason = self._why_pending()
             if not reason:
                 return True
             if reason != self._state.reason:
                 self._set(reason=reason)
-            if self._is_never_to_start():
+            if reason == Verdict.NEVER.value and self._job.kill_on_invalid_dep:
                 return False
             self._signals.sleep(pause)
-            pause = min(pause * 1.5, most)
+            pause = min(pause * 1.5, longest)
         return False
 
-    def _is_never_to_start(self) -> bool:
-        return self._job.kill_on_invalid_dep and self._state.reason == dependency.Verdict.NEVER.value
+    def _why_pending(self) -> str:
+        """Return Slurm's reason why the job does not start now; empty if it does."""
+        verdict = self._verdict()
+        if verdict is not Verdict.MET:
+            return str(verdict.value)
+        return "" if self._take_devices() else "Resources"
 
-    def _verdict(self) -> dependency.Verdict:
+    def _verdict(self) -> Verdict:
         def status_of(id: str) -> JobStatus | None:
             return read_status(self._folder.parent / id)
 
         return dependency.parse(self._job.dependency).judge(status_of)
 
     def _take_devices(self) -> bool:
-        """Claim the job's devices; a job that needs none, or more than there are, claims none."""
-        seen, wanted = visible(self._environ), self._job.nodes * self._job.gpus_per_node
-        if not 0 < wanted <= len(seen) or self._job.tasks_per_node > self._job.gpus_per_node:
+        """Take the job's devices if they are free; a job that needs none, or more than there are, takes none."""
+        job, seen = self._job, visible(self._environ)
+        wanted = job.nodes * job.gpus_per_node
+        if not 0 < wanted <= len(seen) or job.tasks_per_node > job.gpus_per_node:
             return True
         try:
-            taken = self._devices.take(seen, wanted)
-        except OSError as error:
-            self._log(f"cannot claim devices: {error}")
+            with (self._folder.parent / "devices.lock").open("wb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free = free_devices(self._folder, seen, self._over)
+                if len(free) < wanted:
+                    return False
+                taken = replace(self._state, devices=tuple(free[:wanted]))
+                write_state(self._folder, taken)  # before another job looks
+        except BlockingIOError:
             return False
-        self._state = replace(self._state, devices=taken)
-        return bool(taken)
+        except OSError as error:
+            self._log(f"cannot take devices: {error}")
+            return False
+        self._state = taken
+        return True
 
     # running
 
@@ -160,32 +161,26 @@ class Supervisor:
             reason = error.detail if isinstance(error, CommandError) else f"{error.strerror}: {error.filename}"
             self._end("FAILED", reason)
             return
-        state, reason = self._watch()
-        if state != "DONE":
+        stopped = self._watch()
+        if stopped:
             self._stop_script()
-        _, left = end_members(self._job.token, os.getpid(), reap=self._reap, sleep=self._signals.sleep)
-        if left:
-            self._log(f"{left} of the job's processes could not be killed")
-        self._reap()
-        if self._script.returncode is None:
-            self._log("the job's script could not be killed")
-        status = self._script.returncode
-        status = 128 - status if status is not None and status < 0 else status
-        if state == "DONE":
-            state, reason = _end_of(status)
-        self._end(state, reason, status)
+        exit_status = self._end_processes()
+        if stopped:
+            self._end(stopped, "TimeLimit" if stopped == "TIMEOUT" else "", exit_status)
+        else:
+            self._end(*_end_of(exit_status), exit_status)
 
     def _start_script(self) -> None:
         job, devices = self._job, self._state.devices
         env = self._environ | {
             TOKEN: job.token,
-            "CLUSTERRUN_LOCAL_JOB_ID": job.id,
+            "CLUSTERRUN_LOCAL_JOB_ID": self._folder.name,
             "CLUSTERRUN_LOCAL_DEVICES": "cuda" if devices else "cpu",
-            # without a claim the job may use no device: empty hides them all
+            # without devices the job may use none: empty hides them all
             "CUDA_VISIBLE_DEVICES": ",".join(devices),
         }
-        base = Path(job.logs) / f"train_{job.id}"
-        with _open_log(f"{base}.out", job.umask) as out, _open_log(f"{base}.err", job.umask) as err:
+        log, errors = log_paths(Path(job.logs), JobId(self._folder.name))
+        with _open_log(log, job.umask) as out, _open_log(errors, job.umask) as err:
             self._script = shell.start(
                 ["/bin/bash", "-l", job.script],
                 env=env,
@@ -195,34 +190,28 @@ class Supervisor:
                 umask=job.umask,
                 signal_at_parents_end=signal.SIGTERM,
             )
-        process = find_process(self._script.pid)
-        self._set(
-            state="RUNNING",
-            reason="",
-            started=int(time.time()),
-            started_clock=clock(),
-            script_pid=self._script.pid,
-            script_start=process.start if process else None,
-        )
+        script = _process(self._script.pid)
+        self._set(state="RUNNING", reason="", started=int(time.time()), started_clock=clock(), script=script)
 
-    def _watch(self) -> tuple[str, str]:
-        """Wait for the script's end, a cancel or the time limit; return the resulting state and its reason."""
+    def _watch(self) -> str:
+        """Wait for the script's end, a cancel or the time limit; return Slurm's state for the latter two, else ""."""
         while True:
             self._reap()
             if self._script.returncode is not None:
-                return "DONE", ""
-            if self._is_to_stop():
-                return "CANCELLED", ""
-            left = _END_POLL
-            if self._job.time_limit:  # 0 is no limit, as in Slurm
-                left = self._job.time_limit - (clock() - (self._state.started_clock or 0.0))
-                if left <= 0:
-                    return "TIMEOUT", "TimeLimit"
-            self._signals.sleep(min(left, _END_POLL))
+                return ""
+            if self._signals.stop:
+                return "CANCELLED"
+            left = self._time_left()
+            if left is not None and left <= 0:
+                return "TIMEOUT"
+            # the timer of a sleep stands still while the machine is suspended
+            self._signals.sleep(None if left is None else min(left, _LONGEST_SLEEP))
 
-    def _is_to_stop(self) -> bool:
-        """Return whether a signal, or a request from where signals do not reach, ends the job."""
-        return self._signals.stop or mark.end_requested_at(self._folder / mark.NAME) is not None
+    def _time_left(self) -> float | None:
+        """Return the seconds to the job's time limit; None without one (0 is none, as in Slurm)."""
+        if not self._job.time_limit:
+            return None
+        return self._job.time_limit - (clock() - (self._state.started_clock or 0.0))
 
     def _stop_script(self) -> None:
         """Send TERM to the script's process group, and wait up to the grace period for its end record."""
@@ -234,70 +223,82 @@ class Supervisor:
             self._signals.sleep(left)
             self._reap()
 
+    def _end_processes(self) -> int | None:
+        """Kill what is left of the job; return the script's exit status, None if it could not be killed."""
+        _, left = end_members(self._job.token, os.getpid())
+        if left:
+            self._log(f"{left} of the job's processes could not be killed")
+        self._reap()
+        status: int | None = self._script.returncode
+        if status is None:
+            self._log("the job's script could not be killed")
+            return None
+        return status if status >= 0 else 128 - status
+
     def _reap(self) -> None:
         """Reap ended children, adopted ones too; the script through its Popen, which needs the status."""
-        while True:
-            try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                return
-            if ended is None:
-                return
-            if self._script is not None and ended.si_pid == self._script.pid:
-                self._script.poll()
-            else:
-                os.waitpid(ended.si_pid, 0)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if self._script is not None and ended.si_pid == self._script.pid:
+                    self._script.poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
 
     # writing
 
     def _set(self, **changes: Any) -> None:
         """Change the state; if it cannot be written, the old file stays and the job continues."""
         self._state = replace(self._state, **changes)
-        try:
-            write_state(self._folder, self._state)
-        except OSError as error:
-            self._log(f"cannot write the state {self._state.state}: {error}")
+        self._write()
 
     def _end(self, state: str, reason: str = "", exit_status: int | None = None) -> None:
         started, since = self._state.started, self._state.started_clock
-        elapsed = max(0, int(clock() - since)) if since is not None else None
+        elapsed = None if since is None else max(0, int(clock() - since))
         # the end is the start plus the run time: a clock that is set back cannot put it before the start
-        ended = started + elapsed if started is not None and elapsed is not None else int(time.time())
+        ended = int(time.time()) if started is None or elapsed is None else started + elapsed
         self._state = replace(
             self._state, state=state, reason=reason, exit_status=exit_status, elapsed=elapsed, ended=ended
         )
 
     def _write_last(self) -> None:
         until = clock() + _LAST_WRITE
-        while True:
-            try:
-                write_state(self._folder, self._state)
-                return
-            except OSError as error:
-                self._log(f"cannot write the state {self._state.state}: {error}")
-                if clock() >= until or not self._folder.exists():
-                    return
-                self._signals.sleep(1.0)
+        while not self._write() and clock() < until and self._folder.exists():
+            self._signals.sleep(1.0)
+
+    def _write(self) -> bool:
+        try:
+            write_state(self._folder, self._state)
+        except OSError as error:
+            self._log(f"cannot write the state {self._state.state}: {error}")
+            return False
+        return True
 
     def _log(self, text: str) -> None:
         with contextlib.suppress(OSError):
             print(f"{time.strftime('%F %T')} {text}", file=sys.stderr, flush=True)
 
 
-def _end_of(status: int) -> tuple[str, str]:
+def _process(pid: int) -> tuple[int, int]:
+    """Return a process's pid and start time; zeros, which are no process's, if it has ended."""
+    process = find_process(pid)
+    return (process.pid, process.start) if process else (0, 0)
+
+
+def _end_of(status: int | None) -> tuple[str, str]:
     """Return Slurm's state and reason for the script's own exit status."""
     if status == 0:
         return "COMPLETED", ""
-    if status > 128 and status - 128 in signal.valid_signals():
-        return "FAILED", f"RaisedSignal:{status - 128}({signal.strsignal(status - 128)})"
+    signum = (status or 0) - 128
+    if signum in signal.valid_signals():
+        return "FAILED", f"RaisedSignal:{signum}({signal.strsignal(signum)})"
     return "FAILED", "NonZeroExitCode"
 
 
-def _open_log(path: str, umask: int) -> BinaryIO:
+def _open_log(path: Path, umask: int) -> BinaryIO:
     """Open a log for appending, with the submitter's umask. Raises OSError for a link or anything but a file."""
     before = os.umask(umask)
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(path, flags, 0o666)
     finally:
@@ -305,12 +306,15 @@ def _open_log(path: str, umask: int) -> BinaryIO:
     os.set_blocking(handle, True)  # non-blocking was for a named pipe without a reader
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(22, "not a regular file", path)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(handle, "ab")
 
 
 def main(argument: str) -> int:
-    """Run the supervisor of the job in that folder; return 0 after its end, 1 if it could not start."""
+    """Run the supervisor of the job in that folder; return 0 after its end, 1 if it could not start.
+
+    Standard input is the job's request, whose lock says that the supervisor is alive.
+    """
     folder = Path(argument)
     if os.fork():  # the submitter waits for this process, so that it has no zombie
         os._exit(0)
@@ -318,7 +322,7 @@ def main(argument: str) -> int:
     os.umask(0o077)
     try:
         job = read_job(folder)
-        if job is None or read_state(folder) is not None or not is_starting(folder):
+        if job is None or read_state(folder) is not STARTING:
             raise RuntimeError(f"{folder} has no job to start")
         adopt_orphans()
         supervisor = Supervisor(folder, job, environment())

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.base.units import plural
-from clusterrun.scheduler.local.jobfiles import Job, job_folders, read_job, read_state, read_status
-from clusterrun.scheduler.local.safe_files import Unreadable
+from clusterrun.scheduler.local.jobfiles import Job, Unreadable, job_folders, read_job, read_state, read_status
 from clusterrun.scheduler.slurm.reasons import Reason, Starts, find_reason
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why.pending import dependencies
@@ -53,13 +52,11 @@ def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> F
     holders = []
     for folder in job_folders(root):
         try:
-            state, status = read_state(folder), read_status(folder)
-        except (OSError, Unreadable):
+            state = read_state(folder)
+        except Unreadable:
             continue
-        if state is None or status is None or status.is_over or not state.devices or folder.name == str(job.id):
-            continue
-        unseen = f": {status.reason}" if status.outcome is Outcome.UNKNOWN else ""
-        holders.append(f"{', '.join(state.devices)} (job {folder.name}{unseen})")
+        if state is not None and state.devices and state.state in ("RUNNING", "COMPLETING"):
+            holders.append(f"{', '.join(state.devices)} (job {folder.name})")
     here.append(f"GPUs in use by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
     return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
 

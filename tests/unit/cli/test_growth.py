@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.records.store import Store
 from clusterrun.scheduler.local import jobfiles
-from clusterrun.scheduler.local.processes import Identity
+from clusterrun.system.processes import boot_id, host_name
 from tests.command_desk import Desk
 from tests.listed_jobs import rows, run, run_row
 from tests.opened import Opened
@@ -32,14 +32,16 @@ def end_local_run(desk: Desk, number: int, *, seen: bool = True) -> None:
     one = submitted(store, number, f"L{number}", scheduler="local", cluster="local", name=f"here{number}")
     if seen:
         store.save_submission(one, replace(one.submission, final=FINAL))
-    folder = desk.state / "local" / f"L{number}"
-    folder.mkdir(parents=True)
-    jobfiles.write_job(folder, jobfiles.Job(
-        id=folder.name, token=one.submission.token, run_id=one.run_id, run_dir=str(one.run_dir),
+    folder, request = jobfiles.create(desk.state / "local", jobfiles.Job(
+        token=one.submission.token, run_dir=str(one.run_dir),
         script=str(one.script), workdir=str(desk.project), logs=str(one.logs), umask=0o22, nodes=1, tasks_per_node=1,
         gpus_per_node=0, time_limit=None, dependency="", submitted=one.at, grace=1.0,
     ))  # fmt: skip
-    jobfiles.write_state(folder, jobfiles.State(supervisor=Identity.mine(), state="COMPLETED", exit_status=0))
+    request.close()
+    assert folder.name == f"L{number}"
+    jobfiles.write_state(folder, jobfiles.State(
+        supervisor=(1, 1), host=host_name(), boot=boot_id(), state="COMPLETED", exit_status=0
+    ))  # fmt: skip
 
 
 def opened_by(desk: Desk, words: str) -> list[str]:
