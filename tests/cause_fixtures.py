@@ -1,18 +1,19 @@
 """The fixtures of tests/data/causes: a log excerpt, what is known of the job's end, and the cause that is to be named.
 
 A file is a head of ``key: value`` lines (``expect`` the kind; ``rank``, ``place``, ``says`` where they matter;
-``state``, ``exit``, ``signal``, ``reason``, ``world``; ``source`` the public page or the lab it is from), then the
-streams, ``=== err`` and ``=== out``.
+``state``, ``exit``, ``signal``, ``reason``, ``world``, and ``failure``, what a rank recorded; ``source`` the public
+page or the lab it is from), then the streams, ``=== err`` and ``=== out``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterrun.logs.lines import LineReader
-from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
+from clusterrun.why.causes import Cause, EndFacts, Failure, Line, first_cause
 
 FOLDER = Path(__file__).parent / "data" / "causes"
 
@@ -31,8 +32,9 @@ class Fixture:
             status = 128 + int(head["signal"])
         world = int(head["world"]) if "world" in head else None
         return EndFacts(
-            state=head.get("state", ""), exit_status=status, reason=head.get("reason", ""), world_size=world
-        )
+            state=head.get("state", ""), exit_status=status, reason=head.get("reason", ""), world_size=world,
+            failure=Failure(**json.loads(head["failure"])) if "failure" in head else None,
+        )  # fmt: skip
 
     def lines(self, stream: str) -> list[Line]:
         world = int(self.head["world"]) if "world" in self.head else None

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from clusterrun.base.decode import as_text, parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.records.rank_records import Failure, parse_values
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files, safe_files
 
@@ -29,9 +30,14 @@ def find_limits(folder: Path) -> dict[str, int]:
     return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
 
 
-def find_error(folder: Path) -> str:
-    """Return the error of the supervisor that ended a launch; empty if there was none."""
-    return as_text((files.read_json(folder / LAUNCH) or {}).get("error"))
+def find_failure(folder: Path) -> Failure | None:
+    """Return why a launch failed by the supervisor's record, None if it did not or that is not known."""
+    document = files.read_json(folder / LAUNCH) or {}
+    kind = as_text(document.get("kind"))
+    if not kind:
+        return None
+    error, values = as_text(document.get("cause")), parse_values(document)
+    return Failure(error=error, file=str(folder / LAUNCH), kind=kind, values=values)
 
 
 class Launch(NamedTuple):

@@ -8,11 +8,12 @@ may be missing, damaged or another user's: what has the wrong type is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from clusterrun.base.decode import as_objects, as_texts, parse_fields
+from clusterrun.base.decode import as_objects, as_text, as_texts, parse_fields
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.run_folder import rank_records as slots
@@ -22,15 +23,20 @@ PACKAGES = "packages.json"
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 
 
-class RankFailure(NamedTuple):
-    """The record of the rank that failed first (``first_failure.json``)."""
+class Failure(NamedTuple):
+    """What failed, as the job recorded it: a rank, or with ``rank`` None something of the whole launch.
 
-    rank: int
+    ``kind`` and ``values`` are the cause as data (``worker/errors.py``); empty in a record of an older version.
+    """
+
+    rank: int | None = None
     node: str = ""
     status: int | None = None
     error: str = ""
     place: str = ""  # file:line
     file: str = ""  # path of the record
+    kind: str = ""
+    values: Mapping[str, str] = MappingProxyType({})
 
 
 class Hang(NamedTuple):
@@ -84,19 +90,45 @@ def load_packages(attempt: Path) -> list[str]:
 
 
 def load_first_failure(attempt: Path) -> dict[str, Any] | None:
-    """Return first_failure.json without its version, None where there is none."""
+    """Return first_failure.json as ``--json`` prints it, None where there is none."""
     document = files.read_json(attempt / FIRST_FAILURE)
-    return None if document is None else {key: value for key, value in document.items() if key != "version"}
+    if document is None:
+        return None
+    return {key: value for key, value in document.items() if key not in ("version", "kind", "values")}
 
 
-def find_failure(attempt: Path) -> RankFailure | None:
+def find_failure(attempt: Path) -> Failure | None:
     """Return the record of the rank that failed first, None where there is none."""
-    document = load_first_failure(attempt) or {}
-    found = parse_fields(RankFailure, document)
+    document = files.read_json(attempt / FIRST_FAILURE) or {}
+    found = parse_fields(Failure, document)
     if found["rank"] is None:
         return None
     place = f"{found['file']}:{document.get('line')}" if found["file"] else ""
-    return RankFailure(**{**found, "place": place, "file": str(attempt / FIRST_FAILURE)})
+    found |= {"place": place, "file": str(attempt / FIRST_FAILURE), "values": parse_values(document)}
+    return Failure(**found)
+
+
+def find_separate(attempt: Path) -> Failure:
+    """Return what rank 0 recorded of ranks that worked as separate programs, though the run succeeded."""
+    document = slots.load_first_end(attempt)
+    return Failure(kind=as_text(document.get("kind")), values=parse_values(document))
+
+
+def find_stop(attempt: Path) -> Failure | None:
+    """Return where a run saved and stopped before its last step, None if it did not."""
+    document = files.read_json(attempt / STOPPED)
+    if document is None:
+        return None
+    values = parse_values({"values": document})
+    return Failure(error=values.get("line", ""), kind="stopped", values=values)
+
+
+def parse_values(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the numbers and texts among the values of a cause, as texts."""
+    values = document.get("values")
+    if not isinstance(values, dict):
+        return {}
+    return {name: str(value) for name, value in values.items() if isinstance(value, str | int | float)}
 
 
 def find_hang(attempt: Path) -> Hang | None:

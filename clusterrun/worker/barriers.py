@@ -117,14 +117,16 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
         except OSError as error:
             if time.monotonic() + RETRY_S > deadline:
                 raise WorkerError(
-                    f"cannot reach the run's store at {host}:{port} within {limit:.0f} s: {error.strerror or error}"
+                    f"cannot reach the run's store at {host}:{port} within {limit:.0f} s: {error.strerror or error}",
+                    kind="network",
                 ) from None
             time.sleep(RETRY_S)
     try:
         wait = timedelta(seconds=max(1.0, min(STORE_ANSWER_S, deadline - time.monotonic())))
         store = load_stores().TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
-        raise WorkerError(f"the run's store at {host}:{port} is not responding: {_first_line(error)}") from None
+        text = f"the run's store at {host}:{port} is not responding: {_first_line(error)}"
+        raise WorkerError(text, kind="network") from None
     keep_alive(port)
     return SealedStore(store, Seal(run.secret))
 
@@ -182,18 +184,19 @@ def join(
                 deadline,
                 lambda: _report_absent(board, "join", dist, run) if is_first else None,
             )
-            plan = plan or json.dumps({"failure": _describe_failure(board, dist, run)})
+            plan = plan or json.dumps(_describe_failure(board, dist, run))
             if not board.claim("plan", plan):
                 plan = board.get("plan")  # the other one of these two was faster
         else:
             plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
-        raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}") from None
+        raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}", kind="peer-lost") from None
     if not plan:
         raise WorkerError(f"join barrier: rank 0 did not respond within {run.join_timeout:.0f} s")
     result: dict[str, Any] = json.loads(plan)
     if "failure" in result:
-        raise WorkerError(f"join barrier: {result['failure']}")
+        kind = "ranks-missing" if result["values"] else ""
+        raise WorkerError(f"join barrier: {result['failure']}", kind=kind, **result["values"])
     return result | {"ranks": ranks} if dist.rank == 0 else result
 
 
@@ -316,12 +319,14 @@ def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) ->
         )
 
 
-def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> str:
+def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> dict[str, Any]:
+    """Return what is posted in place of a plan: the failure in words, and its values, which are empty without one."""
     absent = _absent(board, "join", dist)
     if not absent:
-        return "all ranks joined, but rank 0 did not respond"
+        return {"failure": "all ranks joined, but rank 0 did not respond", "values": {}}
     names = describe(absent, dist, run.node_names)
-    return f"{len(absent)} of {dist.world_size} ranks did not join within {run.join_timeout:.0f} s: {names}"
+    text = f"{len(absent)} of {dist.world_size} ranks did not join within {run.join_timeout:.0f} s: {names}"
+    return {"failure": text, "values": {"absent": len(absent), "all": dist.world_size, "names": names}}
 
 
 def _wait(

@@ -118,7 +118,8 @@ def node_names() -> list[str]:
     nodes = _output(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")], 60.0).split()
     if not nodes:
         raise WorkerError(
-            f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}': is scontrol on the node's PATH?"
+            f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}': is scontrol on the node's PATH?",
+            kind="launch-failed",
         )
     return nodes
 
@@ -154,7 +155,9 @@ def head_address(node: str, nodes: int) -> str:
         return others[0]  # the rendezvous server says what is wrong with it
     raise WorkerError(
         f"{node} has no address that other nodes can reach: its name and Slurm's NodeAddr"
-        " do not resolve to a usable address"
+        " do not resolve to a usable address",
+        kind="name-resolution",
+        name=node,
     )
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import time
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,9 +26,11 @@ SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok 
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
 HANG = "hang.json"
 LONGEST_ERROR = 500  # characters
-LOST_CONNECTION = (  # in errors of gloo, NCCL and TCPStore, and in the worker's line for them
-    "closed by peer|reset by peer|[Bb]roken pipe|remote process exited|Connection was likely closed|lost the connection"
+CODE_ERRORS = (ImportError, ModuleNotFoundError, SyntaxError, IndentationError, NameError)
+LOST_CONNECTION = (  # in errors of gloo, NCCL and TCPStore
+    "closed by peer|reset by peer|[Bb]roken pipe|remote process exited|Connection was likely closed"
 )
+LOST_PEER = ("lost-connection", "peer-lost")  # kinds of errors that only show that another process has ended
 
 
 def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
@@ -54,6 +56,8 @@ def write_end(
     node: str,
     status: int,
     error: str | None = None,
+    kind: str = "",
+    values: Mapping[str, object] | None = None,
     *,
     joined_group: bool | None = None,
     any_joined_group: bool | None = None,
@@ -61,8 +65,9 @@ def write_end(
 ) -> None:
     """Write the end record of the slot's rank; raises OSError.
 
-    `joined_group` is whether this rank joined a process group, `any_joined_group` whether any rank of the run did;
-    None if it is not known. `signals` are the names of those that it got.
+    `kind` and `values` are the cause as data (see WorkerError). `joined_group` is whether this rank joined a process
+    group, `any_joined_group` whether any rank of the run did; None if it is not known. `signals` are the names of those
+    that it got.
     """
     document = {
         "version": VERSION,
@@ -76,16 +81,31 @@ def write_end(
     }
     if error is not None:
         document["error"] = error
+    if kind:
+        document |= {"kind": kind, "values": values or {}}
     slot.write_end(document)
 
 
-def write_stopped(folder: Path, step: int, reason: str) -> None:
-    """Write `stopped`, from which the batch script knows that the run saved and stopped; raises OSError."""
-    write_json(folder / STOPPED, {"version": VERSION, "step": step, "reason": reason, "time": time.time()})
+def write_stopped(folder: Path, step: int, reason: str, saved: str, line: str) -> None:
+    """Write `stopped`, from which the batch script knows that the run saved and stopped; raises OSError.
+
+    `saved` is what was saved where, in words, and `line` the line that is printed.
+    """
+    write_json(
+        folder / STOPPED,
+        {"version": VERSION, "step": step, "reason": reason, "saved": saved, "line": line, "time": time.time()},
+    )
 
 
 def claim_first_failure(
-    folder: Path, rank: int, node: str, status: int, error: str, trace: TracebackType | None = None
+    folder: Path,
+    rank: int,
+    node: str,
+    status: int,
+    error: str,
+    trace: TracebackType | None = None,
+    kind: str = "",
+    values: Mapping[str, object] | None = None,
 ) -> bool:
     """Write first_failure.json unless another rank has. Return whether this rank wrote it. Raises OSError."""
     file, line = locate(trace)
@@ -98,6 +118,8 @@ def claim_first_failure(
         "file": file,
         "line": line,
         "time": time.time(),
+        "kind": kind,
+        "values": values or {},
     }
     return atomic.create_once(folder / FIRST_FAILURE, json.dumps(document).encode(), file_mode(folder))
 
@@ -138,6 +160,19 @@ def describe_error(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     name = type(error).__name__
     return f"{name}: {lines[0]}"[:LONGEST_ERROR] if lines else name
+
+
+def exception_kind(error: BaseException) -> str:
+    """Return the kind of an exception: `lost-connection` shows that another process has ended.
+
+    `code-error` comes again at each start, `collective-error` may follow from the end of another rank.
+    """
+    if type(error) in CODE_ERRORS:
+        return "code-error"
+    text = describe_error(error)
+    if is_lost_connection(text):
+        return "lost-connection"
+    return "collective-error" if re.search("NCCL error|DistBackendError", text) else "exception"
 
 
 def locate(trace: TracebackType | None) -> tuple[str | None, int | None]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import distenv, interfaces, joining, launched, saved_code, user_code, worlds
 from .distenv import DistEnv, RunEnv
-from .end_records import describe_error, is_lost_connection
+from .end_records import describe_error, exception_kind, is_lost_connection
 from .errors import WorkerError, nearest
 from .exit import RankExit
 from .nvml import GpuSampler
@@ -69,18 +69,17 @@ def main(argv: Sequence[str]) -> int:
     try:
         outcome = _work(parse(argv), dist, run, rank_exit)
     except WorkerError as error:
-        return rank_exit.fail_with_message(error.status, str(error))
+        return rank_exit.fail_with_message(error)
     except BaseException as error:  # an error of torch while opening the process group, or a bug in the worker
         if dist.world_size > 1 and isinstance(error, RuntimeError) and is_lost_connection(str(error)):
-            return rank_exit.fail_with_message(1, PEER_LOST, even_second=False)
+            return rank_exit.fail_with_message(WorkerError(PEER_LOST, kind="peer-lost"), even_second=False)
         traceback.print_exc()
-        return rank_exit.fail(
-            130 if isinstance(error, KeyboardInterrupt) else 1, describe_error(error), error.__traceback__
-        )
+        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        return rank_exit.fail(status, describe_error(error), error.__traceback__, exception_kind(error))
     if outcome.status == 0:
         here.enter("ending")  # a rank that failed keeps its phase
         return rank_exit.succeed()
-    return rank_exit.fail(outcome.status, outcome.error, outcome.trace)
+    return rank_exit.fail(outcome.status, outcome.error, outcome.trace, outcome.kind, outcome.values)
 
 
 def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> user_code.Outcome:
@@ -90,7 +89,9 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         request = Request(request.mode, target or request.target, arguments)
     # check the request before the slow start-up
     if request.mode == "script" and not os.path.exists(request.target):
-        raise WorkerError(f"no such script: {request.target} (in {os.getcwd()})", status=2)
+        text = f"no such script: {request.target} (in {os.getcwd()})"
+        path = os.path.join(os.getcwd(), request.target)
+        raise WorkerError(text, status=2, kind="file-missing", path=path)
     if request.mode == "task":
         # a path or a prompt outside the log's encoding must not end the training
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -199,7 +200,8 @@ def _need_torch(stores_only: bool) -> None:
             import torch.distributed  # noqa: F401
         except ImportError as error:
             hint = f"; run: {sys.executable} -m pip install torch" if isinstance(error, ModuleNotFoundError) else ""
-            raise WorkerError(f"{sys.executable} cannot import torch ({_reason(error)}){hint}") from None
+            text, why = f"{sys.executable} cannot import torch", _reason(error)
+            raise WorkerError(f"{text} ({why}){hint}", kind="import-error", python=sys.executable, why=why) from None
         return
     try:
         load_stores()

@@ -12,12 +12,15 @@ from ..base.errors import closest
 class WorkerError(Exception):
     """Ends this rank with a one-line message and no traceback.
 
-    `status` is the exit status of the rank: 2 for a bad request, else 1.
+    `status` is the exit status of the rank: 2 for a bad request, else 1. `kind` and `values` say the same as data, for
+    the end records: clusterrun/why/causes/recorded.py has a sentence for each kind.
     """
 
-    def __init__(self, message: str, status: int = 1) -> None:
+    def __init__(self, message: str, status: int = 1, kind: str = "", **values: object) -> None:
         super().__init__(message)
         self.status = status
+        self.kind = kind or ("refused" if status == 2 else "worker")
+        self.values = values
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..run_folder.rank_records import RankSlot
 from . import end_records
 from .distenv import DistEnv, RunEnv
+from .errors import WorkerError
 
 if TYPE_CHECKING:
     from .worlds import GroupWatch
@@ -51,6 +53,7 @@ class RankExit:
         self._interrupted = False
         self._signals: set[str] = set()
         self._first = False  # this rank failed first
+        self._note: tuple[str, Mapping[str, object]] = ("", {})  # kind and values, in a run that succeeds
         self._pid = os.getpid()
         self._exiting = False
         self._closing = threading.Lock()
@@ -75,31 +78,41 @@ class RankExit:
         self.status = 0
         return 0
 
-    def fail(self, status: int, error: str, trace: TracebackType | None = None) -> int:
-        """Set the status of a failure, write its records at once, and return `status`, even if writing fails."""
-        self._await_end_of_step(error)
-        return self._record_failure(status, error, trace)
+    def fail(
+        self,
+        status: int,
+        error: str,
+        trace: TracebackType | None = None,
+        kind: str = "",
+        values: Mapping[str, object] | None = None,
+    ) -> int:
+        """Set the status of a failure, write its records at once, and return `status`, even if writing fails.
 
-    def fail_with_message(self, status: int, error: str, even_second: bool = True) -> int:
+        `kind` and `values` are the cause as data (see WorkerError).
+        """
+        self._await_end_of_step(kind)
+        return self._record_failure(status, error, trace, kind, values)
+
+    def fail_with_message(self, error: WorkerError, even_second: bool = True) -> int:
         """As `fail`, and print the error in one line.
 
         Nothing is printed if another rank failed first with the same error or, without `even_second`, with any error.
         """
-        self._await_end_of_step(error)
+        self._await_end_of_step(error.kind)
         with self._closing:  # a SIGTERM for the other ranks must not end this one before the line is printed
-            self._record_failure(status, error)
+            self._record_failure(error.status, str(error), None, error.kind, error.values)
             first_error = None if self._first else self._first_error()
-            if first_error is None or (even_second and first_error != error):
-                self._print(error)
-        return status
+            if first_error is None or (even_second and first_error != str(error)):
+                self._print(str(error))
+        return error.status
 
-    def _await_end_of_step(self, error: str) -> None:
+    def _await_end_of_step(self, kind: str) -> None:
         """After a lost connection, wait for the SIGTERM that ends this rank; return if none comes.
 
         A lost connection is never the first cause: another rank has ended, and that ends them all, by a SIGTERM that
         may come later. None comes if a node was lost, or if the other rank has returned.
         """
-        if self.dist.world_size == 1 or not end_records.is_lost_connection(error):
+        if self.dist.world_size == 1 or kind not in end_records.LOST_PEER:
             return
         signal.signal(signal.SIGTERM, self._handler)  # the user's code has ended: its handler has nothing to save
         self._take_signals()
@@ -107,16 +120,23 @@ class RankExit:
             self._terminate()
         time.sleep(SIGTERM_AFTER_LOSS_S)
 
-    def _record_failure(self, status: int, error: str, trace: TracebackType | None = None) -> int:
+    def _record_failure(
+        self,
+        status: int,
+        error: str,
+        trace: TracebackType | None,
+        kind: str,
+        values: Mapping[str, object] | None,
+    ) -> int:
         self.status = status
         if status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
             try:
                 self._first = end_records.claim_first_failure(
-                    self.run.attempt_dir, self.dist.rank, self.dist.node, status, error, trace
+                    self.run.attempt_dir, self.dist.rank, self.dist.node, status, error, trace, kind, values
                 )
             except OSError as problem:
                 self._print(f"cannot write first_failure.json: {problem}")
-        self._write_end(status, error)
+        self._write_end(status, error, kind, values)
         if not self._exiting:
             timer = threading.Timer(EXIT_GRACE_S, os._exit, [status])
             timer.daemon = True
@@ -137,7 +157,7 @@ class RankExit:
             # Python removes the script's handlers soon; then a signal of --signal would fail a rank that has finished
             for signum in (signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(signum, signal.SIG_IGN)
-            self._write_end(0, None)
+            self._write_end(0, None, *self._note)
         if self.status or (self.status == 0 and self.runs_own_code):
             _flush()
             # the rest of the interpreter's exit may wait for peers that are gone, or crash in a library; with torch and
@@ -166,15 +186,23 @@ class RankExit:
         self._any_joined_group = {worlds.SOME_JOINED: True, **dict.fromkeys(worlds.SEPARATE, False)}.get(result)
         own_world = self.watch.own_world() if self.watch is not None else ""
         line, is_error = worlds.message(result, self.dist.world_size, self.run.process_group, own_world)
+        if not line:
+            return
+        what = worlds.describe(result, self.dist.world_size, own_world)
+        is_idle = result == worlds.IDLE
+        found = WorkerError(line, kind="no-process-group", line=line, what=what, idle=is_idle, own_world=own_world)
         if is_error and self.dist.rank == 0:
-            self.fail_with_message(1, line)
+            self.fail_with_message(found)
         elif is_error:
             self.status = 1
-            self._write_end(1, line)
-        elif line and self.dist.rank == 0:
+            self._write_end(1, line, found.kind, found.values)
+        elif self.dist.rank == 0:
             self._print(line)
+            self._note = found.kind, found.values
 
-    def _write_end(self, status: int, error: str | None) -> None:
+    def _write_end(
+        self, status: int, error: str | None, kind: str = "", values: Mapping[str, object] | None = None
+    ) -> None:
         if self.run.attempt_dir is None:
             return
         try:
@@ -183,6 +211,8 @@ class RankExit:
                 self.dist.node,
                 status,
                 error,
+                kind,
+                values,
                 joined_group=self.watch.joined() if self.watch is not None else None,
                 any_joined_group=self._any_joined_group,
                 signals=self._signals,
@@ -204,7 +234,7 @@ class RankExit:
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return
         if self.status is None or self.status == 0:
-            self._write_end(TERMINATED, "ended by SIGTERM")
+            self._write_end(TERMINATED, "ended by SIGTERM", "terminated")
             os._exit(TERMINATED)
         os._exit(self.status)
 

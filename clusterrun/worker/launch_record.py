@@ -37,13 +37,12 @@ class LaunchRecord:
         self._document["limits"] = _finite_limits()
         self._write()
 
-    def end(self, end: LaunchEnd, error: str = "") -> None:
-        """Record how the launch ended; its cause is empty unless it failed. `error` is the supervisor's own, if any."""
+    def end(self, end: LaunchEnd) -> None:
+        """Record how the launch ended; its cause is empty unless it failed."""
         self._document |= {
             "ended": time.time(),
             "status": end.status,
-            "cause": end.cause if end.status not in (0, end_records.SAVED) else "",
-            **({"error": error[:1_000]} if error else {}),
+            **(_why(end) if end.status not in (0, end_records.SAVED) else {"cause": "", "kind": "", "values": {}}),
             **{key: end.progress.get(key) for key in PROGRESS},
         }
         self._write()
@@ -51,6 +50,10 @@ class LaunchRecord:
     def _write(self) -> None:
         with suppress(OSError):
             write_json(self._path, self._document)
+
+
+def _why(end: LaunchEnd) -> dict[str, object]:
+    return {"cause": end.cause[:1_000], "kind": end.kind, "values": end.values}
 
 
 def _finite_limits() -> dict[str, int]:

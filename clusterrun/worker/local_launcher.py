@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import selectors
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +25,7 @@ PIECE = 1024  # srun splits labelled lines at this size; the log reader joins su
 PASSED_ON = {signal.SIGUSR1, signal.SIGUSR2}
 ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 PR_SET_PDEATHSIG = 1
+EXIT = "exit.json"
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
@@ -117,8 +120,11 @@ class Step:
         failed = [r for r in ended if r.status]
         if failed and self.failed is None and not self.stopped:
             self.failed = min(failed, key=lambda r: (r.status == 128 + signal.SIGTERM, r.rank))
-            print_message(f"{self.noun} {self.failed.rank} on {self.failed.node} exited with {self.failed.status}")
+            line = f"{self.noun} {self.failed.rank} on {self.failed.node} exited with {self.failed.status}"
+            print_message(line)
             self.stop()
+            if self.noun == "rank":
+                record_exit(self.failed, line)
 
 
 def rank_environment(
@@ -225,6 +231,15 @@ def run(
     if step.stopped:
         return 128 + signal.SIGTERM
     return 0 if step.failed is None else step.failed.status or 1
+
+
+def record_exit(failed: Rank, line: str) -> None:
+    """Write exit.json: which rank ended the step, for restart.py. A rank that was killed left no record itself."""
+    document = {"rank": failed.rank, "node": failed.node, "status": failed.status, "line": line}
+    folder = os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
+    if folder:
+        with suppress(OSError):
+            Path(folder, EXIT).write_text(json.dumps(document))
 
 
 def write_all(target: int, data: bytes) -> None:

@@ -15,6 +15,7 @@ import errno
 import importlib
 import importlib.util
 import ipaddress
+import json
 import os
 import random
 import select
@@ -39,7 +40,12 @@ CLOCK_LINES = 8192  # then half as often, and so on: five hours at 2 s, a month 
 
 
 class RendezvousError(Exception):
-    """The port cannot be opened."""
+    """The port cannot be opened; `kind` and `values` say why as data (see WorkerError)."""
+
+    def __init__(self, message: str, kind: str = "", **values: object) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.values = values
 
 
 def port_range(proc: Path = Path("/proc/sys/net/ipv4/ip_local_port_range")) -> range:
@@ -63,7 +69,8 @@ def bind_address(host: str, nodes: int) -> tuple[socket.AddressFamily, str]:
     try:
         family, _, _, _, where = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise RendezvousError(f"cannot resolve {host}: {error.strerror or error}") from None
+        text = f"cannot resolve {host}: {error.strerror or error}"
+        raise RendezvousError(text, kind="name-resolution", name=host) from None
     address = str(where[0])
     loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
     if nodes > 1 and loopback and host not in ("localhost", address):
@@ -98,8 +105,11 @@ def listen(host: str, ports: Sequence[int], nodes: int = 1, start: int | None = 
             continue
         return sock
     if len(ports) == 1:
-        raise RendezvousError(f"port {ports[0]} on {host} is taken{_holder(ports[0])}")
-    raise RendezvousError(f"no free port on {host}: ports {ports[0]} to {ports[-1]} are all taken")
+        holder = _holder(ports[0])
+        text = f"port {ports[0]} on {host} is taken{holder}"
+        raise RendezvousError(text, kind="address-in-use", port=ports[0], node=host, holder=holder)
+    text = f"no free port on {host}: ports {ports[0]} to {ports[-1]} are all taken"
+    raise RendezvousError(text, kind="no-free-port", node=host)
 
 
 def serve(sock: socket.socket, parent: int, born_to: int, store_class: Any) -> NoReturn:
@@ -226,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sock = listen(options.host, ports, int(os.environ.get("CLUSTERRUN_NODES") or 1))
     except RendezvousError as error:
         print(f"rendezvous: {error}", file=sys.stderr)
-        print(error, flush=True)  # to the supervisor, in place of the port
+        answer = {"text": f"rendezvous: {error}", "kind": error.kind, "values": error.values}
+        print(json.dumps(answer), flush=True)  # to the supervisor, in place of the port
         return 1
     _publish(sock.getsockname()[1])
     raise_descriptor_limit(options.clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import subprocess
@@ -134,9 +135,19 @@ def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
         line = holder.stdout.readline().strip()
     if not line.isdigit():
         holder.kill()
-        why = line.decode(errors="replace") or "see the lines above"
-        raise WorkerError(f"could not start the rendezvous server on {address}: {why}")
+        raise _unopened(address, line)
     return holder, line.decode()
+
+
+def _unopened(address: str, answer: bytes) -> WorkerError:
+    """Return the error for a port that the helper could not open, from what it printed in place of the port."""
+    text = f"could not start the rendezvous server on {address}"
+    try:
+        found = json.loads(answer)
+        why = found["text"].removeprefix("rendezvous: ")
+        return WorkerError(f"{text}: {why}", kind=found["kind"], line=found["text"], **found["values"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return WorkerError(f"{text}: see the lines above")
 
 
 def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:

@@ -96,7 +96,8 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
             command = step.command(job, nodes, work)
             ranks_process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, umask=umask)
         except OSError as error:
-            raise WorkerError(f"cannot start the ranks: {error.filename}: {error.strerror}") from None
+            text = f"cannot start the ranks: {error.filename}: {error.strerror}"
+            raise WorkerError(text, kind="launch-failed") from None
         termination.watch(ranks_process)
         ends_it = job.options.hang_timeout is not None or _is_task(work)
         watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
@@ -193,9 +194,19 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     )
     parser.add_argument("--script", default="script.sh", help="path of the script, shown in a hint")
     parser.add_argument("--ended", type=int, help="exit status of a script that ended before its last line")
+    parser.add_argument("--failed-setup", default="", help="number and text of the setup line that failed")
     options = parser.parse_args(argv[:split])
     options.workers_per_node = 1 if options.launcher == "none" else options.tasks_per_node
     return options, list(argv[split + 1 :])
+
+
+def _failed_setup(options: argparse.Namespace) -> WorkerError | None:
+    """Return the failure of a line of --setup, for which the script ended before its last line."""
+    number, _, line = options.failed_setup.partition(" ")
+    if not number:
+        return None
+    text = f"setup line {number} failed with status {options.ended}: {line}"
+    return WorkerError(text, kind="setup", number=number, status=options.ended, command=line)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -213,7 +224,7 @@ def main(argv: Sequence[str]) -> int:
     except (WorkerError, OSError) as error:
         say(str(error))
         return error.status if isinstance(error, WorkerError) else 1
-    status, problem = 1, ""
+    status, problem = 1, _failed_setup(options)
     try:
         status = options.ended if options.ended is not None else run(job, work, termination, again)
         if options.ended is None:
@@ -223,17 +234,19 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         status = 130
     except (WorkerError, OSError) as error:
-        problem = str(error)
-        say(problem)
-        status = error.status if isinstance(error, WorkerError) else 1
+        say(str(error))
+        problem = error if isinstance(error, WorkerError) else WorkerError(str(error))
+        status = problem.status
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
         job.staged.remove()
         with suppress(OSError):
             end = restart.read_launch(job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers)
+            if problem is not None:
+                end = LaunchEnd(status, str(problem), kind=problem.kind, values=problem.values)
             if job.record is not None:
-                job.record.end(end, problem)
+                job.record.end(end)
             job.notify_end(status, end.cause)
     hold.hold_nodes(job, status, termination.came)
     return status

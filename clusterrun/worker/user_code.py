@@ -13,13 +13,13 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from .end_records import describe_error
+from .end_records import describe_error, exception_kind
 from .errors import WorkerError
 from .local_launcher import die_with_parent
 from .probe import children
@@ -27,17 +27,20 @@ from .progress import here
 from .saved_code import search_path
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PR_SET_CHILD_SUBREAPER = 36
 ORPHANS_S = 30.0  # the time that Slurm gives between SIGTERM and SIGKILL, if its administrators do not change it
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the user's code ended: its exit status and, for a failure, one line and the traceback."""
+    """How the user's code ended: its exit status and, for a failure, one line, the traceback, and the cause as data."""
 
     status: int
     error: str = ""
     trace: TracebackType | None = None
+    kind: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
 
 
 def run_script(file: str, arguments: list[str]) -> Outcome:
@@ -96,8 +99,11 @@ def run_command(argv: list[str]) -> Outcome:
     if status == 0:
         return Outcome(0)
     if status < 0:
-        return Outcome(128 - status, f"{argv[0]} was killed by {signal.Signals(-status).name}")
-    return Outcome(status, f"{argv[0]} exited with {status}")
+        name = signal.Signals(-status).name
+        how = "killed" if -status == signal.SIGKILL else "crashed" if -status in CRASHES else "interrupted"
+        text = f"{argv[0]} was killed by {name}"
+        return Outcome(128 - status, text, kind=f"command-{how}", values={"signal": name})
+    return Outcome(status, f"{argv[0]} exited with {status}", kind="command-exited", values={"status": status})
 
 
 def _await_orphans(signum: int) -> None:
@@ -125,14 +131,16 @@ def _guard(work: Callable[[], object]) -> Outcome:
             return Outcome(0)
         if isinstance(error.code, int):
             status = error.code & 0xFF
-            return Outcome(status, f"exited with status {status}" if status else "", error.__traceback__)
+            text = f"exited with status {status}" if status else ""
+            return Outcome(status, text, error.__traceback__, "exited", {"status": status})
         print(error.code, file=sys.stderr)
-        return Outcome(1, f"exited: {(str(error.code).splitlines() or [''])[0][:300]}", error.__traceback__)
+        text = f"exited: {(str(error.code).splitlines() or [''])[0][:300]}"
+        return Outcome(1, text, error.__traceback__, "exited")
     except BaseException as error:
         trace = _without_our_frames(error.__traceback__)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
         _print_traceback(error.with_traceback(trace))
-        return Outcome(status, describe_error(error), trace)
+        return Outcome(status, describe_error(error), trace, exception_kind(error))
     return Outcome(0)
 
 

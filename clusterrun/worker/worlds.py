@@ -207,6 +207,16 @@ def decide(reports: Sequence[str], keys: Sequence[str]) -> str:
     return APART if {*reports} <= {APART, IDLE, UNUSED} else UNKNOWN
 
 
+def describe(result: str, world_size: int, own_world: str = "") -> str:
+    """Return in words that the ranks did not work together; `own_world` is what this rank has started as a world."""
+    if result == UNKNOWN:
+        return "no process group was detected"
+    if result != OWN_WORLD:
+        return f"no rank used a process group: the job ran as {world_size} separate programs"
+    each = f" (each rank started {own_world})" if own_world else ""
+    return f"no rank used a process group with the others: the job ran as {world_size} separate programs{each}"
+
+
 def message(result: str, world_size: int, process_group: str, own_world: str = "") -> tuple[str, bool]:
     """Return the line for a run with this result, empty if none is due, and whether the run fails by it.
 
@@ -214,13 +224,9 @@ def message(result: str, world_size: int, process_group: str, own_world: str = "
     """
     if world_size == 1 or result in (SOME_JOINED, INTERRUPTED):
         return "", False
-    apart = f"no rank used a process group: the job ran as {world_size} separate programs"
-    if result == OWN_WORLD:
-        each = f" (each rank started {own_world})" if own_world else ""
-        apart = f"no rank used a process group with the others: the job ran as {world_size} separate programs{each}"
+    apart = describe(result, world_size, own_world)
     if process_group == "required":
-        line = apart if result in SEPARATE else "no process group was detected"
-        return f"--require-group: {line}; {_advice(result)}", True
+        return f"--require-group: {apart}; {_advice(result)}", True
     if result == UNKNOWN or process_group == "independent":
         return "", False
     if result == IDLE:

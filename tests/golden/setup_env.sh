@@ -68,6 +68,7 @@ export NCCL_DEBUG=INFO
 # the ranks.
 cr_setup_failed() {
     echo "clusterrun: setup line $2 failed with status $1: $3" >&2
+    CR_OPTIONS+=("--failed-setup=$2 $3")
     exit "$1"
 }
 set +eu

@@ -91,6 +91,7 @@ import os, signal, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
 from clusterrun.worker import exit
+from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.exit import RankExit
 
 way, sigterm, folder = sys.argv[1:]
@@ -106,7 +107,10 @@ elif sigterm == "later":
     threading.Timer(0.5, terminate).start()
 else:
     exit.SIGTERM_AFTER_LOSS_S = 0.1
-sys.exit(getattr(rank, way)(1, "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.1]:4"))
+error = WorkerError("[pair.cc:553] Connection closed by peer [10.0.0.1]:4", kind="lost-connection")
+if way == "fail":
+    sys.exit(rank.fail(1, str(error), kind=error.kind))
+sys.exit(rank.fail_with_message(error))
 """
 
 

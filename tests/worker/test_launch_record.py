@@ -34,11 +34,15 @@ def test_its_end_has_status_steps_and_a_cause_if_it_failed(tmp_path: Path, statu
     assert {key: found[key] for key in PROGRESS if key != "rank"} == {k: v for k, v in PROGRESS.items() if k != "rank"}
 
 
-def test_the_supervisors_own_error_is_recorded_and_read(tmp_path: Path) -> None:
-    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(1, "the step ended with status 1"), "could not start")
-    assert launches.find_error(tmp_path) == "could not start"
-    (tmp_path / "launch.json").write_text('{"error": ["x"]}')
-    assert launches.find_error(tmp_path) == ""
+def test_the_cause_is_read_as_it_was_written(tmp_path: Path) -> None:
+    record = LaunchRecord(tmp_path, 5.0)
+    assert launches.find_failure(tmp_path) is None
+    record.end(LaunchEnd(1, "port 5 is taken", kind="address-in-use", values={"port": 5, "node": "n1"}))
+    found = launches.find_failure(tmp_path)
+    assert found is not None and (found.error, found.kind) == ("port 5 is taken", "address-in-use")
+    assert found.rank is None and found.values == {"port": "5", "node": "n1"}
+    record.end(LaunchEnd(0, "", kind="step-ended"))
+    assert launches.find_failure(tmp_path) is None
 
 
 def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from clusterrun.jobspec import fields
 from clusterrun.records import rank_records
 from clusterrun.records.progress import RankProgress, last_metrics, read_ranks
-from clusterrun.records.rank_records import RankEnd, RankFailure
+from clusterrun.records.rank_records import Failure, RankEnd
 from clusterrun.records.run_record import RunRecord, SubmissionRecord
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.worker import end_records, notify
@@ -47,9 +47,12 @@ def attempt(tmp_path: Path) -> Path:
     error = fail()
     end_records.write_start(tmp_path, "gloo", "2.13.0", [entry(0), entry(1)])
     end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", 0, joined_group=True, any_joined_group=True)
-    end_records.write_end(RankSlot(tmp_path, 1, 0), "n1", 3, "ValueError: no")
-    assert end_records.claim_first_failure(tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__)
-    end_records.write_stopped(tmp_path, 40, "SIGTERM")
+    end_records.write_end(RankSlot(tmp_path, 1, 0), "n1", 3, "ValueError: no", "exception")
+    values = {"number": 3, "word": "x"}
+    assert end_records.claim_first_failure(
+        tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__, "exception", values
+    )
+    end_records.write_stopped(tmp_path, 40, "SIGTERM", "saved in x", "stopped at step 40 by SIGTERM: saved in x")
     progress = Progress()
     progress.step, progress.steps, progress.tokens_per_second = 7, 40, 1000.0
     progress.enter("training")
@@ -115,13 +118,35 @@ def test_the_first_failure_is_read_as_it_was_written(any_attempt: Path) -> None:
     found = rank_records.find_failure(any_attempt)
     path = any_attempt / "first_failure.json"
     line = json.loads(path.read_text())["line"]
-    assert found == RankFailure(
-        rank=1, node="n1", status=3, error="ValueError: no", place=f"{__file__}:{line}", file=str(path)
-    )
+    assert found == Failure(
+        rank=1, node="n1", status=3, error="ValueError: no", place=f"{__file__}:{line}", file=str(path),
+        kind="exception", values={"number": "3", "word": "x"},
+    )  # fmt: skip
     document = rank_records.load_first_failure(any_attempt)
     assert document is not None
     assert list(document) == ["rank", "node", "status", "error", "file", "line", "time"], "the keys that --json prints"
     assert end_records.first_failure_error(any_attempt) == "ValueError: no" and end_records.has_failed(any_attempt)
+
+
+def test_the_stop_is_read_as_it_was_written(any_attempt: Path) -> None:
+    found = rank_records.find_stop(any_attempt)
+    assert found is not None and found.error == "stopped at step 40 by SIGTERM: saved in x"
+    assert {key: found.values[key] for key in ("step", "reason", "saved")} == {
+        "step": "40", "reason": "SIGTERM", "saved": "saved in x",
+    }  # fmt: skip
+
+
+def test_why_ranks_were_separate_is_read_as_it_was_written(tmp_path: Path) -> None:
+    slot = RankSlot(tmp_path, 0, 0)
+    end_records.write_end(slot, "n0", 0, None, "no-process-group", {"idle": True}, any_joined_group=False)
+    assert rank_records.find_separate(tmp_path) == Failure(kind="no-process-group", values={"idle": "True"})
+
+
+@pytest.mark.parametrize("values", [None, [1], "x", {"a": None, "b": [1], "c": 2}])
+def test_values_of_a_damaged_record_are_the_numbers_and_texts(tmp_path: Path, values: object) -> None:
+    (tmp_path / "first_failure.json").write_text(json.dumps({"rank": 0, "kind": 7, "values": values}))
+    found = rank_records.find_failure(tmp_path)
+    assert found is not None and found.kind == "" and found.values in ({}, {"c": "2"})
 
 
 def test_the_progress_is_read_as_it_was_written(any_attempt: Path) -> None:

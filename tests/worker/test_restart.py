@@ -14,8 +14,10 @@ from tests.rank_files import put_bytes, put_end, put_progress
 KILLED = LaunchEnd(137, "rank 3 ended without reporting a status")
 
 
-def failed(error: str, step: int | None = None, checkpoint: int | None = None, status: int = 1) -> LaunchEnd:
-    return LaunchEnd(status, f"rank 0 on n1: {error}", error, step, checkpoint)
+def failed(
+    error: str, step: int | None = None, checkpoint: int | None = None, status: int = 1, kind: str = "exception"
+) -> LaunchEnd:
+    return LaunchEnd(status, f"rank 0 on n1: {error}", error, step, checkpoint, kind)
 
 
 @pytest.mark.parametrize(
@@ -36,14 +38,14 @@ def test_what_a_new_start_may_mend_is_started_again(launches: list[LaunchEnd]) -
 @pytest.mark.parametrize(
     ("launches", "reason"),
     [
-        ([failed("ModuleNotFoundError: No module named 'x'")], "cannot fix"),
-        ([failed("exited with status 4", status=4)], "cannot fix"),
+        ([failed("ModuleNotFoundError: No module named 'x'", kind="code-error")], "cannot fix"),
+        ([failed("exited with status 4", status=4, kind="exited")], "cannot fix"),
         ([failed("exited with status 93", status=93)], "exited with status 93"),
         ([failed("lr must be a number", status=2)], "exited with status 2 (invalid arguments or settings)"),
         ([failed("ValueError: bad sample", step=7)] * 2, "same error at the same step"),
         ([KILLED] * 6, "--max-restarts 5"),
         (
-            [LaunchEnd(143, "the step ended with status 143", is_terminated=True)],
+            [LaunchEnd(143, "the step ended with status 143", kind="terminated")],
             "SIGTERM usually means that the job was cancelled or preempted",
         ),
         ([failed(f"RuntimeError: {n}", checkpoint=10) for n in range(3)], "no progress"),
@@ -62,7 +64,7 @@ def records(folder: Path, ended: dict[int, int], first: dict[str, object] | None
 
 
 def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
-    first = {"error": "RuntimeError: Connection closed by peer"}
+    first = {"error": "RuntimeError: Connection closed by peer", "kind": "collective-error"}
     records(tmp_path, {0: 143, 1: 1, 3: 143}, first)
     end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 143, 4)
     assert end.cause.startswith("rank 2 ended without reporting a status") and (end.error, end.step) == ("", 12)
@@ -70,10 +72,10 @@ def test_a_rank_without_an_end_record_is_the_cause(tmp_path: Path) -> None:
 
 def test_ranks_that_sigterm_ended_are_told_from_a_rank_that_failed(tmp_path: Path) -> None:
     records(tmp_path, {0: 143, 1: 143})
-    assert read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).is_terminated
-    assert not read_launch(tmp_path, read(tmp_path), tmp_path, 143, 3).is_terminated, "one of them left no record"
-    records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'"})
-    assert not read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).is_terminated
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).kind == "terminated"
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 143, 3).kind == "ranks-lost", "one of them left no record"
+    records(tmp_path, {0: 143, 1: 1}, {"error": "KeyError: 'x'", "kind": "exception"})
+    assert read_launch(tmp_path, read(tmp_path), tmp_path, 143, 2).kind == "exception"
 
 
 def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
@@ -84,11 +86,22 @@ def test_an_error_of_the_users_code_is_the_cause(tmp_path: Path) -> None:
     assert end == LaunchEnd(1, "rank 1 on n1: KeyError: 'x'", "KeyError: 'x'", 12, 10)
 
 
+def test_a_rank_that_the_local_scheduler_saw_killed_is_the_cause(tmp_path: Path) -> None:
+    records(tmp_path, {0: 1}, {"error": "lost the connection", "kind": "peer-lost"})
+    (tmp_path / "exit.json").write_text('{"rank": 1, "node": "local0", "status": 137}')
+    end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 137, 2)
+    assert (end.kind, end.values) == ("killed", {"rank": 1, "node": "local0", "status": 137})
+
+
 @pytest.mark.parametrize(
-    "error", ["sh was killed by SIGKILL", "DistBackendError: NCCL error in: x, remote process exited"]
+    ("error", "kind"),
+    [
+        ("sh was killed by SIGKILL", "command-killed"),
+        ("DistBackendError: NCCL error in: x, remote process exited", "collective-error"),
+    ],
 )
-def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path, error: str) -> None:
-    records(tmp_path, {0: 143, 1: 1}, {"error": error})
+def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path, error: str, kind: str) -> None:
+    records(tmp_path, {0: 143, 1: 1}, {"error": error, "kind": kind})
     end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 1, 2)
     assert end.error == "" and error in end.cause
 
@@ -96,14 +109,15 @@ def test_an_error_that_follows_from_a_lost_process_may_come_again(tmp_path: Path
 def test_ranks_that_sigterm_ended_did_not_fail(tmp_path: Path) -> None:
     records(tmp_path, {0: 143, 1: 143}, {})
     end = read_launch(tmp_path, read(tmp_path), tmp_path / "none", 143, 2)
-    assert end.cause == "the ranks were ended by SIGTERM" and end.is_terminated
+    assert end.cause == "the ranks were ended by SIGTERM" and end.kind == "terminated"
 
 
 def test_damaged_records_count_as_absent(tmp_path: Path) -> None:
     (tmp_path / "first_failure.json").write_bytes(b"[\xff")
     put_bytes(tmp_path, 0, b"{\xff")
     put_end(tmp_path, 0, {})
-    assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1) == LaunchEnd(9, "the step ended with status 9")
+    end = read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1)
+    assert end == LaunchEnd(9, "the step ended with status 9", kind="step-ended")
     put_bytes(tmp_path, 0, b"{", HALF)
     assert read_launch(tmp_path, read(tmp_path), tmp_path, 9, 1).cause.startswith(
         "rank 0 ended without reporting a status"

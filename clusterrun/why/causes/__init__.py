@@ -17,8 +17,8 @@
 Pure: no file is opened here.
 """
 
-from clusterrun.records.rank_records import RankEnd, RankFailure
+from clusterrun.records.rank_records import Failure, RankEnd
 from clusterrun.why.causes.model import Cause, EndFacts, Line
 from clusterrun.why.causes.select import first_cause
 
-__all__ = ["Cause", "EndFacts", "Line", "RankEnd", "RankFailure", "first_cause"]
+__all__ = ["Cause", "EndFacts", "Failure", "Line", "RankEnd", "first_cause"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.match import PROGRESS
-from clusterrun.why.causes.model import Line, LogFinding, Strength, row
+from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
 from clusterrun.why.causes.native import find_crashed_library, find_mpi_reason, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_launch import ABORTED, MPI_CALL, NATIVE
@@ -17,8 +17,8 @@ from clusterrun.why.causes.tracebacks import split_rank
 
 _NEAR = 25  # lines before an exception, or at the end of another stream, that may name its reason
 _READ = 500  # characters of a line that are searched
-_REPORTED = row(
-    "file-missing", "exist", "exist", "{report}; then {error}",
+_REPORTED = texts(
+    "file-missing", "{report}; then {error}",
     "the script printed the first error but kept running; check that the path in that error exists and contains the"
     " right data",
     "https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/data/indexed_dataset.py", "clusterrun logs JOB -n 50",

@@ -59,8 +59,8 @@ def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, fac
         cause = _hang(best, find_absent_ranks(findings, logs, facts), facts, findings)
         unknown = cause.rank is None and cause.advice != NO_TRAFFIC
         return _with_none_completed(cause) if unknown and none_completed(logs) else cause
-    if best.kind == "worker" and not best.advice:
-        return replace(to_cause(best, facts), kind="refused" if facts.exit_status == 2 else "worker")
+    if best.kind in ("worker", "refused"):
+        return to_cause(best, facts)
     cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
     unopened = (f for f in findings if best.kind == "address-in-use" and "can't open file" in f.line.text)
     if (script := next(unopened, None)) is not None:  # neither follows from the other

@@ -10,6 +10,7 @@ from itertools import islice
 from clusterrun.why.causes.context import find_failed_nccl_call, with_reason
 from clusterrun.why.causes.describe import Logs, evidence_lines, format_ranks, silent_ranks, to_cause, with_task
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.recorded import last_own_line
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
@@ -60,6 +61,9 @@ def fallback_cause(best: LogFinding | None, findings: Sequence[LogFinding], logs
         )
     if best is not None and best.strength is Strength.CONSEQUENCE:
         return _consequence(best, logs, facts)
+    own = last_own_line(logs, facts)
+    if own is not None:
+        return to_cause(own, facts)
     if not facts.state and facts.exit_status is None:
         return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
     return _unknown(findings, logs, facts)

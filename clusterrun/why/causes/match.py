@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
 import shlex
 from bisect import bisect_right
@@ -146,8 +145,6 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
         words["compared"] = format_excess(int(words["used"]), int(words["limit"]))
-    if "within" in words:  # the worker names the folder
-        words["path"] = words["what"] = posixpath.join(words["within"], words.get("what", ""))
     if "path" in words:
         words["path"] = shlex.quote(words["path"])
     if "/" in words.get("what", ""):

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from clusterrun.records.rank_records import Hang, RankEnd, RankFailure
+from clusterrun.records.rank_records import Failure, Hang, RankEnd
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 ENOUGH = 12  # lines of work that show that the program continued
 #: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
+_NEVER = re.compile("(?!)")
 _WARNING = re.compile(  # NCCL reports failures as warnings, submitit signals
     r":\d+: [A-Z]\w*Warning: |^.{0,100}(?<!NCCL )(?<!submitit )(?<!=)\b(?:WARN(?:ING)?|INFO|DEBUG|[Rr]etrying)\b"
     r"|\[W[\d :.]*(?:socket|TCPStore|ProcessGroupNCCL)\.cpp:\d+\]"
@@ -49,9 +50,12 @@ class EndFacts:
     """What is known besides the logs; the defaults mean unknown.
 
     ``state`` is Slurm's state, ``exit_status`` the shell's (128+n for a signal), ``due`` why Slurm ended the job
-    (TIME LIMIT, PREEMPTION …). ``behind`` maps each stalled rank to how that is known. ``separate``: no rank
-    joined a process group; ``own_worlds`` says that several ranks each started a world. ``limits`` are those of the
-    job's processes (``worker/launch_record.py``).
+    (TIME LIMIT, PREEMPTION …). ``failure`` is that of the rank that failed first, ``launch`` of the launch itself,
+    ``stop`` says where the run saved and stopped, ``separate`` that no rank joined a process group,
+    ``own_worlds`` that several ranks each started a world. ``behind`` maps each stalled rank to how that is known.
+    ``limits`` are those of the job's processes (``worker/launch_record.py``).
+    ``unmarked`` ranks left no end record though the step succeeded. ``other_owner`` is the job that has the run, if it
+    is another one.
     """
 
     state: str = ""
@@ -60,15 +64,18 @@ class EndFacts:
     due: str = ""
     world_size: int | None = None
     nodes: Mapping[int, str] = field(default_factory=dict)  # rank -> node
-    failure: RankFailure | None = None
-    error: str = ""  # of the supervisor, which ended the job
+    failure: Failure | None = None
+    launch: Failure | None = None
+    stop: Failure | None = None
     hang: Hang | None = None  # the watchdog ended the job's last launch
     ends: tuple[RankEnd, ...] = ()
     cancelled_by: str = ""
     lost_nodes: tuple[str, ...] = ()
     behind: Mapping[int, str] = field(default_factory=dict)
-    separate: bool = False
+    separate: Failure | None = None
     own_worlds: str = ""
+    unmarked: int = 0
+    other_owner: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -96,9 +103,9 @@ class CauseRow:
     """A row of the tables: the pattern of a cause in a log, and the texts for it.
 
     Every line that ``pattern`` matches contains one of the lower-case ``needles``, which are searched for first because
-    that is fast. The groups of the pattern fill the texts (see fill_template); ``rank``, ``ranks`` and ``node`` also
-    name the rank. ``after`` finds more words for the texts in one of the next lines of the same rank. ``source`` is
-    where the text was seen.
+    that is fast; a row without needles is in no table (see ``texts``). The groups of the pattern fill the texts (see
+    fill_template); ``rank``, ``ranks`` and ``node`` also name the rank. ``after`` finds more words for the texts in one
+    of the next lines of the same rank. ``source`` is where the text was seen.
     """
 
     kind: str
@@ -118,7 +125,16 @@ class CauseRow:
         return self.kind in ("slurm-error", "worker", "task-ended") or self.sentence == "{0}"
 
     def __post_init__(self) -> None:
-        assert self.needles and all(needle and needle == needle.lower() for needle in self.needles)
+        assert all(needle and needle == needle.lower() for needle in self.needles)
+
+
+def texts(kind: str, sentence: str, advice: str, source: str, command: str = "",
+          strength: Strength = Strength.CAUSE) -> CauseRow:  # fmt: skip
+    """Return the texts of a cause that no pattern finds in a log: a record has it, or several lines together."""
+    return CauseRow(
+        kind=kind, needles=(), pattern=_NEVER, sentence=sentence, advice=advice, source=source, command=command,
+        strength=strength,
+    )  # fmt: skip
 
 
 def row(kind: str, needles: str, pattern: str, sentence: str, advice: str, source: str, command: str = "",

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from clusterrun.why.causes.model import READ, Line, Strength, row
+from clusterrun.why.causes.model import READ, Line, Strength, texts
 from clusterrun.why.causes.tracebacks import split_rank
 
-NAN = row(
-    "nan-loss", "nan", "nan", "{error}",
+NAN = texts(
+    "nan-loss", "{error}",
     "try a lower learning rate, a longer warm-up, gradient clipping, or bf16 instead of fp16; check the data of the"
     " first step with a NaN loss",
     "https://github.com/vpetren/gradnorm_tf/issues/17", "clusterrun logs JOB --grep loss", Strength.HINT,

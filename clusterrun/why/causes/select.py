@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
+from clusterrun.records.rank_records import Failure
 from clusterrun.why.causes.behind import BEHIND, later_exception, missing_launcher, noticed_by, root_of_hang
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.describe import BY_DUE, BY_STATE, Logs, evidence_lines, format_ranks, full_cause, to_cause
@@ -23,13 +24,20 @@ from clusterrun.why.causes.match import TABLE, classify, make_finding, scan
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.nodes import with_nodes
-from clusterrun.why.causes.table_launch import ONE_LAUNCHER, SEPARATE
+from clusterrun.why.causes.recorded import (
+    DUPLICATE,
+    RECORDED,
+    SEPARATE,
+    STOPPED,
+    find_line,
+    recorded_finding,
+    with_records,
+)
+from clusterrun.why.causes.table_launch import ONE_LAUNCHER
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
-_EXITED = re.compile(r"(?:^| )exited(?: with (?:status )?\d+|: )")  # the worker's text for sys.exit and for a command
-_STATUS_ONLY = re.compile(r"(?:^| )exited with (?:status )?\d+$")
 
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
@@ -38,9 +46,9 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         return _completed(logs, facts)
     if facts.state and facts.state not in _OVER and not facts.exit_status:
         return Cause(kind="none", sentence="the job has not ended")
-    by_file = [with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
+    by_file = with_records([with_nodes(scan(lines), lines, facts.nodes) for lines in logs], logs, facts)
     findings = list(chain(*by_file))
-    known = _recorded_hang(facts) or _from_exit_status(findings, facts)
+    known = _recorded_hang(facts) or _from_exit_status(findings, logs, facts)
     if known is not None:
         return known
     kind = BY_STATE.get(facts.state) or BY_DUE.get(facts.due, "")
@@ -51,7 +59,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         best = with_earlier_report(_better_finding(best, by_file, findings, facts), logs)
     if best is not None and best.strength in (Strength.CAUSE, Strength.HANG):
         return full_cause(best, findings, logs, facts)
-    return _supervisors_error(logs, facts) or fallback_cause(best or _failure_in_words(facts), findings, logs, facts)
+    return fallback_cause(best or _failure_in_words(facts), findings, logs, facts)
 
 
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
@@ -60,17 +68,6 @@ _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 def _recorded_hang(facts: EndFacts) -> Cause | None:
     """Return what the watchdog recorded, unless the scheduler ended the job."""
     return hang_cause(facts.hang) if facts.hang is not None and facts.state in ("FAILED", "") else None
-
-
-def _supervisors_error(logs: Logs, facts: EndFacts) -> Cause | None:
-    """Return the error with which clusterrun itself ended the job on its first node."""
-    if not facts.error:
-        return None
-    said = (line for lines in logs for line in lines if facts.error in line.text)
-    return Cause(
-        kind="worker", sentence=facts.error, evidence=tuple(islice(said, 1)), command="clusterrun logs JOB -n 50",
-        source="clusterrun/worker/supervisor.py",
-    )  # fmt: skip
 
 
 def _failure_in_words(facts: EndFacts) -> LogFinding | None:
@@ -93,26 +90,22 @@ _WENT_ON = (
 )
 
 
-#: what the worker adds for ranks that trained nothing, and for ranks that each started a world (worker/worlds.py)
-_IDLE = "none of which computed a gradient"
-_OWN_WORLDS = re.compile(r"no rank used a process group with the others: .*?\((each rank started .*?)\)")
 _TABLE_OF_RANKS = re.compile(r"(?:rank +node +device|\s*\d+ +\S+ +(?:cpu|cuda\S*|.*GPU.*))\s*")
 
 
-def _separate(logs: Logs, facts: EndFacts) -> Cause:
+def _separate(separate: Failure, logs: Logs, facts: EndFacts) -> Cause:
     """Return the result of a COMPLETED job whose ranks did not work together."""
-    seen = next((f for lines in logs for f in scan(lines) if f.row is SEPARATE), None)
-    text = seen.line.text if seen is not None else ""
-    last = _last_printed(logs) if _IDLE in text else None
+    _, seen = find_line(logs, separate.values.get("line", ""))
+    last = _last_printed(logs) if separate.values.get("idle") == "True" else None
     sentence, advice = f"no rank used a process group: the job ran as {facts.world_size} separate programs", ""
-    if own := _OWN_WORLDS.search(text):
-        sentence, advice = f"{sentence} ({own[1]})", ONE_LAUNCHER
+    if own := separate.values.get("own_world"):
+        sentence, advice = f"{sentence} (each rank started {own})", ONE_LAUNCHER
     if last is not None:
         sentence = "no rank used a process group or computed a gradient; the last line that its program printed:"
         sentence = f"{sentence} {last.text.strip()}"
     return Cause(
         kind=SEPARATE.kind, sentence=f"the job is COMPLETED, but {sentence}",
-        evidence=((last,) if last is not None else ()) + evidence_lines(seen), advice=advice or SEPARATE.advice,
+        evidence=tuple(line for line in (last, seen) if line is not None), advice=advice or SEPARATE.advice,
         command=SEPARATE.command, source=SEPARATE.source,
     )  # fmt: skip
 
@@ -132,8 +125,8 @@ def _last_printed(logs: Logs) -> Line | None:
 
 def _completed(logs: Logs, facts: EndFacts) -> Cause:
     """Return the result of a COMPLETED job: ranks that never met, a process that Slurm killed for memory, or none."""
-    if facts.separate:
-        return _separate(logs, facts)
+    if facts.separate is not None:
+        return _separate(facts.separate, logs, facts)
     for lines in logs:
         findings = list(scan(lines))
         for found in findings:
@@ -179,21 +172,13 @@ def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> Lo
     return found[-1] if uncaught and len(after) <= _LAST_LINES else None
 
 
-def _from_exit_status(findings: Sequence[LogFinding], facts: EndFacts) -> Cause | None:
+def _from_exit_status(findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause | None:
     """Return the cause of an exit status of clusterrun's script, or of a log that could not be opened."""
-    last = {f.kind: f for f in findings}
     if facts.exit_status == STOPPED_STATUS and facts.state in ("", "FAILED"):
-        found = last.get("stopped")
-        sentence = found.sentence if found else "the run saved a checkpoint and stopped"
-        return Cause(
-            kind="stopped",
-            sentence=sentence,
-            evidence=evidence_lines(found),
-            advice="submit the job again with the same checkpoint_dir to resume from the last checkpoint",
-            command="clusterrun submit …",
-        )
-    if facts.exit_status == _DUPLICATE and "duplicate" in last:
-        return to_cause(last["duplicate"], facts)
+        cause = to_cause(recorded_finding(facts.stop or Failure(), STOPPED, logs), facts)
+        return cause if facts.stop else replace(cause, sentence="the run saved a checkpoint and stopped", evidence=())
+    if facts.exit_status == _DUPLICATE and facts.other_owner:
+        return to_cause(recorded_finding(Failure(values={"other": facts.other_owner}), DUPLICATE, logs), facts)
     # without accounting Slurm soon forgets the exit code; the reason that was seen in the queue remains
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if (facts.exit_status == LAUNCH_FAILURE or unlaunched) and not findings:
@@ -324,8 +309,9 @@ def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts
     failure = facts.failure
     if failure is None:
         return None
-    known = classify(failure.error)
-    strength = known.strength if known is not None and known.kind != "worker" else Strength.CAUSE
+    row = RECORDED.get(failure.kind)
+    known = recorded_finding(failure, row, logs) if row is not None else classify(failure.error)
+    strength = known.strength if known is not None else Strength.CAUSE
     if strength is not Strength.CAUSE:
         return None
     # a line has two ranks if a command started a launcher: the label is the failed task, the prefix a rank of its own
@@ -339,11 +325,12 @@ def _recorded_failure(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts
     if near:
         found = near[-1]
         return replace(found, place=found.place or failure.place)
+    if row is not None:
+        return known
     line = Line(failure.file or "first_failure.json", None, failure.rank, failure.error)
     if known is not None:
         return replace(known, line=line, rank=failure.rank, place=failure.place)
-    row = EXIT if _EXITED.search(failure.error) else EXCEPTION
-    return replace(make_finding(row, 0, line, {"error": failure.error}, failure.rank), place=failure.place)
+    return replace(make_finding(EXCEPTION, 0, line, {"error": failure.error}, failure.rank), place=failure.place)
 
 
 def _better_finding(
@@ -373,7 +360,7 @@ def _better_finding(
 def _explains_exit(hint: LogFinding, best: LogFinding) -> bool:
     """Return whether a hint says more than an exit: a bare line, or an exception of a thread before a mere status."""
     in_thread = hint.row is EXCEPTION and hint.strength is Strength.HINT and hint.rank in (None, best.rank)
-    return hint.row is BARE or (in_thread and _STATUS_ONLY.search(best.line.text) is not None)
+    return hint.row is BARE or (in_thread and "status" in best.values)
 
 
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
@@ -382,7 +369,9 @@ _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 _SILENT = frozenset({"killed", "crashed", "gpu-fault", "node-failure"})  # a rank records no failure in these cases
 
 
-def _killed_before(by_file: Sequence[Sequence[LogFinding]], near: LogFinding | None, rank: int) -> LogFinding | None:
+def _killed_before(
+    by_file: Sequence[Sequence[LogFinding]], near: LogFinding | None, rank: int | None
+) -> LogFinding | None:
     """Return a kill, a crash or a faulty device of another rank before the recorded failure."""
     if near is None:
         return None

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from clusterrun.why.causes.model import CauseRow, Strength, row
+from clusterrun.why.causes.model import CauseRow, Strength, row, texts
 
 _FULL = "free some space, write to another file system (set checkpoint_dir or TMPDIR), or keep fewer checkpoints"
 
 #: a name that does not resolve in a library for requests to the internet
-UNRESOLVED = row(
-    "offline", "gaierror", "gaierror", "the node cannot reach a server on the internet: {error}",
+UNRESOLVED = texts(
+    "offline", "the node cannot reach a server on the internet: {error}",
     "many compute nodes have no internet access; on the login node, download the files into a folder that the compute nodes can read, and set TORCH_HOME or HF_HOME to that folder",
     "https://github.com/timesler/facenet-pytorch/issues/202", "clusterrun submit … --env TORCH_HOME=PATH",
 )  # fmt: skip
@@ -32,9 +32,9 @@ FILES: tuple[CauseRow, ...] = (
     row("file-missing", "hugging face hub either", r"^(?:.*?Error: )?(?P<what>Couldn't find .*Hugging Face Hub either.{0,80})", "a file or dataset is neither on disk nor on the Hugging Face Hub: {what}",
         "check the name or path; if the node has no internet access, download the files on the login node with HF_HOME set to a shared folder, then submit the job with the same HF_HOME", "https://github.com/huggingface/evaluate/issues/475",
         "clusterrun submit … --env HF_HOME=PATH"),
-    row("file-missing", "filenotfounderror|no such script|can't open file",
+    row("file-missing", "filenotfounderror|can't open file",
         r"FileNotFoundError: (?!.*Hugging Face Hub either)(?:\[Errno 2\] No such file or directory: )?(?P<what>'(?P<path>[^'\n]+)'$|.*)"
-        r"|no such script: (?P<what_old>.*?)(?: \(in (?P<within>/.*)\))?$|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
+        r"|can't open file '?(?P<what_too>(?P<path_too>[^':]+))'?: \[Errno 2\]",
         "file not found[: {what}]", "check that the path exists on the compute nodes (a relative path starts in the folder where you ran clusterrun submit); if the name is that of a program, such as 'nvcc', add the program's folder to PATH", "Python 3.11",
         "[srun ls -ld {path}]"),
     row("permission", "permissionerror", r"PermissionError: (?:\[Errno 1?3?\] \w[\w ]*: )?'?(?P<what>/(?:[\w.-]+/){0,3}\.(?:cache|config|local|triton|nv|torch|huggingface|matplotlib|keras|ipython)\b[^'\n]*)",

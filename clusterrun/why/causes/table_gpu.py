@@ -45,9 +45,6 @@ GPU: tuple[CauseRow, ...] = (
         r"(?:.*?this process has (?:0 bytes memory in use\. Of the allocated memory )?(?P<held>[\d.]+ \w+) (?:memory in use|is allocated)|.*?; (?P<held_old>[\d.]+ \w+) reserved in total)?",
         "GPU memory ran out: the rank tried to allocate {asked}[ on GPU {gpu}][, with {free} of {total} free][; the rank itself holds {held}][; another process uses {other} of the GPU's memory]", _SMALLER,
         "https://github.com/pytorch/pytorch/issues/16417", _SMALLER_COMMAND),
-    row("cuda-memory", "out of memory on cuda", r"out of memory on (?P<where>cuda.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "GPU memory ran out with a micro batch of {micro} on {where}", "{todo}", "clusterrun/worker/training/memory.py",
-        "clusterrun submit … --set auto_micro_batch=true"),
     row("cuda-memory", "outofmemoryerror|cuda error: out of memory|hip error: out of memory|cuda_error_out_of_memory|cudaerrormemoryallocation|resource_exhausted: |oom when allocating|cuda runtime error (2)",
         r"^(?:.*[ :])?(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |(?:CUDA|HIP) error: out of memory"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED: (?i:out of memory)|OOM when allocating .*device:GPU|cupy\.cuda\.memory\.OutOfMemoryError|cuda runtime error \(2\) : out of memory",

@@ -30,46 +30,12 @@ PANIC = row(
     "crashed", "panicked at", r"^thread '.*?' (?:\(\d+\) )?panicked at (?:'(?P<what>.*)', )?(?P<where>[^:\s']+:\d+)", "a Rust program panicked at {where}:[ {what}]",
     "the panic message gives the reason; RUST_BACKTRACE=1 shows the calls that led to the panic", "https://doc.rust-lang.org/std/macro.panic.html", "clusterrun submit … --env RUST_BACKTRACE=1", Strength.HINT,
 )  # fmt: skip
-#: The worker prints this at the end of a run; the run is still COMPLETED.
-SEPARATE = row(
-    "no-process-group", "no rank used a process group", r"^clusterrun: rank \d+: no rank used a process group(?: with the others)?: (?:this run was|the job ran as) (?P<count>\d+) separate programs",
-    "no rank used a process group: the job ran as {count} separate programs", "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting for distributed training), "
-    "then submit the script again with --require-group, which makes the job fail if no rank uses a process group; if you want separate programs, submit it with --independent instead",
-    "clusterrun/worker/worlds.py", "clusterrun submit … --require-group", Strength.HINT,
-)  # fmt: skip
 #: what to do if each rank started a world
 ONE_LAUNCHER = (
     "submit the script itself, without a launcher or processes of its own, as clusterrun starts the ranks; or submit"
     " with --launcher none, which runs a command that starts its own ranks once per node"
 )
 LAUNCH: tuple[CauseRow, ...] = (
-    SEPARATE,
-    row("no-process-group", "--require-group: ", r"^(?:clusterrun: rank \d+: )?--require-group: (?P<what>.*?)(?:; turn on .*)?$", "{what}",
-        "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting for distributed training), then submit the script again",
-        "clusterrun/worker/worlds.py", "clusterrun submit …"),
-    row("setup", "clusterrun: setup line", r"clusterrun: setup line (?P<number>\d+) failed with status (?P<status>\d+): (?P<line>.*)",
-        "setup line {number} failed with status {status}: {line}", "read the setup line's output, which is in the log before this error; to reproduce the failure, run the line by hand on a compute node",
-        "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),
-    row("duplicate", "already running", r"clusterrun: job (?P<other>\S+) \(restart \d+\) is already running (?P<run>\S+): this copy",
-        "this job exited because it is a duplicate of job {other}", "no action is needed: the other job is doing the work",
-        "clusterrun/templates/sbatch.j2", "clusterrun status {other}"),
-    row("by-hand", "this script was not submitted by clusterrun", r"clusterrun: this script was not submitted by clusterrun",
-        "the script was started by hand, not by clusterrun submit", "submit the job with clusterrun submit; or, to run this script anyway, set CLUSTERRUN_FORCE=1",
-        "clusterrun/templates/sbatch.j2", "clusterrun submit …"),
-    row("rank-lost", "ranks recorded their end", r"clusterrun: the step ended with status 0, but only (?P<ended>\d+) of (?P<all>\d+) ranks recorded their end",
-        "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited", "check which rank's output stops first; with --requeue, Slurm restarts the job after a node failure",
-        "clusterrun/templates/sbatch.j2", "clusterrun submit … --requeue", Strength.HANG),
-    row("launch-failed", "clusterrun: cannot ", r"clusterrun: (?P<what>cannot (?:record in|create|write|read the node list|start) .*)", "the job could not start: {what}",
-        "on the compute nodes, the project's folder must be writable, and bash, scontrol and srun must be in PATH", "clusterrun/templates/sbatch.j2", "srun ls -ld .clusterrun"),
-    row("stopped", "stopped at step", r"stopped at step (?P<step>\d+) by (?P<by>[\w ]+): (?P<saved>.*)", "the run stopped at step {step} because of {by} ({saved})",
-        "submit the job again with the same checkpoint_dir to resume from the last checkpoint", "clusterrun/worker/training/checkpointing.py", "clusterrun submit …", Strength.ECHO),
-    row("killed", "exited with 137", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with 137", "rank {rank} on {node} was killed (SIGKILL)",
-        "usually the kernel's OOM killer or a user sent SIGKILL; if it was the OOM killer, dmesg shows its message", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
-    row("crashed", "exited with 13", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>13[1245689])$",
-        "rank {rank} on {node} was killed by a signal (exit status {status})", "if the exit status is 138, the signal was SIGUSR1, usually the warning before the time limit; otherwise, native code probably crashed: read the rank's last log lines",
-        "clusterrun/worker/local_launcher.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
-    row("task-ended", "clusterrun: rank", r"clusterrun: rank (?P<rank>\d+) on (?P<node>\S+) exited with (?P<status>\d+)", "rank {rank} on {node} exited with status {status}",
-        "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
     row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
         "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
     row("exception", "mpich error", r"^MPICH ERROR(?: \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - Abort\(-?\d+\)(?: \(rank \d+ in comm \d+\))?)?: (?P<what>(?!Fatal error in|application called)\S.*)",
@@ -77,7 +43,6 @@ LAUNCH: tuple[CauseRow, ...] = (
         "clusterrun logs JOB -n 50", Strength.HINT),
     row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} called MPI_Abort with status {status}, which ended the job",
         "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3 and the MPIs derived from it", "clusterrun logs JOB -n 50"),
-    row("worker", "clusterrun: rank", r"^clusterrun: rank (?P<rank>\d+): (?P<what>.*)", "{what}", "", "clusterrun/worker/exit.py", "clusterrun logs JOB[ --rank {rank}] -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
         r"|^zsh: no such file or directory: (?P<what_too>\S+)",

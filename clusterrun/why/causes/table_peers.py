@@ -16,8 +16,8 @@ NO_TRAFFIC = (
     " set NCCL_SOCKET_IFNAME to an interface that links the nodes (clusterrun check --nodes N tests the nodes and the links between them)"
 )
 _HANG_COMMAND = "clusterrun logs JOB[ --rank {rank}] -n 50"
-_PEER = "this error usually follows from another failure; look for the rank that failed first"
-_PORT = "omit --master-port to let clusterrun find a free port and reserve it for the job"
+PEER = "this error usually follows from another failure; look for the rank that failed first"
+PORT = "omit --master-port to let clusterrun find a free port and reserve it for the job"
 _NAME = "if the name is wrong, correct it; otherwise, ask your administrators to make it resolve on every node; to test a name, look it up on two nodes"
 _SOCKETS = (
     "if the connection was to another node, check that no firewall blocks the port; if none does,"
@@ -41,12 +41,12 @@ LINK = row(
 )  # fmt: skip
 #: the end of another process, noticed by a rank
 PEER_LOST = row(
-    "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror|lost the connection to another rank|run's store is gone"
+    "peer-lost", "closed by peer|closed by remote peer|reset by peer|broken pipe|remote process exited|ncclremoteerror"
     "|nccl communicator was aborted|taking the entire process down|operations have failed or timed out|0 bytes from the|recvvalue failed|failed to recv, got 0 bytes|connection refused|rendezvousconnectionerror|horovod has been shut down|application crash on rank",
-    r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError|lost the connection to another rank|(?:the )?run's store is gone"
+    r"(?i)Connection (?:closed|reset) by (?:remote )?peer(?:,? (?P<peer>\[?[\w.-]+[]:<]+\d+>?))?|Broken pipe|remote process exited|ncclRemoteError"
     r"|NCCL communicator was aborted|taking the entire process down|NCCL operations have failed or timed out|recvValue failed|failed to recv, got 0 bytes"
     r"|(?<!\. )(?<!connect to server: )Connection refused|RendezvousConnectionError|Horovod has been shut down|possible application crash on rank \d+",
-    "a connection to another process failed: {0}", _PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
+    "a connection to another process failed: {0}", PEER, "https://github.com/meta-pytorch/torchrec/issues/3560", "clusterrun logs JOB --errors",
     Strength.CONSEQUENCE,
 )  # fmt: skip
 PEERS: tuple[CauseRow, ...] = (
@@ -83,10 +83,6 @@ PEERS: tuple[CauseRow, ...] = (
     row("ranks-missing", "error waiting on exit barrier", r"Error waiting on exit barrier\. Elapsed: (?P<seconds>\d+)", "torchrun gave up after waiting {seconds} s for the torchrun processes on other nodes to end; its own ranks had already ended",
         "check whether the ranks on the other nodes had hung, were still working, or had ended because their node failed",
         "https://github.com/pytorch/pytorch/blob/main/torch/distributed/elastic/agent/server/api.py", "clusterrun logs JOB -n 50", Strength.HINT),
-    row("ranks-missing", "did not join within|did not come within", r"join barrier: (?P<number>\d+) of (?P<all>\d+) ranks did not (?:join|come) within (?P<seconds>\d+) s: (?P<who>.*)",
-        "{number} of {all} ranks did not join the run: {who}",
-        "read the last log lines of these ranks; they may have spent minutes importing modules, hung in a --setup line, or been unable to reach the first node",
-        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
     row("ranks-missing", "clients joined|workers joined", r"Timed out after (?P<seconds>\d+) seconds waiting for (?:clients|workers)\. (?P<came>\d+)/(?P<all>\d+)",
         "only {came} of {all} ranks joined within {seconds} s",
         "check that WORLD_SIZE, MASTER_ADDR and MASTER_PORT are the same on all nodes, and read the last log lines of the missing ranks",
@@ -100,18 +96,13 @@ PEERS: tuple[CauseRow, ...] = (
     row("ranks-missing", "rendezvoustimeouterror", r"RendezvousTimeoutError", "not all torchrun agents joined in time",
         "check that torchrun's --nnodes is the number of torchrun processes that the job starts, and read the log lines of the other nodes",
         "https://github.com/pytorch/pytorch/issues/67616", "clusterrun logs JOB -n 50", Strength.HANG),
-    row("address-in-use", "rendezvous: port", r"rendezvous: port (?P<port>\d+) on (?P<node>\S+) is taken(?P<holder>.*)",
-        "port {port} on {node} is in use[ {holder}]", _PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
-    row("address-in-use", "address already in use|eaddrinuse|no free port on",
-        r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use|rendezvous: no free port on .*",
-        "the port to listen on is already in use[ (port {port})]", "if the script or its configuration sets the port, change the port there; otherwise, " + _PORT,
+    row("address-in-use", "address already in use|eaddrinuse",
+        r"(?:\bport:? |\]:|\d\.\d{1,3}:|localhost:|\*:|', )(?P<port>\d{2,5})\b(?!\.\d).*(?:EADDRINUSE|[Aa]ddress already in use)|EADDRINUSE|[Aa]ddress already in use",
+        "the port to listen on is already in use[ (port {port})]", "if the script or its configuration sets the port, change the port there; otherwise, " + PORT,
         "https://github.com/vllm-project/vllm-omni/issues/6425", "clusterrun submit … (without --master-port)"),
     row("nccl-error", "has already checked in", r"Bootstrap Root : rank (?P<twice>\d+) of (?P<of>\d+) ranks has already checked in", "two processes have the same rank: rank {twice} of {of} had already joined",
         "give each process its own rank; if torchrun starts the ranks, start it once per node, with a different --node-rank on each node; if srun starts them, set RANK to SLURM_PROCID in each process",
         "NCCL 2.18 bootstrap.cc", "clusterrun logs JOB -n 50"),
-    row("name-resolution", "cannot resolve|has no address that",
-        r"rendezvous: cannot resolve (?P<name>[^:]+)|clusterrun: (?P<name_too>\S+) has no address that other nodes can reach",
-        "a node's name does not resolve to a usable address[: {name}]", _NAME, "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NAME"),
     row("name-resolution", "gaierror|could not resolve hostname|host not found: ",
         r"gaierror: \[Errno -?\d+\] (?P<what>.*)|ssh: Could not resolve hostname (?P<name>\S+): |Error: host not found: (?P<what_too>.*)",
         "a host name does not resolve[: {name}][: {what}]", _NAME, "https://github.com/vllm-project/vllm/issues/2407", "srun -N 2 getent hosts NAME"),
@@ -161,9 +152,6 @@ PEERS: tuple[CauseRow, ...] = (
         r"connect\(\) timed out\. Original timeout|client socket has (?:timed out after (?P<seconds>\d+)(?: ?s|ms) while trying to connect to|failed to connect to(?: any network address of)?) (?P<what>\([^)]*\)|[^\s,]+)",
         "the rendezvous port on the first node cannot be reached[: {what}]", "check that no firewall blocks the port between the nodes, and set MASTER_ADDR (for torchrun, --rdzv-endpoint) to a name of the first node that resolves on the other nodes",
         "https://github.com/pytorch/pytorch/issues/107021", "srun -N 2 getent hosts NAME", Strength.HINT),
-    row("network", "cannot reach the run's store|the run's store at", r"(?P<what>(?:cannot reach the run's store at|the run's store at) .*)",
-        "{what}", "check that the batch script was still running, and that no firewall blocks this port on the first node",
-        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
     row("network", "connection refused|connection timed out", r"pair\.cc:\d+\] (?:connect|SO_ERROR) \[(?P<host>[^\]]+)\]:(?P<port>\d+): (?P<why>Connection (?:refused|timed out))",
         "gloo could not connect to {host}:{port}: {why}", "if the rank at that address had already ended, find out why; if it had not, choose the network interface that links the nodes (ip -br addr on a node lists the interfaces)",
         "https://github.com/pytorch/pytorch/issues/108732", "clusterrun submit … --env GLOO_SOCKET_IFNAME=NAME", Strength.CONSEQUENCE),
@@ -181,8 +169,8 @@ PEERS: tuple[CauseRow, ...] = (
         "NCCL failed[: {what}][: {text}][: {other}]", "to see in the log which call failed inside NCCL, run the job again with NCCL_DEBUG=INFO",
         "https://github.com/NVIDIA/nccl/issues/1066", "clusterrun submit … --env NCCL_DEBUG=INFO", Strength.HINT),
     row("peer-lost", "keep-alive heartbeat", r"The node '(?P<agent>[^']{1,80}?)_\d+_\d+' has failed to send a keep-alive heartbeat to the rendezvous .* Rendezvous\w+Error",
-        "torchrun on {agent} lost the connection to the rendezvous", _PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
+        "torchrun on {agent} lost the connection to the rendezvous", PEER, "https://github.com/pytorch/pytorch/issues/76287", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     row("peer-lost", "rendezvousclosederror", r"RendezvousClosedError", "torchrun's rendezvous was already closed (RendezvousClosedError), usually because torchrun had ended on another node",
-        _PEER, "https://github.com/pytorch/pytorch/issues/91943", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
+        PEER, "https://github.com/pytorch/pytorch/issues/91943", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
     PEER_LOST,
 )  # fmt: skip

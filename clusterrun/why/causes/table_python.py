@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from clusterrun.why.causes.model import CauseRow, Strength, row
+from clusterrun.why.causes.model import CauseRow, Strength, row, texts
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 
 _PIP = "if the module is part of your project, add the folder that contains it to PYTHONPATH; otherwise, install the package that provides it into the Python that the job uses (--python, or the Python active at submit time)"
-_NAN = "check the batch of the first step with a NaN or infinite value; if the batch is valid, clip the gradients, or try a lower learning rate"
+NAN_ADVICE = "check the batch of the first step with a NaN or infinite value; if the batch is valid, clip the gradients, or try a lower learning rate"
 _HOST = "use less host memory (fewer data-loading workers, smaller batches, memory-mapped data), or request more memory"
 #: a signal that torchrun reports -> what it means, what to do
 _TORCHRUN_SIGNALS = (
@@ -49,8 +49,6 @@ PYTHON: tuple[CauseRow, ...] = (
         _PIP, "Python 3.11", "python -m pip install {module}"),
     row("import-error", ": no module named ", r"^\S*python[\d.]*: No module named '?(?P<module>[\w.]+)'?", "the module {module} is not installed",
         _PIP, "https://github.com/python/cpython/blob/main/Lib/runpy.py", "python -m pip install {module}"),
-    row("import-error", "cannot import torch", r"(?P<python>[^\s{}]+) cannot import torch \((?P<why>.*)\)", "{python} cannot import torch: {why}", "submit with --python to use another Python, or install torch into this one",
-        "clusterrun/worker/entry.py", "{python} -m pip install torch"),
     row("import-error", "need to install|please install|library but it was not found|pip install",
         r"(?:Import|ModuleNotFound|Runtime|Value|OS|Attribute)Error: (?P<what>(?=.*(?:need to install|[Pp]lease install|pip install|library but it was not found)).*)|^(?P<what_too>\w+ requires the \S+ library but it was not found.*?\.)",
         "a package is missing or too old: {what}", "install or upgrade the package that the message names, in the Python that the job uses (--python, or the Python active at submit time); to check, list the installed versions", "https://github.com/huggingface/evaluate/issues/323", "python -m pip list"),
@@ -74,18 +72,14 @@ PYTHON: tuple[CauseRow, ...] = (
         "torch.load could not read a file with weights_only=True, the default since torch 2.6[ ({what})]", "if the error is 'Unsupported operand 118' (a Git LFS pointer) or 'Unsupported operand 60' (an HTML page), download the real file; otherwise, if you trust the file, pass weights_only=False or allow the file's classes with torch.serialization.add_safe_globals",
         "https://docs.pytorch.org/docs/stable/notes/serialization.html", "clusterrun logs JOB -n 50",
         after=r"WeightsUnpickler error: (?P<what>.{1,160}?)(?:\. |$)"),
-    row("nan-loss", "is not finite at step", r"(?P<whose>the (?:loss of ranks? [\d, ]+|gradient)) is not finite at step (?P<step>\d+)(?:.*?: (?P<todo>try .*))?",
-        "{whose} is not finite at step {step}", _NAN, "clusterrun/worker/train.py", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "nan|infinite|not finite|floatingpointerror", r"(?i)\bloss(?: value)?(?: is|=| became| was|:)? ?(?:\w+ )?(?:nan|inf|infinite|not finite)\b.{0,40}?\b(?:stop|abort|exit|terminat|quit)"
         r"|FloatingPointError: (?!\w+ encountered in)(?:Loss became infinite or NaN at iteration=(?P<step>\d+)|.{0,200}(?:nan|inf|overflow|loss))|Error: .{0,120}?\b(?:nan|infinite|non-finite)\b.{0,20}\bloss|Error: .{0,120}?\bloss\b.{0,60}\b(?:nan|infinite|non-finite)\b|(?:Function '(?P<what>\w+)' )?returned nan values in its \d"
         r"|outputs? (?:is|are) nan!? *stop",
-        "the loss or a gradient became NaN or infinite[ at iteration {step}][: {what} returned NaN]", _NAN, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
+        "the loss or a gradient became NaN or infinite[ at iteration {step}][: {what} returned NaN]", NAN_ADVICE, "https://github.com/Intellindust-AI-Lab/DEIM/issues/96", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "found nan|found inf", r"(?:Error|Exception): (?:[Rr]ank (?P<rank>\d+): )?.{0,80}?\b[Ff]ound (?P<what>NaN|[Ii]nf\w*) in (?:the )?(?P<where>(?:\w+ ){0,3}(?:grad|loss)\w*)",
-        "{what} was found in the {where}", _NAN, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
+        "{what} was found in the {where}", NAN_ADVICE, "https://github.com/alibaba/Pai-Megatron-Patch/issues/366", "clusterrun submit … --set lr=LOWER"),
     row("nan-loss", "loss scale already at minimum|minimum loss scale reached", r"loss scale already at minimum|Minimum loss scale reached", "the loss scale fell to its minimum, as happens when the gradients stay NaN or infinite",
         "use bf16 instead of fp16, or try a lower learning rate", "https://github.com/ymcui/Chinese-LLaMA-Alpaca/issues/534", "clusterrun submit … --set lr=LOWER"),
-    row("host-memory", "out of memory on cpu", r"out of memory on (?P<where>cpu.*?), micro batch (?P<micro>\d+): (?P<todo>.+)",
-        "host memory ran out ({where}) with a micro batch of {micro}", "{todo}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
     row("locked-memory", "cannot allocate memory", r"(?:\bibv_(?:create|alloc|reg)_\w+|\bibv_\w*reg\w*|[Rr]egister(?:ing)? (?:memory|MR)|reg_mr|RC: -12, Error:|create (?:extended )?(?:CQ|QP|MR)\b).*[Cc]annot allocate memory",
         "could not lock memory for the network card: {0}",
         "check that `ulimit -l` prints unlimited on the node; if it prints a number, ask your administrators to set LimitMEMLOCK=infinity for slurmd and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf",
@@ -178,8 +172,8 @@ PYTHON: tuple[CauseRow, ...] = (
 )  # fmt: skip
 
 #: An exception that no row knows.
-EXCEPTION = row(
-    "exception", "exception", "exception", "{error}", "read the exception's traceback in the log, at the line shown",
+EXCEPTION = texts(
+    "exception", "{error}", "read the exception's traceback in the log, at the line shown",
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50",
 )  # fmt: skip
 #: The last line of a traceback whose beginning is missing, if no other row matches the line.
@@ -191,7 +185,7 @@ BARE = row(
     "Python 3.11", "clusterrun logs JOB[ --rank {rank}] --stream err -n 50", Strength.HINT,
 )  # fmt: skip
 #: A script, or a command in it, that exited with a status.
-EXIT = row(
-    "exit-status", "exited", "exited", "{error}", "the script, or a program that it ran, returned this exit status; read the last lines of the script's output",
+EXIT = texts(
+    "exit-status", "{error}", "the script, or a program that it ran, returned this exit status; read the last lines of the script's output",
     "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
 )  # fmt: skip

@@ -29,7 +29,8 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
 from clusterrun.why.causes.limits import with_limit
-from clusterrun.why.causes.table_launch import ONE_LAUNCHER, SEPARATE
+from clusterrun.why.causes.recorded import SEPARATE
+from clusterrun.why.causes.table_launch import ONE_LAUNCHER
 from clusterrun.why.ended.answer import Diagnosis, local_cause
 from clusterrun.why.ended.logs import LogLines, read_folder, read_logs
 from clusterrun.why.ended.records import load_end_facts

@@ -9,10 +9,11 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from clusterrun.base.decode import as_int
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import Outcome
 from clusterrun.logs.files import LogFile
-from clusterrun.records import launches, progress, rank_records, run_record
+from clusterrun.records import claims, launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.run_folder import files
 from clusterrun.state.canceller import canceller
@@ -31,6 +32,9 @@ def load_end_facts(state: RunState) -> EndFacts:
     if run is None:
         return facts
     facts = replace(facts, world_size=run.world_size, cancelled_by=canceller(run, status))
+    claim = claims.claim_of(run)
+    if claim is not None and claim.job != status.id.base:
+        facts = replace(facts, other_owner=claim.job)
     folders = run_record.attempts(run, status.id.task)
     if not folders:
         return facts
@@ -43,11 +47,13 @@ def load_end_facts(state: RunState) -> EndFacts:
         due=str(end.get("due") or ""),
         nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
         failure=rank_records.find_failure(folder),
-        error=launches.find_error(folder),
+        launch=launches.find_failure(folder),
+        stop=rank_records.find_stop(folder),
+        unmarked=as_int(end.get("unmarked")) or 0,
         hang=rank_records.find_hang(folder),
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(ranks),
-        separate=rank_records.were_separate(run, folder),
+        separate=rank_records.find_separate(folder) if rank_records.were_separate(run, folder) else None,
         own_worlds="" if status.outcome is Outcome.DONE else progress.separate_worlds(run, ranks, ended=True),
         limits=launches.find_limits(folder),
     )

@@ -172,9 +172,10 @@ class Checkpointer:
             saved = "nothing to save yet"
         epoch.check()
         stopping.clear_stop_file(self._run.run_dir)
+        line = f"stopped at step {step} by {reason}: {saved}"
         if self._run.attempt_dir is not None:
-            end_records.write_stopped(self._run.attempt_dir, step, reason)
-        return f"stopped at step {step} by {reason}: {saved}"
+            end_records.write_stopped(self._run.attempt_dir, step, reason, saved, line)
+        return line
 
     def close(self) -> None:
         """Wait until the last checkpoint is written."""

@@ -65,7 +65,8 @@ class FiniteCheck:
     def weights(self, model: torch.nn.Module, step: int, lr: float) -> None:
         """Raise WorkerError if a weight is not finite: too high an lr can do that, with finite gradients."""
         if not torch.stack([p.detach().isfinite().all() for p in model.parameters()]).all().item():
-            raise WorkerError(f"the weights are not finite after step {step}: try an lr lower than {lr:g}")
+            text = f"the weights are not finite after step {step}: try an lr lower than {lr:g}"
+            raise WorkerError(text, kind="nan-loss", what="a weight", where=f"after step {step}")
 
     def error(self, result: StepResult, since: int | None = None) -> WorkerError:
         """Return the error for a gradient that is not finite, with the step, the rank and what to set.
@@ -86,5 +87,8 @@ class FiniteCheck:
             shown = f" (samples of rank {self._dist.rank}: {', '.join(map(str, result.samples[:16]))}{more})"
         return WorkerError(
             f"{what} is not finite {where}{shown}: try an lr lower than {result.lr:g} or a longer"
-            f" warmup{', or set on_nan=skip' if self._stops else ''}"
+            f" warmup{', or set on_nan=skip' if self._stops else ''}",
+            kind="nan-loss",
+            what=what,
+            where=where,
         )

@@ -55,7 +55,13 @@ def explain(device: torch.device, sizes: BatchSizes, precision: str) -> WorkerEr
         advice = "use a shorter seq_len or a smaller model"
     if device.type == "cuda" and precision == "fp32":
         advice += "; precision=bf16 halves the activation memory"
-    return WorkerError(f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}")
+    return WorkerError(
+        f"out of memory on {where}, micro batch {sizes.micro_batch_size}: {advice}",
+        kind="cuda-memory" if device.type == "cuda" else "host-memory",
+        where=where,
+        micro_batch=sizes.micro_batch_size,
+        advice=advice,
+    )
 
 
 def fit_micro_batch(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.why.causes import Cause, EndFacts, Line, RankEnd, RankFailure, first_cause
+from clusterrun.why.causes import Cause, EndFacts, Failure, Line, RankEnd, first_cause
 from clusterrun.why.causes.flight_recorder import Reached, ranks_behind, read_dump
 from clusterrun.why.causes.match import TABLE, classify, fill_template, parse_ranges
 from clusterrun.why.causes.model import Strength
@@ -134,33 +134,32 @@ def test_first_exception_wins_over_a_later_one_of_another_rank() -> None:
 
 def test_rank_that_says_it_failed_first_wins_over_position() -> None:
     late = '0: Traceback (most recent call last):\n0:   File "/home/u/train.py", line 9, in f\n0: KeyError: 1'
-    told = RankFailure(rank=1, error="ValueError: no", place="/home/u/train.py:4")
+    told = Failure(rank=1, error="ValueError: no", place="/home/u/train.py:4")
     cause = judge(f"{late}\n{RAISED}", failure=told)
     assert (cause.rank, cause.sentence) == (1, "ValueError: no")
 
 
 def test_rank_that_only_lost_its_peer_is_not_the_cause_though_it_says_it_failed_first() -> None:
-    told = RankFailure(rank=0, error=CLOSED)
+    told = Failure(rank=0, error=CLOSED)
     cause = judge(f"0: {CLOSED}\nsrun: error: node2: task 3: Killed", failure=told)
     assert (cause.kind, cause.rank, cause.node) == ("killed", 3, "node2")
 
 
 def test_worker_that_lost_its_peer_says_so_and_is_not_the_cause() -> None:
-    line = "clusterrun: rank 0: lost the connection to another rank, which ended without a word: killed, or short of memory?"
-    assert judge(line).kind == "peer-lost"
-    assert judge(f"{line}\nsrun: error: n2: task 1: Killed").kind == "killed"
+    error = "lost the connection to another rank, which ended without a word: killed, or short of memory?"
+    line, failure = f"clusterrun: rank 0: {error}", Failure(rank=0, error=error, kind="peer-lost")
+    assert judge(line, failure=failure).kind == "peer-lost"
+    assert judge(f"{line}\nsrun: error: n2: task 1: Killed", failure=failure).kind == "killed"
 
 
-def test_word_of_the_worker_that_no_row_knows_is_told_as_it_is() -> None:
+def test_line_of_clusterrun_ends_the_log_of_a_job_without_records() -> None:
     cause = judge("clusterrun: rank 2: checkpoint x is not valid: sizes differ")
     assert (cause.kind, cause.rank, cause.sentence) == ("worker", 2, "checkpoint x is not valid: sizes differ")
 
 
 def test_rank_that_ended_without_a_word_is_named_by_what_it_did_not_write() -> None:
     ends = tuple(RankEnd(rank=rank, status=143) for rank in (0, 1, 3))
-    cause = judge(
-        f"0: {CLOSED}", world_size=4, ends=ends, nodes={2: "node7"}, failure=RankFailure(rank=0, error=CLOSED)
-    )
+    cause = judge(f"0: {CLOSED}", world_size=4, ends=ends, nodes={2: "node7"}, failure=Failure(rank=0, error=CLOSED))
     assert (cause.kind, cause.rank, cause.node) == ("rank-lost", 2, "node7")
 
 
@@ -174,7 +173,7 @@ def test_kill_for_memory_is_memory() -> None:
 
 def test_file_is_named_where_a_rank_wrote_nothing_but_its_own_record() -> None:
     cause = judge(
-        "", failure=RankFailure(rank=2, node="n1", error="KeyError: 'x'", place="/u/t.py:3", file="first_failure.json")
+        "", failure=Failure(rank=2, node="n1", error="KeyError: 'x'", place="/u/t.py:3", file="first_failure.json")
     )
     assert (cause.kind, cause.rank, cause.place, cause.evidence[0].file) == (
         "exception",
@@ -235,8 +234,11 @@ def test_lost_node_is_named_and_kept_off() -> None:
 
 
 def test_saved_and_left_is_not_a_failure() -> None:
-    cause = judge("0: stopped at step 120 by the time limit: saved in checkpoints", exit_status=85)
-    assert cause.kind == "stopped" and "step 120" in cause.sentence
+    line = "stopped at step 120 by the time limit: saved in checkpoints"
+    values = {"step": "120", "reason": "the time limit", "saved": "saved in checkpoints", "line": line}
+    cause = judge(f"0: {line}", exit_status=85, stop=Failure(error=line, kind="stopped", values=values))
+    assert cause.sentence == "the run stopped at step 120 because of the time limit (saved in checkpoints)"
+    assert (cause.kind, [one.number for one in cause.evidence]) == ("stopped", [1])
 
 
 def test_unknown_end_shows_the_last_lines_of_the_rank_that_ended_first() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
-from clusterrun.why.causes.model import RankEnd, RankFailure
+from clusterrun.why.causes.model import Failure, RankEnd
 from clusterrun.why.causes.summaries import SUMMARY
 from clusterrun.why.causes.tracebacks import find_tracebacks, split_rank
 
@@ -186,7 +186,8 @@ def test_thread_of_a_queue_that_nobody_reads_is_no_failure(error: str, kind: str
 def test_exception_of_a_thread_is_behind_an_exit_without_words(error: str, kind: str) -> None:
     head = "Exception in thread Thread-1 (load):\nTraceback (most recent call last):\n"
     log = lines(head + FRAME.format(file="a.py", line=3) + "KeyError: 'x'")
-    failure = RankFailure(rank=0, error=error, status=1)
+    values = {"status": "1"} if "status" in error else {}
+    failure = Failure(rank=0, error=error, status=1, kind="exited", values=values)
     assert first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=1, failure=failure)).kind == kind
 
 
@@ -195,7 +196,7 @@ def test_a_command_that_started_torchrun_has_its_rank_named() -> None:
         f"{SUMMARY}\n[0]:\n  host      : n2\n  rank      : 3 (local_rank: 1)\n  exitcode  : -9 (pid: 7)  (SIGKILL)"
     )
     log = [line._replace(rank=1) for line in lines(summary)]  # the label of the second node
-    failure = RankFailure(rank=1, error="launch.sh exited with 1", status=1)
+    failure = Failure(rank=1, error="launch.sh exited with 1", status=1, kind="command-exited", values={"status": "1"})
     cause = first_cause([log], EndFacts(state="FAILED", exit_status=1, world_size=2, failure=failure))
     assert (cause.kind, cause.rank) == ("killed", 3)
 

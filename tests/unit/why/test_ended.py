@@ -153,7 +153,7 @@ def test_an_error_of_the_supervisor_is_the_cause_as_it_was_printed(store: Store)
     run = submitted(store)
     folder = attempt(run, end=end(1))
     error = "could not start the rendezvous server on n1: n1 (203.0.113.7) is not an address of this host (n1)"
-    (folder / "launch.json").write_text(json.dumps({"began": 1.0, "error": error}))
+    (folder / "launch.json").write_text(json.dumps({"began": 1.0, "cause": error, "kind": "worker"}))
     write_logs(run, f"rendezvous: n1 (203.0.113.7) is not an address of this host (n1)\nclusterrun: {error}\n")
     cause = ended.explain(Slurm(), over(run)).cause
     assert (cause.kind, cause.sentence) == ("worker", error) and [one.number for one in cause.evidence] == [2]
@@ -164,7 +164,12 @@ def test_an_error_of_the_supervisor_is_the_cause_as_it_was_printed(store: Store)
 def test_an_error_that_a_rank_recorded_is_the_cause_without_its_line_in_the_log(store: Store) -> None:
     run = submitted(store)
     error = "cannot reach the run's store at n1:12345 within 20 s: Name or service not known"
-    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 5, "node": "n2", "error": error})
+    attempt(
+        run,
+        start=ranks_on("n1", "n2"),
+        end=end(1),
+        first_failure={"rank": 5, "node": "n2", "error": error, "kind": "network"},
+    )
     write_logs(run, "")
     cause = ended.explain(Slurm(), over(run)).cause
     assert (cause.rank, cause.sentence) == (5, error)

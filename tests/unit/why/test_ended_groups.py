@@ -19,14 +19,21 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path, tmp_path / "state")
 
 
-LINE = "0: clusterrun: rank 0: no rank used a process group: the job ran as 8 separate programs, and each may …\n"
+LINE = "no rank used a process group: the job ran as 8 separate programs, and each may …"
+LOG = f"0: clusterrun: rank 0: {LINE}\n"
+
+
+def apart(**values: object) -> dict[str, object]:
+    """Rank 0's end record in a run whose ranks never met."""
+    values |= {"line": LINE}
+    return {"rank": 0, "status": 0, "any_joined_group": False, "kind": "no-process-group", "values": values}
 
 
 def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> None:
     run = submitted(store)
     folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
-    write_logs(run, LINE)
+    put_end(folder, 0, apart())
+    write_logs(run, LOG)
     answer = ended.explain(Slurm(), over(run, "COMPLETED", 0))
     assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)
     assert "COMPLETED, but no rank used a process group: the job ran as 8 separate programs" in answer.cause.sentence
@@ -36,19 +43,19 @@ def test_ranks_that_never_met_are_the_cause_of_a_completed_job(store: Store) -> 
 def test_ranks_that_started_a_world_each_are_told_which(store: Store) -> None:
     run = submitted(store)
     folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
-    own = "each rank started a world of its own by torchrun, of 2 ranks"
-    write_logs(run, LINE.replace(" group:", " group with the others:").replace("programs,", f"programs ({own}),"))
+    own = "a world of its own by torchrun, of 2 ranks"
+    put_end(folder, 0, apart(own_world=own))
+    write_logs(run, LOG)
     cause = ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause
-    assert cause.sentence.endswith(f"the job ran as 8 separate programs ({own})") and "--launcher none" in cause.advice
+    assert cause.sentence.endswith(f"the job ran as 8 separate programs (each rank started {own})")
+    assert "--launcher none" in cause.advice
 
 
 def test_a_program_that_did_not_train_is_shown_by_its_last_line(store: Store) -> None:
     run = submitted(store)
     folder = attempt(run, start=ranks_on("n1", "n2"), end=end(0))
-    put_end(folder, 0, {"rank": 0, "status": 0, "any_joined_group": False})
-    idle = LINE.replace("and each may", "none of which computed a gradient: if")
-    write_logs(run, idle)
+    put_end(folder, 0, apart(idle=True))
+    write_logs(run, LOG)
     (run.logs / "train_101.out").write_text("0: rank  node    device\n0:    0  n1  cpu\n0: no GPU. Exiting.\n\n")
     cause = ended.explain(Slurm(), over(run, "COMPLETED", 0)).cause
     assert cause.sentence.endswith("the last line that its program printed: no GPU. Exiting.")
@@ -75,7 +82,9 @@ def test_nothing_went_wrong_with_ranks_that_met_or_need_not(store: Store, joined
 def test_a_group_that_was_required_is_the_cause_of_a_failure(store: Store) -> None:
     run = submitted(store)
     error = "--require-group: no rank used a process group: the job ran as 8 separate programs; turn on the script's …"
-    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 0, "node": "n1", "error": error})
+    values = {"what": "no rank used a process group: the job ran as 8 separate programs"}
+    failure = {"rank": 0, "node": "n1", "error": error, "kind": "no-process-group", "values": values}
+    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure=failure)
     write_logs(run, f"0: clusterrun: rank 0: {error}\nsrun: error: n1: task 0: Exited with exit code 1\n")
     answer = ended.explain(Slurm(), over(run))
     assert (answer.cause.kind, answer.cause.rank) == ("no-process-group", None)

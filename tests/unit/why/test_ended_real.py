@@ -12,7 +12,7 @@ import pytest
 from clusterrun.cli.why import _state_text
 from clusterrun.records.store import Store
 from clusterrun.why import ended
-from clusterrun.why.causes import Cause, EndFacts, Line, RankFailure, first_cause
+from clusterrun.why.causes import Cause, EndFacts, Failure, Line, first_cause
 from tests.ended_runs import Slurm, over, ranks_on, write_logs
 from tests.run_records import attempt, end, submitted
 
@@ -203,7 +203,7 @@ def test_status_is_that_of_the_rank_that_failed_first_not_the_highest(store: Sto
         run,
         start=ranks_on("n1", "n2"),
         end=end(143),
-        first_failure={"rank": 1, "node": "n2", "status": 1, "error": "x.sh exited with 1"},
+        first_failure={"rank": 1, "node": "n2", "status": 1, "error": "x.sh exited with 1", "kind": "command-exited"},
     )
     write_logs(run, "")
     state = over(run, status=143)
@@ -214,7 +214,7 @@ def test_status_is_that_of_the_rank_that_failed_first_not_the_highest(store: Sto
         "explains exit status 1;"
         in judge(
             "hm",
-            failure=RankFailure(rank=1, status=1, error="lost the connection to another rank"),
+            failure=Failure(rank=1, status=1, error="RuntimeError: Connection reset by peer", kind="collective-error"),
             state="FAILED",
             exit_status=143,
         ).sentence
@@ -224,7 +224,7 @@ def test_status_is_that_of_the_rank_that_failed_first_not_the_highest(store: Sto
 @pytest.mark.parametrize("line", ["bash: ./run.sh: No such file or directory", "/spool/slurm_script: line 8: /e/bin/python: No such file or directory",
                                   "bash: torchrun: command not found", "x.sh: line 3: ./a: /e/bin/python: bad interpreter: No such file or directory"])  # fmt: skip
 def test_command_that_a_shell_did_not_find_is_named_not_its_status(line: str) -> None:
-    failure = RankFailure(rank=0, status=127, error="bash exited with 127")
+    failure = Failure(rank=0, status=127, error="bash exited with 127", kind="command-exited")
     cause = judge(line, failure=failure, state="FAILED", exit_status=127)
     assert cause.kind == "command-missing" and cause.evidence[0].text == line
 

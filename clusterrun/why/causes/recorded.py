@@ -1,0 +1,152 @@
+"""The causes that the job itself recorded: a sentence, the advice and the command for each kind of a record.
+
+The worker writes kind and values (``worker/errors.py``). Kinds that are missing here are those of exceptions, which the
+tables explain by their text, as in a log.
+"""
+
+# ruff: noqa: E501 (a table: a sentence stays in one piece)
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from clusterrun.records.rank_records import Failure
+from clusterrun.why.causes.match import make_finding
+from clusterrun.why.causes.model import CauseRow, EndFacts, Line, LogFinding, Strength, texts
+from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
+from clusterrun.why.causes.table_peers import PEER, PORT
+from clusterrun.why.causes.table_python import EXIT, NAN_ADVICE
+
+Logs = Sequence[Sequence[Line]]
+_HINT = "clusterrun: hint: "
+_OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
+_LAST = 3  # lines of a log
+_SHOWN = 60  # characters of a recorded text by which its line in a log is found
+_GROUP = (
+    "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting"
+    " for distributed training), then submit the script again"
+)
+_RANK_LOGS = "clusterrun logs JOB[ --rank {rank}] -n 50"
+
+#: for a run that succeeds; see no-process-group below for one that must not
+SEPARATE = texts(
+    "no-process-group", "{what}", f"{_GROUP} with --require-group, which makes the job fail if no rank uses a process group; if you want separate programs, submit it with --independent instead",
+    "clusterrun/worker/worlds.py", "clusterrun submit … --require-group",
+)  # fmt: skip
+STOPPED = texts(
+    "stopped", "the run stopped at step {step} because of {reason} ({saved})", "submit the job again with the same checkpoint_dir to resume from the last checkpoint",
+    "clusterrun/worker/training/checkpointing.py", "clusterrun submit …",
+)  # fmt: skip
+DUPLICATE = texts(
+    "duplicate", "this job exited because it is a duplicate of job {other}", "no action is needed: the other job is doing the work", "clusterrun/worker/claim.py", "clusterrun status {other}",
+)  # fmt: skip
+#: a rank or node that disappeared: the root cause only if nothing else failed
+RANK_LOST = texts(
+    "rank-lost", "a node or rank disappeared without an error message: only {ended} of {all} ranks reported that they exited",
+    "check which rank's output stops first; with --requeue, Slurm restarts the job after a node failure", "clusterrun/worker/supervisor.py", "clusterrun submit … --requeue", Strength.HANG,
+)  # fmt: skip
+#: the text of the record says all
+OWN = texts("worker", "{error}", "", "clusterrun/worker/exit.py", _RANK_LOGS)
+RECORDED: dict[str, CauseRow] = {
+    "worker": OWN,
+    "refused": replace(OWN, kind="refused"),
+    "exited": EXIT,
+    "command-exited": EXIT,
+    "command-killed": texts("killed", "{error}", SENT_KILL, "clusterrun/worker/user_code.py", "clusterrun submit … --mem SIZE"),
+    "command-crashed": texts("crashed", "{error}", NOT_PYTHON, "clusterrun/worker/user_code.py", _RANK_LOGS),
+    "command-interrupted": texts("interrupted", "{error}", "usually someone sent this signal, or a launcher did; look for an earlier error in the log", "clusterrun/worker/user_code.py", _RANK_LOGS),
+    "killed": texts("killed", "rank {rank} on {node} was killed (SIGKILL)",
+        "usually the kernel's OOM killer or a user sent SIGKILL; if it was the OOM killer, dmesg shows its message", "clusterrun/worker/local_launcher.py", "dmesg | grep -i oom"),
+    "crashed": texts("crashed", "rank {rank} on {node} was killed by a signal (exit status {status})",
+        "if the exit status is 138, the signal was SIGUSR1, usually the warning before the time limit; otherwise, native code probably crashed: read the rank's last log lines",
+        "clusterrun/worker/local_launcher.py", _RANK_LOGS),
+    "task-ended": texts("task-ended", "rank {rank} on {node} exited with status {status}", "", "clusterrun/worker/local_launcher.py", "", Strength.ECHO),
+    "import-error": texts("import-error", "{python} cannot import torch: {why}", "submit with --python to use another Python, or install torch into this one", "clusterrun/worker/entry.py", "{python} -m pip install torch"),
+    "file-missing": texts("file-missing", "file not found: {path}",
+        "check that the path exists on the compute nodes (a relative path starts in the folder where you ran clusterrun submit); if the name is that of a program, such as 'nvcc', add the program's folder to PATH",
+        "clusterrun/worker/entry.py", "srun ls -ld {quoted}"),
+    "nan-loss": texts("nan-loss", "{what} is not finite {where}", NAN_ADVICE, "clusterrun/worker/training/finite.py", "clusterrun submit … --set lr=LOWER"),
+    "cuda-memory": texts("cuda-memory", "GPU memory ran out with a micro batch of {micro_batch} on {where}", "{advice}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+    "host-memory": texts("host-memory", "host memory ran out ({where}) with a micro batch of {micro_batch}", "{advice}", "clusterrun/worker/training/memory.py", "clusterrun submit … --set auto_micro_batch=true"),
+    "no-process-group": texts("no-process-group", "{what}", _GROUP, "clusterrun/worker/worlds.py", "clusterrun submit …"),
+    "ranks-missing": texts("ranks-missing", "{absent} of {all} ranks did not join the run: {names}",
+        "read the last log lines of these ranks; they may have spent minutes importing modules, hung in a --setup line, or been unable to reach the first node",
+        "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50"),
+    "network": texts("network", "{error}", "check that the batch script was still running, and that no firewall blocks this port on the first node", "clusterrun/worker/barriers.py", "clusterrun logs JOB -n 50", Strength.HINT),
+    "peer-lost": texts("peer-lost", "a connection to another process failed: {error}", PEER, "clusterrun/worker/entry.py", "clusterrun logs JOB --errors", Strength.CONSEQUENCE),
+    "address-in-use": texts("address-in-use", "port {port} on {node} is in use[ {holder}]", PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
+    "no-free-port": texts("address-in-use", "the port to listen on is already in use", PORT, "clusterrun/worker/rendezvous.py", "clusterrun submit … (without --master-port)"),
+    "name-resolution": texts("name-resolution", "a node's name does not resolve to a usable address: {name}",
+        "if the name is wrong, correct it; otherwise, ask your administrators to make it resolve on every node; to test a name, look it up on two nodes", "clusterrun/worker/rendezvous.py", "srun -N 2 getent hosts NAME"),
+    "setup": texts("setup", "setup line {number} failed with status {status}: {command}", "read the setup line's output, which is in the log before this error; to reproduce the failure, run the line by hand on a compute node",
+        "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),
+    "launch-failed": texts("launch-failed", "the job could not start: {error}", "on the compute nodes, the project's folder must be writable, and bash, scontrol and srun must be in PATH", "clusterrun/worker/supervisor.py", "srun ls -ld .clusterrun"),
+}  # fmt: skip
+
+
+def recorded_finding(failure: Failure, row: CauseRow, logs: Logs) -> LogFinding:
+    """Return the finding of a record, in the line of a log that shows it, else in the record's own file."""
+    words = {name: value.strip() for name, value in failure.values.items()}
+    words |= {"error": failure.error, "quoted": shlex.quote(failure.values.get("path", ""))}
+    number = failure.values.get("rank", "")
+    rank = int(number) if number.isdigit() else failure.rank
+    index, line = find_line(logs, failure.values.get("line") or failure.error)
+    line = line or Line(failure.file, None, failure.rank, failure.error)
+    finding = make_finding(row, index, line, words, rank)
+    return replace(finding, place=failure.place)
+
+
+def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> list[list[LogFinding]]:
+    """Return the findings of each log, with those of the records where a log shows them, else in a list of their own."""
+    placed = [list(findings) for findings in by_file]
+    for finding in _all_recorded(logs, facts):
+        number = next(
+            (n for n, lines in enumerate(logs) if finding.line in lines[finding.index : finding.index + 1]), -1
+        )
+        if number < 0:
+            placed.append([finding])
+            continue
+        others = [f for f in placed[number] if f.index != finding.index]
+        placed[number] = sorted([*others, finding], key=lambda f: f.index)
+    return placed
+
+
+def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
+    """Yield what the rank that failed first and the supervisor recorded, and the ranks that left no record."""
+    failure, launch = facts.failure, facts.launch
+    for record in (failure, launch if failure is None or launch is None or launch.kind != failure.kind else None):
+        row = RECORDED.get(record.kind) if record is not None else None
+        if record is not None and row is not None and row is not EXIT:
+            yield recorded_finding(record, row, logs)
+    if facts.unmarked and facts.world_size:
+        ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
+        yield recorded_finding(Failure(values=ended), RANK_LOST, logs)
+
+
+def last_own_line(logs: Logs, facts: EndFacts) -> LogFinding | None:
+    """Return the line of clusterrun that is among the last ones of a log, of a job that left no record of its end."""
+    if facts.failure is not None or facts.launch is not None:
+        return None
+    for lines in logs:
+        spoken = [line for line in lines if line.text.strip() and not line.text.startswith(("srun: ", "slurmstepd"))]
+        hints = [line.text.removeprefix(_HINT) for line in spoken[-_LAST:] if line.text.startswith(_HINT)]
+        for line in reversed(spoken[-_LAST:]):
+            own = _OWN_LINE.match(line.text)
+            if own is not None:
+                rank = int(own["rank"]) if own["rank"] else line.rank
+                finding = make_finding(OWN, 0, line, {"error": own["what"]}, rank)
+                return replace(finding, advice=hints[0] if hints else "")
+    return None
+
+
+def find_line(logs: Logs, text: str) -> tuple[int, Line | None]:
+    """Return the first line of a log that shows a recorded text, with its index in that log; 0 and None without one."""
+    shown = text.partition("\n")[0][:_SHOWN]
+    for lines in logs if shown else ():
+        for index, line in enumerate(lines):
+            if shown in line.text:
+                return index, line
+    return 0, None
