@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -87,7 +88,9 @@ def test_a_taken_fixed_port_fails_early_and_names_its_holder(worker: Path) -> No
         port = other.getsockname()[1]
         helper = start(worker, "--host", "127.0.0.1", "--port", str(port))
         out, err = helper.communicate(timeout=HUNG)
-    assert helper.returncode == 1 and err == f"rendezvous: {out}"
+    answer = json.loads(out)
+    assert (helper.returncode, answer["kind"], answer["values"]["port"]) == (1, "address-in-use", port)
+    assert err == f"{answer['text']}\n"
     assert err.count("\n") == 1 and f"port {port} on 127.0.0.1 is taken by process {os.getpid()}" in err
 
 
@@ -209,8 +212,8 @@ def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
 def test_python_without_torch_is_named_before_there_is_a_port(worker: Path) -> None:
     command = [sys.executable, "-S", str(worker / "rendezvous.py"), "--host", "127.0.0.1", "--clients", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    reason = f"{sys.executable} does not have torch, which provides the run's TCPStore\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, reason, f"rendezvous: {reason}")
+    reason = f"rendezvous: {sys.executable} does not have torch, which provides the run's TCPStore"
+    assert (done.returncode, json.loads(done.stdout)["text"], done.stderr) == (1, reason, f"{reason}\n")
 
 
 def test_a_name_that_is_loopback_at_home_means_every_interface(monkeypatch: pytest.MonkeyPatch) -> None:
