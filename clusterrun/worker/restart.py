@@ -73,15 +73,15 @@ def _find_cause(attempt_dir: Path, status: int, lost: Sequence[int]) -> LaunchEn
     if hang:  # the first failure is then of a rank that lost the killed ones
         return LaunchEnd(status, str(hang), kind="hang")
     first = read_json(attempt_dir / FIRST_FAILURE) or {}
-    kind, values = first.get("kind"), first.get("values")
+    kind, values = str(first.get("kind", "")), first.get("values")
     is_root = bool(first) and kind not in OF_A_LOST_RANK
     if lost and not is_root:
         return _lost_ranks(attempt_dir, status, lost)
     if first:
         error = str(first.get("error"))
         cause = f"rank {first.get('rank')} on {first.get('node')}: {error}"
-        known = values if isinstance(values, dict) else {}
-        return LaunchEnd(status, cause, error if is_root else "", kind=str(kind or ""), values=known)
+        values = values if isinstance(values, dict) else {}
+        return LaunchEnd(status, cause, error * is_root, kind=kind, values=values)
     if status == TERMINATED:
         return LaunchEnd(status, "the ranks were ended by SIGTERM", kind="terminated")
     return LaunchEnd(status, f"the step ended with status {status}", kind="step-ended")

@@ -24,6 +24,7 @@ Logs = Sequence[Sequence[Line]]
 _HINT = "clusterrun: hint: "
 _OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
 _LAST = 3  # lines of a log
+_OF_SLURM = ("srun: ", "slurmstepd")
 _SHOWN = 60  # characters of a recorded text by which its line in a log is found
 _GROUP = (
     "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting"
@@ -116,10 +117,12 @@ def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: End
 
 def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
     """Yield what the rank that failed first and the supervisor recorded, and the ranks that left no record."""
-    failure, launch = facts.failure, facts.launch
-    for record in (failure, launch if failure is None or launch is None or launch.kind != failure.kind else None):
+    records = [facts.failure, facts.launch]
+    if facts.failure is not None and facts.launch is not None and facts.failure.kind == facts.launch.kind:
+        records = [facts.failure]
+    for record in records:
         row = RECORDED.get(record.kind) if record is not None else None
-        if record is not None and row is not None and row is not EXIT:
+        if record is not None and row not in (None, EXIT):
             yield recorded_finding(record, row, logs)
     if facts.unmarked and facts.world_size:
         ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
@@ -131,15 +134,21 @@ def last_own_line(logs: Logs, facts: EndFacts) -> LogFinding | None:
     if facts.failure is not None or facts.launch is not None:
         return None
     for lines in logs:
-        spoken = [line for line in lines if line.text.strip() and not line.text.startswith(("srun: ", "slurmstepd"))]
-        hints = [line.text.removeprefix(_HINT) for line in spoken[-_LAST:] if line.text.startswith(_HINT)]
-        for line in reversed(spoken[-_LAST:]):
+        last = [line for line in lines if line.text.strip() and not line.text.startswith(_OF_SLURM)][-_LAST:]
+        for line in reversed(last):
             own = _OWN_LINE.match(line.text)
             if own is not None:
                 rank = int(own["rank"]) if own["rank"] else line.rank
                 finding = make_finding(OWN, 0, line, {"error": own["what"]}, rank)
-                return replace(finding, advice=hints[0] if hints else "")
+                return replace(finding, advice=_find_hint(last))
     return None
+
+
+def _find_hint(lines: Sequence[Line]) -> str:
+    for line in lines:
+        if line.text.startswith(_HINT):
+            return line.text.removeprefix(_HINT)
+    return ""
 
 
 def find_line(logs: Logs, text: str) -> tuple[int, Line | None]:

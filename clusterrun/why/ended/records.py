@@ -11,10 +11,11 @@ from pathlib import Path
 
 from clusterrun.base.decode import as_int
 from clusterrun.base.errors import ClusterrunError
-from clusterrun.base.job import Outcome
+from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.logs.files import LogFile
 from clusterrun.records import claims, launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
+from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
@@ -31,17 +32,25 @@ def load_end_facts(state: RunState) -> EndFacts:
     facts = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
     if run is None:
         return facts
-    facts = replace(facts, world_size=run.world_size, cancelled_by=canceller(run, status))
-    claim = claims.claim_of(run)
-    if claim is not None and claim.job != status.id.base:
-        facts = replace(facts, other_owner=claim.job)
+    facts = replace(
+        facts, world_size=run.world_size, cancelled_by=canceller(run, status), other_owner=_other_owner(run, status)
+    )
     folders = run_record.attempts(run, status.id.task)
-    if not folders:
-        return facts
-    folder = folders[-1]
+    return _with_attempt(facts, run, status, folders[-1]) if folders else facts
+
+
+def _other_owner(run: RunRecord, status: JobStatus) -> str:
+    """Return the job that has claimed the run if it is not this one; empty if it is, or if that is not known."""
+    claim = claims.claim_of(run)
+    return claim.job if claim is not None and claim.job != status.id.base else ""
+
+
+def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Path) -> EndFacts:
+    """Return the facts with what the job recorded in the folder of its last launch."""
     end = files.read_json(folder / "end.json") or {}
     start = rank_records.load_start(folder) or {"ranks": []}
     ranks = progress.read_ranks(folder)
+    is_done = status.outcome is Outcome.DONE
     return replace(
         facts,
         due=str(end.get("due") or ""),
@@ -54,7 +63,7 @@ def load_end_facts(state: RunState) -> EndFacts:
         ends=rank_records.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(ranks),
         separate=rank_records.find_separate(folder) if rank_records.were_separate(run, folder) else None,
-        own_worlds="" if status.outcome is Outcome.DONE else progress.separate_worlds(run, ranks, ended=True),
+        own_worlds="" if is_done else progress.separate_worlds(run, ranks, ended=True),
         limits=launches.find_limits(folder),
     )
 
