@@ -57,7 +57,7 @@ def test_training_tells_its_steps_and_phases(step: Starter, tmp_path: Path) -> N
     steps: list[int] = []
 
     def look(process: subprocess.Popen[str], helper: object) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + HUNG
         while process.poll() is None and time.monotonic() < deadline:
             for one in read_ranks(tmp_path / "attempt"):
                 seen[one.rank].add(one.phase)

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -98,19 +97,14 @@ def test_two_jobs_share_a_node_and_not_its_gpus(lab, tmp_path, fresh_lab):
     jobs = [sbatch(lab, "-w", node, "--gpus-per-node=2", line) for _ in range(2)]
     for job in jobs:
         assert lab.wait_job(job, "RUNNING")["NodeList"] == node
-    deadline = time.monotonic() + 10
-    while not all((tmp_path / job).exists() and (tmp_path / job).read_text() for job in jobs):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: all((tmp_path / job).exists() and (tmp_path / job).read_text() for job in jobs))
     assert sorted((tmp_path / job).read_text().strip() for job in jobs) == ["0,1", "2,3"]
 
 
 def test_sacct_works_with_accounting(lab):
     job = sbatch(lab, "--comment=seen", "true")
-    deadline = time.monotonic() + 20
-    while (out := lab.run(["sacct", "-X", "-n", "-P", "-j", job, "-o", "State,Comment"]).stdout) != "COMPLETED|seen\n":
-        assert time.monotonic() < deadline, out
-        time.sleep(0.2)
+    argv = ["sacct", "-X", "-n", "-P", "-j", job, "-o", "State,Comment"]
+    until(lambda: lab.run(argv).stdout == "COMPLETED|seen\n", pause=0.2)
 
 
 def test_the_database_shares_no_temporary_folder_with_another_lab(lab):

@@ -18,7 +18,7 @@ import pytest
 from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker import nvml
 from clusterrun.worker.progress import Progress, resident_gib
-from tests.patience import HUNG
+from tests.patience import HUNG, until
 from tests.rank_files import progress_of, recorder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -316,9 +316,7 @@ def test_a_sample_is_taken_and_written(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
     watcher = nvml.GpuSampler(0, uuid="bbbb-2", every=1000.0)
     watcher.start()
-    deadline = time.monotonic() + 10
-    while watcher.figures() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(watcher.figures)
     progress = Progress()
     progress.gpu = watcher.figures
     recorder(progress, tmp_path).write_if_due()

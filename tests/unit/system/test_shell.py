@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.base.errors import CommandError
 from clusterrun.system import shell
-from tests.patience import HUNG
+from tests.patience import HUNG, until
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -111,10 +111,7 @@ def test_an_interrupt_ends_the_program(tmp_path: Path) -> None:
     pid = int(wait_for(tmp_path / "pid"))
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not alive(pid))
 
 
 @pytest.mark.parametrize("call", ["run(['sleep', '60'], env=ENV)", "start(['sleep', '60'], env=ENV)"])
@@ -203,10 +200,7 @@ def test_a_program_may_end_with_its_parent(tmp_path: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     pid = int(wait_for(tmp_path / "pid"))
-    deadline = time.monotonic() + 5
-    while alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not alive(pid))
 
 
 # -- the environment -----------------------------------------------------------------------------------------------
