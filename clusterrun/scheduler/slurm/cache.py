@@ -144,11 +144,7 @@ class QueueCache:
         cached = self.load()
         if cached is None or cached.age >= FRESH or cached.begun - SKEW <= since:
             return None
-        wanted = {one.base for one in ids}
-        rows = [job for job in cached.jobs if job.id.base in wanted]
-        if {job.id.base for job in rows} != wanted or any(job.is_over for job in rows):
-            return None
-        return Answer(cached.jobs), cached.age
+        return (Answer(cached.jobs), cached.age) if _are_active(ids, cached.jobs) else None
 
     def begin_query(self) -> bool:
         """Claim the next query; return False while another process of the user has claimed it.
@@ -187,6 +183,13 @@ class QueueCache:
             return lives and 0 <= self._clock() - float(at) < QUERY_TIMEOUT
         except (OSError, ValueError):
             return False
+
+
+def _are_active(ids: Collection[JobId], jobs: Sequence[JobStatus]) -> bool:
+    """Return whether the jobs of an answer include every one of the ids, and none of these has ended."""
+    wanted = {id.base for id in ids}
+    rows = [job for job in jobs if job.id.base in wanted]
+    return {job.id.base for job in rows} == wanted and not any(job.is_over for job in rows)
 
 
 def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,6 +32,7 @@ _NO_CONFIGURATION = (
 )
 #: Seconds for which a squeue that failed is not repeated: a command that queries twice would hang twice as long.
 SILENT_FOR = 2.0
+_FACTS_FOR = 86_400  # seconds for which a cluster's facts are not queried again
 _SCANCEL_IDS = 100  # of one scancel
 
 
@@ -40,29 +42,32 @@ def detect(environ: Mapping[str, str], cache: Path) -> ClusterFacts | None:
     The facts are cached for a day, so that not every command queries a busy controller. A controller that is down is
     still a cluster.
     """
-    # shutil.which does the same, but loads the archive formats too
-    programs = (Path(folder, "sbatch") for folder in environ.get("PATH", os.defpath).split(os.pathsep))
-    if not any(os.access(path, os.X_OK) and path.is_file() for path in programs):
+    if not _has_program("sbatch", environ):
         return None
     path = cache / "clusters" / f"{_configuration(environ)}.json"
     cached = _cached_facts(path)
-    if cached is not None and time.time() - path.stat().st_mtime < 86_400:
+    if cached is not None and time.time() - path.stat().st_mtime < _FACTS_FOR:
         return cached
+    facts_if_silent = cached or ClusterFacts("", accounting=False, gpus=False)
     try:
         done = shell.run(["scontrol", "show", "config"], env=shell.query_environment(environ))
     except CommandError:
-        return cached or ClusterFacts("", accounting=False, gpus=False)
+        return facts_if_silent
     if done.status != 0:
-        if any(message in done.stderr for message in _NO_CONFIGURATION):
-            return None
-        return cached or ClusterFacts("", accounting=False, gpus=False)
+        has_no_cluster = any(message in done.stderr for message in _NO_CONFIGURATION)
+        return None if has_no_cluster else facts_if_silent
     facts = parse_cluster_facts(done.stdout)
-    try:
+    with contextlib.suppress(OSError):  # a cache
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.write_text(json.dumps(facts._asdict()))
-    except OSError:
-        pass  # a cache
     return facts
+
+
+def _has_program(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a program is on PATH: shutil.which does the same, but loads the archive formats too."""
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = [Path(folder, name) for folder in folders]
+    return any(os.access(path, os.X_OK) and path.is_file() for path in paths)
 
 
 class SlurmScheduler:

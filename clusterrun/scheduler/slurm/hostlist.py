@@ -20,13 +20,22 @@ def fold(names: Iterable[str]) -> str:
             groups.setdefault((match[1], match[3]), {})[match[2]] = None
     parts = [*plain]
     for (before, after), digits in groups.items():
-        padded = any(d.startswith("0") and len(d) > 1 for d in digits)
-        # 09 and 9 are different names, so padded numbers are grouped by length; without padding 9 and 10 are one range
-        lengths = sorted({len(d) for d in digits}) if padded else [0]
-        for length in lengths:
-            numbers = sorted(int(d) for d in digits if not length or len(d) == length)
-            parts.append(_bracketed(before, numbers, after, length))
+        for width, numbers in _by_width(digits):
+            parts.append(_bracketed(before, numbers, after, width))
     return ",".join(parts)
+
+
+def _by_width(digits: Iterable[str]) -> list[tuple[int, list[int]]]:
+    """Return numbers, sorted, by the width that they are padded to.
+
+    09 and 9 are different names, so padded numbers are grouped by length. Without padding, width 0, 9 and 10 are one
+    range.
+    """
+    is_padded = any(text.startswith("0") and len(text) > 1 for text in digits)
+    numbers: dict[int, list[int]] = {}
+    for text in sorted(digits, key=int):
+        numbers.setdefault(len(text) if is_padded else 0, []).append(int(text))
+    return sorted(numbers.items())
 
 
 def _bracketed(before: str, numbers: list[int], after: str, width: int) -> str:

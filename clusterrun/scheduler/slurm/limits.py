@@ -7,8 +7,8 @@ missing limit is unknown, which is not the same as none.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from clusterrun.scheduler.slurm.values import parse_float
 
@@ -39,8 +39,12 @@ class LimitScope:
     account: str = ""
     user: str = ""
     partition: str = ""
-    parent: str = ""
     values: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def parent(self) -> str:
+        """The parent of an association's account."""
+        return _name(self.values.get("ParentAccount", ""))
 
     def bounds(self, field: str, tres: str = "") -> list[LimitValue]:
         """Return the limits of a name (``GrpTRES``, ``MaxJobsPU``), set or not, of one resource with ``tres``.
@@ -64,28 +68,40 @@ def limits_argv(qos: Sequence[str], accounts: Sequence[str]) -> list[str]:
 
 def parse_limits(text: str) -> list[LimitScope]:
     """Parse everything that has limits, in Slurm's order."""
-    found: list[LimitScope] = []
+    scopes: list[LimitScope] = []
     qos, share = "", ""
     for line in text.splitlines():
-        pairs = dict(_PAIR.findall(line))
+        title, pairs = line.strip(), dict(_PAIR.findall(line))
         if line.startswith("QOS="):
             qos, share = _name(pairs["QOS"]), ""
-            found.append(LimitScope(kind="qos", qos=qos))
+            scopes.append(LimitScope(kind="qos", qos=qos))
         elif line.startswith("ClusterName="):
             qos, share = "", ""
-            account, user = pairs.get("Account", ""), _name(pairs.get("UserName", ""))
-            found.append(
-                LimitScope(kind="association", account=account, user=user, partition=pairs.get("Partition", ""))
-            )
-        elif line.strip() in ("Account Limits", "User Limits"):
-            share = f"qos {line.split()[0].lower()}"
-        elif share and line.strip() and not pairs:
-            match = _NAMED.fullmatch(line.strip())  # an account by its name, a user by number (one day both)
-            user = (match[2] or match[1]) if match and share == "qos user" else ""
-            found.append(LimitScope(kind=share, qos=qos, user=user, account="" if user else line.strip()))
-        elif found and line[:1].isspace():
-            found[-1].values.update(pairs)
-    return [replace(scope, parent=_name(scope.values.get("ParentAccount", ""))) for scope in found]
+            scopes.append(_association(pairs))
+        elif title in ("Account Limits", "User Limits"):
+            share = f"qos {title.split()[0].lower()}"
+        elif share and title and not pairs:
+            scopes.append(_share(share, qos, title))
+        elif scopes and line[:1].isspace():
+            scopes[-1].values.update(pairs)
+    return scopes
+
+
+def _association(pairs: Mapping[str, str]) -> LimitScope:
+    return LimitScope(
+        kind="association",
+        account=pairs.get("Account", ""),
+        user=_name(pairs.get("UserName", "")),
+        partition=pairs.get("Partition", ""),
+    )
+
+
+def _share(kind: str, qos: str, title: str) -> LimitScope:
+    """Return the share of an account, which its title names, or of a user, a number there (one day both)."""
+    match = _NAMED.fullmatch(title)
+    if kind == "qos user" and match is not None:
+        return LimitScope(kind=kind, qos=qos, user=match[2] or match[1])
+    return LimitScope(kind=kind, qos=qos, account=title)
 
 
 def _name(text: str) -> str:

@@ -7,7 +7,7 @@ and never counts as free.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
@@ -19,7 +19,7 @@ Gpus = tuple[tuple[str, int], ...]
 #: sinfo's marks after a state (man sinfo, NODE STATE CODES); ``scontrol`` of 22.05 writes ``*`` too.
 _MARKS = {"*": "NOT_RESPONDING", "~": "POWERED_DOWN", "#": "POWERING_UP", "!": "POWER_DOWN", "%": "POWERING_DOWN",
           "$": "MAINTENANCE", "@": "REBOOT_REQUESTED", "^": "REBOOT_ISSUED", "-": "PLANNED"}  # fmt: skip
-_BASES = {"IDLE", "MIXED", "ALLOCATED"}
+_BASES = ("ALLOCATED", "MIXED", "IDLE")
 #: A node's condition by its flags, the most severe first (names: src/common/slurm_protocol_defs.c, node_state_flags).
 _STANDINGS: tuple[tuple[str, str], ...] = (
     ("DOWN", "down"), ("ERROR", "error"), ("FUTURE", "future"), ("UNKNOWN", "unknown"), ("FAIL", "failing"),
@@ -59,21 +59,7 @@ class Node:
     def standing(self) -> str:
         """The node's condition: ``idle``, ``mixed``, ``drained`` …; Slurm's own state if it is unknown."""
         words = state_words(self.state)
-        busy = bool(words & {"ALLOCATED", "MIXED"})
-        for flag, standing in _STANDINGS:
-            if flag in words:
-                if standing == "drained" and (busy or "COMPLETING" in words):
-                    return "draining"
-                if standing == "powered down" and busy:
-                    continue  # it is being started for a job
-                return standing
-        if not words & _BASES:
-            return self.state.lower()
-        if "COMPLETING" in words and not busy:
-            return "completing"
-        if "PLANNED" in words and "ALLOCATED" not in words:
-            return "planned"
-        return next(base.lower() for base in ("ALLOCATED", "MIXED", "IDLE") if base in words)
+        return _standing_by_flag(words) or _standing_by_use(words) or self.state.lower()
 
     @property
     def gpu_total(self) -> int:
@@ -113,6 +99,33 @@ class Node:
     @property
     def gpu_free(self) -> int:
         return sum(number for _, number in self.gpus_free)
+
+
+def _standing_by_flag(words: frozenset[str]) -> str:
+    """Return a node's condition by the most severe of its flags; empty without one."""
+    is_busy = _is_busy(words)
+    for flag, standing in _STANDINGS:
+        is_being_started = standing == "powered down" and is_busy
+        if flag not in words or is_being_started:
+            continue
+        if standing == "drained" and (is_busy or "COMPLETING" in words):
+            return "draining"
+        return standing
+    return ""
+
+
+def _standing_by_use(words: frozenset[str]) -> str:
+    """Return the condition of a node without flags, by its use; empty if Slurm's word for it is unknown."""
+    base = next((base for base in _BASES if base in words), "")
+    if base and "COMPLETING" in words and not _is_busy(words):
+        return "completing"
+    if base not in ("", "ALLOCATED") and "PLANNED" in words:
+        return "planned"
+    return base.lower()
+
+
+def _is_busy(words: frozenset[str]) -> bool:
+    return "ALLOCATED" in words or "MIXED" in words
 
 
 _LINES = ("NodeName=", "CPUAlloc=", "Gres=", "GresUsed=", "RealMemory=", "State=", "Partitions=", "CfgTRES=",
@@ -260,20 +273,28 @@ def closed(partition: Partition, me: UserContext) -> str:
     """Return the partition's setting that refuses this user's jobs; empty if there is none."""
     if partition.state != "UP":
         return f"State={partition.state}"
-    root = me.user == "root"  # Slurm lets root pass RootOnly and AllowGroups (src/slurmctld/partition_mgr.c)
-    if partition.root_only and not root:
+    if partition.root_only and me.user != "root":
         return "RootOnly=YES"
     for what, names in partition.allowed:
-        mine = me.of(what)
-        if what == "Accounts" and mine is not None:
-            mine |= me.above
-        if mine is not None and not mine & set(names) and not (what == "Groups" and root):
+        if not _is_allowed(me, what, names):
             return f"Allow{what}={','.join(names)}"
     for what, names in partition.denied:
-        mine = me.of(what)
-        if mine and mine <= set(names):
+        own = me.of(what)
+        if own and own <= set(names):
             return f"Deny{what}={','.join(names)}"
     return ""
+
+
+def _is_allowed(me: UserContext, what: str, names: Sequence[str]) -> bool:
+    """Return whether a partition that allows these accounts, QOS or groups takes a user's jobs; yes if unknown."""
+    if what == "Groups" and me.user == "root":  # as in src/slurmctld/partition_mgr.c
+        return True
+    own = me.of(what)
+    if own is None:
+        return True
+    if what == "Accounts":
+        own |= me.above
+    return not own.isdisjoint(names)
 
 
 def _sum(pairs: Iterable[tuple[str, int]]) -> Gpus:

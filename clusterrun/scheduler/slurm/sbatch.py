@@ -23,6 +23,7 @@ _ACCEPTED = re.compile(
     r"Job \d+ to start at (?P<at>\S+)(?: on cluster \S+)?(?: a)? using (?P<cpus>\d+) processors on (?:nodes )?"
     r"(?P<nodes>\S+)(?: in partition (?P<partition>\S+))?"
 )
+_EPOCH = re.compile(r"[1-9][0-9]{0,10}", re.ASCII)
 _PREEMPTS = re.compile(r"Preempts: ([0-9,]+)")
 _FAILED = "allocation failure: "
 
@@ -72,17 +73,23 @@ def estimate_start(
 
 def parse_test_only(stderr: str, note: str) -> Estimate:
     """Parse the answer, which is on standard error; ``note`` is the error in one line, empty if it succeeded."""
-    found = list(_ACCEPTED.finditer(stderr))
-    if found and not note:
-        one, preempts = found[-1], _PREEMPTS.search(stderr)
-        at = int(one["at"]) if one["at"].isascii() and one["at"].isdigit() and len(one["at"]) < 12 else None
-        return Start(
-            at or None, one["nodes"], one["partition"] or "", tuple(preempts[1].split(",")) if preempts else ()
-        )
-    wire = any(error.text in stderr for error in SBATCH_ERRORS if not issubclass(error.kind, Refused))
-    if wire or not note or not stderr.strip():  # an answer without an error that does not parse is no answer
-        return Silence(_reason(stderr) or note or "sbatch --test-only printed nothing")
-    return No(_reason(stderr))
+    starts = list(_ACCEPTED.finditer(stderr))
+    if starts and not note:
+        return _start(starts[-1], stderr)
+    is_refusal = bool(note and stderr.strip())  # without an error, what does not parse is no answer
+    if is_refusal and _find_error(stderr, _NETWORK_ERRORS) is None:
+        return No(_reason(stderr))
+    return Silence(_reason(stderr) or note or "sbatch --test-only printed nothing")
+
+
+def _start(accepted: re.Match[str], stderr: str) -> Start:
+    at, preempts = accepted["at"], _PREEMPTS.search(stderr)
+    return Start(
+        at=int(at) if _EPOCH.fullmatch(at) else None,
+        nodes=accepted["nodes"],
+        partition=accepted["partition"] or "",
+        preempts=tuple(preempts[1].split(",")) if preempts else (),
+    )
 
 
 def _reason(stderr: str) -> str:
@@ -164,6 +171,8 @@ SBATCH_ERRORS: tuple[SbatchError, ...] = (
 )  # fmt: skip
 
 
+_AMBIGUOUS_ERRORS = tuple(error for error in SBATCH_ERRORS if error.kind is Ambiguous)
+_NETWORK_ERRORS = tuple(error for error in SBATCH_ERRORS if error.kind is not Refused)
 #: Rarer ones, for which a retry would not help: the job is looked up, and if it is not found this is a refusal.
 _DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
              "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
@@ -197,21 +206,34 @@ def busy_sentence(stderr: str) -> str:
 
 
 def sbatch_error(done: Completed) -> ClusterrunError:
-    """Return the error of a failed sbatch: refused, not delivered, or (for any unknown message) ambiguous.
+    """Return the error of a failed sbatch: refused, not delivered, or (for any unknown message) ambiguous."""
+    message = done.stderr.strip() or done.stdout.strip()
+    error = _known_error(done)
+    if error is None or error.kind is Ambiguous:
+        what = "sbatch's output does not show whether the job was submitted"
+        return Ambiguous(what, detail=message, cut_off=error is not None)
+    what = "Slurm did not receive the request" if error.kind is NotDelivered else "Slurm refused the job"
+    return error.kind(what, hint=error.hint, detail=message)
+
+
+def _known_error(done: Completed) -> SbatchError | None:
+    """Return the error that a failed sbatch names, None if its output leaves that open.
 
     A certain error counts only in sbatch's own lines and from an sbatch that ended by itself, since a banner may
     contain anything. An ambiguous error counts anywhere.
     """
     output = f"{done.stderr}\n{done.stdout}"
-    message = done.stderr.strip() or done.stdout.strip()
-    doubts = [s for s in SBATCH_ERRORS if s.kind is Ambiguous and s.text in output.replace(_NOT_CONNECTED, "")]
-    killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
-    own = "\n".join(line for line in output.splitlines() if "sbatch" in line and not killed)
-    known = next(iter(doubts), None) or next((s for s in SBATCH_ERRORS if s.text in own), None)
-    if known and known.kind is Refused and any(text in output for text in _DOUBTFUL):
-        known = None
-    if known is None or known.kind is Ambiguous:
-        what = "sbatch's output does not show whether the job was submitted"
-        return Ambiguous(what, detail=message, cut_off=known is not None)
-    what = "Slurm did not receive the request" if known.kind is NotDelivered else "Slurm refused the job"
-    return known.kind(what, hint=known.hint, detail=message)
+    ambiguous = _find_error(output.replace(_NOT_CONNECTED, ""), _AMBIGUOUS_ERRORS)
+    was_killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
+    if ambiguous is not None or was_killed:
+        return ambiguous
+    own_lines = [line for line in output.splitlines() if "sbatch" in line]
+    error = _find_error("\n".join(own_lines), SBATCH_ERRORS)
+    is_refusal = error is not None and error.kind is Refused
+    if is_refusal and any(text in output for text in _DOUBTFUL):
+        return None
+    return error
+
+
+def _find_error(text: str, errors: Sequence[SbatchError]) -> SbatchError | None:
+    return next((error for error in errors if error.text in text), None)
