@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
-from clusterrun.why.causes.native import find_crashed_library, find_mpi_reason, find_ucx_error
+from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
 from clusterrun.why.causes.table_gpu import BUILD
-from clusterrun.why.causes.table_launch import ABORTED, MPI_CALL, NATIVE
+from clusterrun.why.causes.table_launch import ABORTED, NATIVE
 from clusterrun.why.causes.table_peers import LINK, SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
@@ -46,8 +46,6 @@ _UNEXPLAINED = re.compile(
     r"(?i)^(?!srun:|(?!OpenBLAS ).*(?:\bwarn|\binfo\b|\[W|exit ?code|ChildFailed| FAILED$|End of error message))"
     r".*\b(?:error|fatal|exceeded|fail(?:ed|ure)|fault|violation)\b(?!s?[:=] ?0)"
 )
-#: what a program prints before it ends all ranks with MPI_Abort
-_SAID = re.compile(r"(?i)^\W*(?:fatal(?: error)?|error)\b(?![\s=:]*[-+.\d])(?!.*\bMPI)")
 #: NCCL's own threads report that a call failed
 _FOLLOWS = re.compile(
     r"^\[(?:Service thread|Proxy )|Error encountered progressing operation|Attempt to use communicator before"
@@ -93,7 +91,7 @@ def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence
         return replace(header, place=best.place, rank=best.rank)
     if best.kind in ("import-error", "command-missing"):
         best = _with_setup(best, findings)
-    if best.kind == "nccl-error" or best.row is MPI_CALL:
+    if best.kind == "nccl-error":
         return _with_reason_after(best, findings, logs)
     return _with_reason_before(best, findings, logs)
 
@@ -114,11 +112,7 @@ def _with_setup(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
 
 
 def _crash(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
-    """Return a crash with the failed MPI call before it, or the failed link or the library in which it happened."""
-    call = next((f for f in findings if f.row is MPI_CALL), None)
-    if call is not None:  # a library that caught the error of MPI crashes afterwards
-        call = _with_reason_after(call, findings, logs)
-        return replace(call, sentence=f"{call.sentence}; then {best.sentence}")
+    """Return a crash with the failed link before it, or the library in which it happened."""
     if not best.place:
         best = _link_failure(best, findings, logs) or _with_library(best, logs)
     return _with_reason_before(best, findings, logs)
@@ -182,20 +176,11 @@ def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Seque
         near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]
         mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
         return next((text for text in mine if _UNEXPLAINED.match(text)), "")
-    if "MPI_Abort" in best.line.text:
-        said = (
-            (lines, n) for lines in logs for n, line in enumerate(lines) if _SAID.match(split_rank(line)[1][:_READ])
-        )
-        lines, first = next(said, ((), 0))
-        return " ".join(split_rank(line)[1].strip(" *%")[:200] for line in lines[first : first + 2])
     return ""
 
 
 def _with_reason_after(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
-    """Return the finding of an MPI call or of NCCL with the reason that the lines after it name."""
-    if best.row is MPI_CALL:
-        why = next((find_mpi_reason(lines, best.index) for lines in logs if _holds(lines, best)), "")
-        return replace(best, sentence=f"{best.sentence}: {why}") if why else best
+    """Return the finding of NCCL with the reason that the lines after it name."""
     if best.row is SIZES:  # the exception after it names the rank and the line
         raised = next((f for f in findings if f.kind == best.kind and f.place), best)
         return replace(best, rank=raised.rank, place=raised.place)

@@ -16,7 +16,6 @@ _FRAME = re.compile(  # of UCX and Open MPI, of gdb
 )
 #: in every backtrace: the handlers of signals, and C's library
 _OF_HANDLERS = re.compile(r"lib(?:c|pthread|dl|gcc_s|ucs|open-pal|asan)\.so|libc-|ld-")
-_MPI_CALL = re.compile(r"\w+\(\d+\)[.: ]*(?P<text>.{0,240})")
 _UCX_ERROR = re.compile(r"UCX +ERROR +(?P<what>\S.{0,160})")
 
 
@@ -29,17 +28,6 @@ def find_crashed_library(lines: Sequence[Line], index: int) -> str:
             function = frame["function"] or frame["called"]
             return f"{library} ({function})" if function else library
     return ""
-
-
-def find_mpi_reason(lines: Sequence[Line], index: int) -> str:
-    """Return the text of the last line of MPICH's error stack, empty if it has none."""
-    reasons = []
-    for text in _following(lines, index):
-        call = _MPI_CALL.match(text)
-        if call is None:
-            break
-        reasons.append(call["text"].strip())
-    return next((text for text in reversed(reasons) if text), "")
 
 
 def find_ucx_error(lines: Sequence[Line], index: int) -> str:

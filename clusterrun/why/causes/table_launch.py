@@ -18,13 +18,6 @@ TERMINATE = row(
     "the what() line or the stack trace after this error, if the log has one, gives the reason; 'terminate called without an active exception' usually means that a thread was still running when the program exited", "https://github.com/kakaobrain/fast-autoaugment/issues/27",
     "clusterrun logs JOB -n 50", Strength.HINT,
 )  # fmt: skip
-#: of MPICH and the MPIs made from it; the last line of the stack after it names the reason
-MPI_CALL = row(
-    "exception", "fatal error in ", r"^(?:MPICH ERROR \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - )?(?:Abort\(\d+\)(?: on node \d+)?(?: \(rank (?P<rank_too>\d+) in comm \d+\))?: )?"
-    r"Fatal error in (?P<what>(?:internal_|P?MPI_)\w+: .*?)(?:, error stack)?:?$", "an MPI call failed: {what}",
-    "the error stack in the log names the reason; if MPI_Init failed, usually the MPI library and the launcher are incompatible, or a libfabric provider does not work on the node", "https://github.com/pmodels/mpich/issues/6612",
-    "clusterrun logs JOB -n 50", Strength.HINT,
-)  # fmt: skip
 #: of Rust; in newer releases the next line is the message
 PANIC = row(
     "crashed", "panicked at", r"^thread '.*?' (?:\(\d+\) )?panicked at (?:'(?P<what>.*)', )?(?P<where>[^:\s']+:\d+)", "a Rust program panicked at {where}:[ {what}]",
@@ -36,13 +29,6 @@ ONE_LAUNCHER = (
     " with --launcher none, which runs a command that starts its own ranks once per node"
 )
 LAUNCH: tuple[CauseRow, ...] = (
-    row("task-ended", "horovod detected that one or more", r"Horovod detected that one or more processes exited with non-zero status", "horovodrun reports that a rank failed",
-        "", "https://github.com/determined-ai/determined/issues/3275", "", Strength.ECHO),
-    row("exception", "mpich error", r"^MPICH ERROR(?: \[Rank (?P<rank>\d+)\] .{0,160}?\[(?P<node>[\w.-]+)\] - Abort\(-?\d+\)(?: \(rank \d+ in comm \d+\))?)?: (?P<what>(?!Fatal error in|application called)\S.*)",
-        "MPI ended the job: {what}", "usually an environment variable of MPI, such as MPICH_OFI_NIC_POLICY, is set incorrectly, or the program is incompatible with a loaded library; read the log lines around this error", "OLCF user documentation, PyTorch on Frontier",
-        "clusterrun logs JOB -n 50", Strength.HINT),
-    row("exit-status", "application called mpi_abort", r"application called MPI_Abort\(\S+ (?P<status>\d+)\) - process (?P<rank>\d+)", "rank {rank} called MPI_Abort with status {status}, which ended the job",
-        "programs usually print the reason before they call MPI_Abort, often on stdout; MPI_Abort also kills the other ranks", "MPICH 3 and the MPIs derived from it", "clusterrun logs JOB -n 50"),
     row("command-missing", ": no such file or directory|bad interpreter",
         r"^(?:\S*/)?(?:bash|sh|dash|zsh|ksh|slurm_script|[\w.-]+\.sh): (?:line )?(?:\d+: )?(?:(?:cd|source|\.|exec): )?(?P<what>[^\s:]+): (?P<why>No such file or directory|(?:/\S+: )?bad interpreter.*)$"
         r"|^zsh: no such file or directory: (?P<what_too>\S+)",
@@ -59,8 +45,6 @@ LAUNCH: tuple[CauseRow, ...] = (
         "the shell rejected a line: {what}", "if a variable is unbound, give it a value, or remove set -u from the script; if there is a syntax error, such as an unclosed quote, find it with bash -n SCRIPT", "bash 5.2", "clusterrun logs JOB -n 50", Strength.HINT, common=True),
     row("crashed", "assertion `|assertion '", r"^(?:[^:\s]+: [^:\s]+:\d+: .*|\[[\w.-]+(?::\d+){3}\] +\S+:\d+ +)Assertion [`'](?P<what>.+)' failed\b.{,200}$", "a process aborted in compiled code: an assertion failed ({what})",
         "the assertion is in native code, not in Python: the error line names the source file", "glibc 2.36 assert", "clusterrun logs JOB -n 50"),
-    row("killed", "exit code: ", r"^\s*Exit code: +137$", "a rank was killed (SIGKILL), according to its launcher",
-        SENT_KILL, "https://github.com/horovod/horovod/blob/master/horovod/runner/gloo_run.py", "clusterrun submit … --mem SIZE", Strength.HINT),
     row("killed", "died due to signal 9", r"nvcc error +: '(?P<what>[\w+-]+)' died due to signal 9\b", "the compiler {what} was killed (SIGKILL) while building an extension",
         "usually the kernel's OOM killer killed the compiler because host memory ran out: run fewer compilers at the same time (MAX_JOBS), or request more memory", "https://github.com/Dao-AILab/flash-attention/issues/945", "clusterrun submit … --env MAX_JOBS=2"),
     row("killed", "failed (exitcode: -9)", r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)(?: \(pid: (?P<pid>\d+)\))?", "local rank {local}[ (process {pid})] was killed (SIGKILL)",
@@ -71,22 +55,6 @@ LAUNCH: tuple[CauseRow, ...] = (
         SENT_KILL, "https://github.com/deepspeedai/DeepSpeed/issues/3232", "clusterrun submit … --mem SIZE"),
     row("crashed", "exits with return code = -|exited with code -", r"exits with return code = -(?P<signal>4|6|8|11)\b|Global rank (?P<rank>\d+) \(PID \d+\) exited with code -(?P<signal_too>4|6|7|8|11)\b", "a rank was killed by signal {signal}, according to its launcher",
         NOT_PYTHON, "https://github.com/deepspeedai/DeepSpeed/issues/3989", "clusterrun logs JOB -n 50"),
-    row("killed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal 9\b",
-        "rank {rank} on {node} was killed (SIGKILL), according to mpirun", SENT_KILL,
-        "https://github.com/horovod/horovod/issues/469", "clusterrun submit … --mem SIZE"),
-    row("killed", "killed by signal: 9|(signal 9)", r"KILLED BY SIGNAL: 9\b|EXIT STRING: .*\(signal 9\)", "a rank was killed (SIGKILL), according to mpirun",
-        SENT_KILL, "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions", "clusterrun submit … --mem SIZE"),
-    row("crashed", "killed by signal: |exit string: ", r"KILLED BY SIGNAL: (?:4|6|7|8|11) \((?P<how>[^)]*)|EXIT STRING: (?P<how_too>[A-Z][\w ]*?) \(signal (?:4|6|7|8|11)\)",
-        "mpirun reports that a rank crashed: {how}", NOT_PYTHON, "https://wiki.mpich.org/mpich/index.php/Frequently_Asked_Questions",
-        "clusterrun logs JOB -n 50"),
-    row("crashed", "noticed that process rank",
-        r"noticed that process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on signal (?:4|6|7|8|11) \((?P<how>[^)]*)\)",
-        "rank {rank} on {node} crashed: {how}", NOT_PYTHON,
-        "https://github.com/NVIDIA/nccl/issues/1419", "clusterrun logs JOB[ --rank {rank}] -n 50"),
-    # its second line names the signal
-    row("crashed", "noticed that process rank", r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>\S+) exited on$",
-        "rank {rank} on {node} was killed by a signal, according to mpirun", "read the signal's number in the log line after this error: 9 usually means that the kernel's OOM killer killed the rank because host memory ran out; 4, 6, 7, 8 and 11 mean a crash in native code",
-        "https://github.com/openucx/ucx/issues/10837", "clusterrun logs JOB[ --rank {rank}] -n 50", Strength.HINT),
     row("crashed", "free(): |double free|malloc(): |corrupted ",
         r"free\(\): (?:invalid|double free)[\w ]*|double free or corruption|malloc\(\): (?:invalid|corrupted|unsorted)[\w ]*|corrupted (?:double-linked list|size vs)[\w. ]*",
         "a process crashed: its memory was corrupted ({0})", "the crash was in native code, not in Python: usually two loaded libraries are incompatible, for example because each contains its own memory allocator or OpenMP runtime",
@@ -120,34 +88,8 @@ LAUNCH: tuple[CauseRow, ...] = (
     row("launch-failed", "passwordauthentication=no", r"CalledProcessError: Command '\W*ssh\W.*PasswordAuthentication=no\W+(?P<node>[\w.-]+)\W.*returned non-zero exit status 255",
         "DeepSpeed's launcher could not log in to {node} with passwordless ssh", "set up ssh keys between the nodes (to test them, run `ssh {node} hostname` on the first node); or let clusterrun start the ranks with srun, which does not need ssh",
         "deepspeed/launcher/runner.py", "clusterrun submit … --nodes N"),
-    row("no-display", "egl device|windowless context|to display|x server|no display name|display environment variable|failed to open display",
-        r"(?P<what>unable to find CUDA device \d+ among \d+ EGL devices|Unable to create windowless context|(?:Cannot initialize|[Ff]ailed to (?:initialize|create)) an? EGL (?:device )?display|no display name and no \$DISPLAY environment variable"
-        r"|(?:could not|cannot|[Cc]an't|Could not) (?:connect|open) to (?:display|X server)\b.{0,60}|(?:X11: )?The DISPLAY environment variable is missing|[Ff]ailed to open (?:X11 )?display)",
-        "the program could not open a display or create an OpenGL context: {what}",
-        "compute nodes have no screen: render off-screen with your library's variable (MUJOCO_GL=egl, PYOPENGL_PLATFORM=egl, QT_QPA_PLATFORM=offscreen or MPLBACKEND=Agg); to use EGL, request a GPU, and check that the node has NVIDIA's EGL library",
-        "https://github.com/google-deepmind/dm_control", "clusterrun submit … --env MUJOCO_GL=egl --env PYOPENGL_PLATFORM=egl"),
-    row("launch-failed", "docker daemon", r"(?P<what>(?i:permission denied) while trying to connect to the Docker daemon|Cannot connect to the Docker daemon)", "the container could not be started: {what}",
-        "most clusters do not offer Docker: use Apptainer, or pyxis (srun --container-image)", "https://docs.docker.com/engine/install/linux-postinstall/", "clusterrun logs JOB --stream err -n 30"),
-    row("launch-failed", "not enough slots|mpirun was unable to|unable to reliably start|ate daemon has unexpectedly|orte daemon has unexpectedly|attempt to run as root",
-        r"(?P<what>There are not enough slots available|mpirun was unable to (?:find the specified executable|launch the specified application)|(?:ORTE|PRTE) was unable to reliably start|An? (?:ORTE|PRTE) daemon has unexpectedly failed"
-        r"|mpirun has detected an attempt to run as root)", "mpirun could not start the ranks: {what}",
-        "if there are not enough slots, request more tasks (--ntasks-per-node); otherwise, read the log lines after this error: usually the program or Open MPI is missing on a node",
-        "https://docs.open-mpi.org/en/v5.0.x/launching-apps/scheduling.html", "clusterrun logs JOB --stream err -n 50"),
-    row("launch-failed", "ompi was not built with slurm", r"OMPI was not built with SLURM(?:'s PMI)? support", "MPI could not start under srun: {0}",
-        "if the program does not need MPI (torch's nccl and gloo backends do not need it), do not import mpi4py; otherwise, start the ranks with mpirun, or with srun --mpi=pmix and an Open MPI that was built with PMIx support",
-        "https://github.com/NVIDIA-NeMo/Speech/issues/10997", "srun --mpi=list"),
-    row("launch-failed", "an error occurred in mpi_init|failed for some reason|pmi2_init failed",
-        r"An error occurred in MPI_Init\w*|It looks like (?P<what>\S+(?: \S+){0,2}) failed for some reason|PMI2_Init failed",
-        "MPI could not start: {0}", "usually the MPI library and the launcher are incompatible: start the ranks with an MPI type that both support (srun --mpi=TYPE), or do without MPI (torch's nccl and gloo backends do not need it)",
-        "https://github.com/deepspeedai/DeepSpeed/issues/935", "srun --mpi=list", Strength.HINT),
     TERMINATE,
-    MPI_CALL,
     PANIC,
-    row("crashed", "assertion failed in file", r"Assertion failed in file (?P<file>\S+) at line (?P<line>\d+): (?P<what>.*)", "an assertion failed in the MPI library, at {file}:{line}: {what}",
-        "if a backtrace follows this error, it names the MPI call; often the MPI library is incompatible with the program, the launcher or a library that uses MPI", "https://github.com/pmodels/mpich/blob/main/src/util/mpir_assert.c", "clusterrun logs JOB -n 50"),
-    # Rust's form of an error that main returns
-    row("exception", "error: ", r"^Error: [A-Z]\w*(?:\(| \{).*", "{0}", "a program, probably written in Rust, ended with this error; a line number in the error usually refers to the file that the program was reading", "https://doc.rust-lang.org/std/process/trait.Termination.html",
-        "clusterrun logs JOB -n 50", Strength.HINT),
     row("interrupted", "user defined signal|hangup|cpu time limit exceeded|file size limit exceeded",
         r"(?:line \d+: +\d+ |^|tasks? [\d,-]+: )(?P<how>User defined signal [12]|Hangup|CPU time limit exceeded|File size limit exceeded)(?: |$)", "a process was killed by a signal that it did not handle: {how}",
         "'User defined signal 1' is usually Slurm's warning before the time limit (--signal=USR1), which the program must handle; 'Hangup' usually means that a terminal or ssh session was closed; 'limit exceeded' means that the process reached a limit on processor time or file size (ulimit -a shows the limits)",
