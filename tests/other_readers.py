@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.job import JobId
-from clusterrun.cli import link
+from clusterrun.cli.common import link
 from clusterrun.cluster import arrays
 from clusterrun.config import profiles, toml_lines
 from clusterrun.logs import frames

@@ -36,7 +36,7 @@ RANKS = ("transformers.models.llama.modeling_llama", "transformers.trainer_pt_ut
 #: What the command line imports, most of it when a command needs it.
 COMMANDS = (
     *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "jobs", "logs", "plan")),
-    *(f"clusterrun.cli.{verb}" for verb in ("show", "submit", "why")),
+    *(f"clusterrun.cli.{verb}" for verb in ("common.show", "submit", "why")),
     *(f"clusterrun.submit.{part}" for part in ("launchers", "script_source", "typed_launch")),
     *("clusterrun.jobspec.render", "clusterrun.scheduler.local.client"),
 )

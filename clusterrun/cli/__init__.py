@@ -21,8 +21,8 @@ try:
 
     from clusterrun import __version__
     from clusterrun.base.errors import Ambiguous, ClusterrunError, RequestError
-    from clusterrun.cli import streams
-    from clusterrun.cli.session import AGENT, Session
+    from clusterrun.cli.common import streams
+    from clusterrun.cli.common.session import AGENT, Session
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _session(script: list[str] | None) -> Session:
     if os.environ.get(REMOTE) != "link":
         return Session(script)
-    from clusterrun.cli.link import accept_link
+    from clusterrun.cli.common.link import accept_link
 
     return Session(script, accept_link(os.environ))
 

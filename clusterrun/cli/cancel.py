@@ -10,8 +10,8 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
-from clusterrun.cli.names import LAST, find_ids
-from clusterrun.cli.session import json_option
+from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.scheduler import Cancelled
 from clusterrun.state import filters

@@ -9,10 +9,10 @@ import click
 
 from clusterrun.base.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.base.units import plural
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.options import spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submitting import run_to_end
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.options import spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.submitting import run_to_end
 from clusterrun.cluster import Cluster
 from clusterrun.compare.check_report import COLUMNS, DIFFERS, load_report, overall, rows
 from clusterrun.compare.expected import check_run, has_started

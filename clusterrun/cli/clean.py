@@ -14,7 +14,7 @@ import click
 from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_age, format_bytes, parse_age, plural
-from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
 from clusterrun.records.cleaning import Item
 from clusterrun.terminal.tables import Column

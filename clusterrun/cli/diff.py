@@ -9,8 +9,8 @@ import click
 
 from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.base.units import plural
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.records import run_record
 from clusterrun.terminal.ui import Ui
 

@@ -12,8 +12,8 @@ import click
 from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import first_few
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.session import Session
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.session import Session
 from clusterrun.cluster import Cluster
 from clusterrun.records import rank_records, run_record
 from clusterrun.scheduler.slurm.hostlist import expand

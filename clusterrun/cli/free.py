@@ -11,8 +11,8 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL
-from clusterrun.cli.options import job_and_script, spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.config.init_file import config_text
 from clusterrun.config.survey import run_survey
 from clusterrun.scheduler.slurm.scontrol import no_list

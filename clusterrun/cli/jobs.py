@@ -7,9 +7,9 @@ import time
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.cli.names import LAST, find_ids
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
+from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.show import first_cause, is_certain, ladder_reports, list_jobs, no_jobs_message, status_lines
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json, status_json
@@ -45,7 +45,7 @@ def status(
     session: Session = ctx.obj
     if watch:
         _refuse_json(as_json, " ".join(["status", *job_ids]))
-        from clusterrun.cli.watching import NamedJobs, watch_jobs
+        from clusterrun.cli.common.watching import NamedJobs, watch_jobs
 
         cluster = session.cluster(ui.note, polling=True)
         named = NamedJobs(cluster, find_ids(cluster, job_ids or (LAST,), several=True), explain=explain)
@@ -115,7 +115,7 @@ def list_command(
     )
     if watch:
         _refuse_json(as_json, "list")
-        from clusterrun.cli.watching import JobList, watch_jobs
+        from clusterrun.cli.common.watching import JobList, watch_jobs
 
         problems: list[str] = []
         watch_jobs(ui, JobList(session.cluster(problems.append, polling=True), problems, job_filter, expand=expand))

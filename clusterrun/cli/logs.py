@@ -13,10 +13,10 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import Outcome
+from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.session import json_option
 from clusterrun.cli.follow import exit_code, follow_run, format_missing_log, print_pieces
 from clusterrun.cli.logfiles import ExternalLogs, RunLogs, check_readable, external_source, files_of, find_logs
-from clusterrun.cli.names import LAST, find_ids
-from clusterrun.cli.session import json_option
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source
 from clusterrun.logs.frames import begin_frames
@@ -27,7 +27,7 @@ from clusterrun.state.filters import refuse_parts
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.cli.link import Link
+    from clusterrun.cli.common.link import Link
 
 F = TypeVar("F", bound=Callable[..., Any])
 

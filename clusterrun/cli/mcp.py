@@ -21,7 +21,7 @@ from clusterrun import __version__
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import format_amount
-from clusterrun.cli.session import AGENT, Session
+from clusterrun.cli.common.session import AGENT, Session
 from clusterrun.system import shell
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Budget:
 
 
 def run_verb(verb: str, *words: str) -> Any:
-    """Run a command with ``--json``, as ``cli/agent.py`` allows it, and return its data.
+    """Run a command with ``--json``, as ``cli/common/agent.py`` allows it, and return its data.
 
     Raises Denied with its message and hint.
     """

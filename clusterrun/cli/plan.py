@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.cli.options import F, spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submitting import run_to_end
+from clusterrun.cli.common.options import F, spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.submitting import run_to_end
 from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
 from clusterrun.sizing import plot, text
 from clusterrun.sizing.answer import Answer, Question, answer

@@ -10,7 +10,7 @@ import click
 
 from clusterrun import __version__
 from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
-from clusterrun.cli.session import json_option
+from clusterrun.cli.common.session import json_option
 from clusterrun.config.files import current_folder
 from clusterrun.records.agreed import agree
 from clusterrun.records.identity import new_identity

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.cli.after import after_options, find_after, plan_after
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.options import spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submitting import how_options, refuse_pairs, submit_plan
+from clusterrun.cli.common.after import after_options, find_after, plan_after
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.options import spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.submitting import how_options, refuse_pairs, submit_plan
 from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.session import json_option
-from clusterrun.cli.submitting import announce, interrupt_deferred
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.session import json_option
+from clusterrun.cli.common.submitting import announce, interrupt_deferred
 from clusterrun.terminal.ui import Ui
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.cli.after import after_options, find_after, plan_after
-from clusterrun.cli.agent import check_typed
-from clusterrun.cli.options import BARE, job_and_script, spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submitting import announce, how_options, refuse_pairs, stay, submit_plan
+from clusterrun.cli.common.after import after_options, find_after, plan_after
+from clusterrun.cli.common.agent import check_typed
+from clusterrun.cli.common.options import BARE, job_and_script, spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.submitting import announce, how_options, refuse_pairs, stay, submit_plan
 from clusterrun.terminal.ui import Ui
 
 
@@ -75,7 +75,7 @@ def submit(
         ctx.exit(stay(ui, cluster, run, follow=follow, wait=wait))
     others = find_after(cluster, after, after_ok)
     if chain:
-        from clusterrun.cli.chain import submit_chain
+        from clusterrun.cli.common.chain import submit_chain
 
         jobs = chained_jobs(words, session.script)
         each = [submit_args(job, (), profile, dict(options)) for job in jobs]
@@ -86,7 +86,7 @@ def submit(
 
         ctx.exit(submit_array(ui, cluster, args, others, array, **how))
     if ladder:
-        from clusterrun.cli.ladder import submit_ladder
+        from clusterrun.cli.common.ladder import submit_ladder
 
         ctx.exit(submit_ladder(ui, cluster, args, others, **how))
     ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), **how))

@@ -12,11 +12,11 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.base.units import plural
-from clusterrun.cli.after import After, after_options, find_after, plan_after
-from clusterrun.cli.names import find_sweep
-from clusterrun.cli.options import job_and_script, spec_options, submit_args
-from clusterrun.cli.session import Session, json_option
-from clusterrun.cli.submitting import interrupt_deferred, show_plans
+from clusterrun.cli.common.after import After, after_options, find_after, plan_after
+from clusterrun.cli.common.names import find_sweep
+from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.submitting import interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.cluster.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
 from clusterrun.records.run_record import RunRecord

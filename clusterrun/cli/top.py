@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.cli.names import find_ids
-from clusterrun.cli.session import Session, json_option
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_json

@@ -11,9 +11,9 @@ import click
 from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.base.units import first_few
+from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.exec import find_running
-from clusterrun.cli.names import LAST, find_ids
-from clusterrun.cli.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.state.held import failed_state, held_line
 from clusterrun.state.reconcile import RunState

@@ -1,7 +1,7 @@
 """Run a command line of clusterrun on another host: its streams, its exit code, and lost connections.
 
 The host runs the command line as the user typed it. Standard input carries the rest: secrets, which must stay out of
-command lines, and the submission's identity and log offsets, which a second attempt needs. See ``cli/link.py``.
+command lines, and the submission's identity and log offsets, which a second attempt needs. See ``cli/common/link.py``.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId
-from clusterrun.cli.ladder import submit_ladder
+from clusterrun.cli.common.ladder import submit_ladder
 from clusterrun.cluster import Cluster
 from clusterrun.run_folder.files import read_json
 from clusterrun.submit.request import SubmitArgs

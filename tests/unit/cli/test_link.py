@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.link import VERSION
+from clusterrun.cli.common.link import VERSION
 from clusterrun.remote import run
 from tests.command_desk import Desk
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.cli import agent
+from clusterrun.cli.common import agent
 from clusterrun.cli.mcp import Denied, plan_submit
 from clusterrun.jobspec.fields import FIELD
 from tests.command_desk import Desk

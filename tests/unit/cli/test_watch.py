@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from clusterrun.base.job import JobId, JobStatus, outcome_of
-from clusterrun.cli.watching import JobList, NamedJobs, watch_jobs
+from clusterrun.cli.common.watching import JobList, NamedJobs, watch_jobs
 from clusterrun.cluster import Cluster
 from clusterrun.records.store import Store
 from clusterrun.state.filters import JobFilter

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun import Cluster
 from clusterrun.base.errors import ClusterrunError, RequestError
-from clusterrun.cli.submitting import run_to_end
+from clusterrun.cli.common.submitting import run_to_end
 from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
 from clusterrun.sizing.measure import measure
 from clusterrun.state.reconcile import RunState

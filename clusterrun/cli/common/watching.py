@@ -10,7 +10,7 @@ from typing import Protocol
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobId, JobStatus
 from clusterrun.base.units import format_age
-from clusterrun.cli.show import first_cause, list_jobs, no_jobs_message, status_lines
+from clusterrun.cli.common.show import first_cause, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter

@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from clusterrun.base.units import plural
-from clusterrun.cli.after import NOTHING, After, plan_after
-from clusterrun.cli.chain import announce_each, describe, follow_each, submit_each
-from clusterrun.cli.show import first_cause
-from clusterrun.cli.submitting import show_plans
+from clusterrun.cli.common.after import NOTHING, After, plan_after
+from clusterrun.cli.common.chain import announce_each, describe, follow_each, submit_each
+from clusterrun.cli.common.show import first_cause
+from clusterrun.cli.common.submitting import show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.spec import Task
 from clusterrun.records.run_record import RunRecord

@@ -9,7 +9,7 @@ import click
 
 from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, Outcome
-from clusterrun.cli.names import find_ids
+from clusterrun.cli.common.names import find_ids
 from clusterrun.cluster import Cluster
 
 if TYPE_CHECKING:

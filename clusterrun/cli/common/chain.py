@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL
 from clusterrun.base.units import plural
-from clusterrun.cli.after import NOTHING, After, plan_after
+from clusterrun.cli.common.after import NOTHING, After, plan_after
+from clusterrun.cli.common.submitting import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cli.follow import follow_run, report_end
-from clusterrun.cli.submitting import cancel_runs, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.show import state_json

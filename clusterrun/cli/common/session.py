@@ -11,11 +11,11 @@ import click
 if TYPE_CHECKING:  # `--help` needs no Cluster
     from pathlib import Path
 
-    from clusterrun.cli.link import Link
+    from clusterrun.cli.common.link import Link
     from clusterrun.cluster import Cluster
 
 AGENT = "CLUSTERRUN_AGENT"
-"""Set in the environment of a command that a coding agent runs: see ``cli/agent.py``."""
+"""Set in the environment of a command that a coding agent runs: see ``cli/common/agent.py``."""
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
@@ -51,6 +51,6 @@ class Session:
 
         if not self.for_agent:
             return Cluster(cwd=cwd, notify=notify, starts=Starts.ANY if submits else Starts.OWN)
-        from clusterrun.cli.agent import check_request
+        from clusterrun.cli.common.agent import check_request
 
         return Cluster(cwd=cwd, notify=notify, starts=Starts.ANY if submits else Starts.NONE, vet=check_request)
