@@ -180,7 +180,7 @@ def _count(value: Any) -> int:
 
 
 def _number(value: Any) -> float:
-    if (number := _number_or_none(value)) is None:
+    if (number := as_number(value)) is None:
         raise Damaged
     return number
 
@@ -269,7 +269,7 @@ _TYPES: dict[str, type] = {"str": str, "int": int, "float": float}
 
 def as_int(value: object) -> int | None:
     """Return a number as an int; None if it is not a number, or is too large to print."""
-    number = _number_or_none(value)
+    number = as_number(value)
     return None if number is None else int(number)
 
 
@@ -288,5 +288,6 @@ def as_objects(value: object) -> list[dict[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def _number_or_none(value: Any) -> int | float | None:
+def as_number(value: Any) -> int | float | None:
+    """Return a number, None for anything else and for one that is too large to print."""
     return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None

@@ -29,8 +29,8 @@ def load_report(run: RunRecord) -> dict[str, Any] | None:
 
     ``ok`` is True only if the report says so, and each of its ``findings`` has the fields of ``Finding``.
     """
-    folders = run_record.attempts(run)
-    report = files.read_json(folders[-1] / "check.json") if folders else None
+    attempt = run_record.newest_attempt(run)
+    report = files.read_json(attempt / "check.json") if attempt else None
     if report is None:
         return None
     findings = [one | parse_fields(Finding, one) for one in as_objects(report.get("findings"))]

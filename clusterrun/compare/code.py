@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import unified_diff
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from clusterrun.compare import Change, find_changes
 from clusterrun.records import snapshots
 from clusterrun.records.code_store import FILES, Entry, load_manifest
 from clusterrun.records.run_record import RunRecord
@@ -41,31 +43,35 @@ def compare_code(first: RunRecord, second: RunRecord) -> Codes:
     codes = Codes(snapshots.load_snapshot(first), snapshots.load_snapshot(second))
     if codes.same or codes.first is None or codes.second is None:
         return codes
-    trees = [snapshots.tree_of(first, codes.first), snapshots.tree_of(second, codes.second)]
-    one, other = map(load_manifest, trees)
-    if one is None or other is None:
-        gone = [run for run, found in ((first, one), (second, other)) if found is None]
+    trees = (snapshots.tree_of(first, codes.first), snapshots.tree_of(second, codes.second))
+    manifest, other_manifest = map(load_manifest, trees)
+    if manifest is None or other_manifest is None:
+        gone = (run for run, its in ((first, manifest), (second, other_manifest)) if its is None)
         return codes._replace(gone=tuple(gone))
-    names = sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
-    lines: list[str] = []
-    for name in names:
-        lines += _compare_file(name, trees, one.get(name), other.get(name))
-        if len(lines) > MOST_LINES:
-            lines[MOST_LINES:] = ["… the rest of the diff is left out"]
-            break
-    return codes._replace(files=tuple(names), diff=tuple(lines))
+    changes = sorted(find_changes(manifest, other_manifest))
+    return codes._replace(files=tuple(change.name for change in changes), diff=_diff(changes, trees))
 
 
-def _compare_file(name: str, trees: list[Path], first: Entry | None, second: Entry | None) -> Iterator[str]:
-    texts = [_read(tree, entry) for tree, entry in zip(trees, (first, second), strict=True)]
-    if first is not None and second is not None and first.mode != second.mode:
-        yield f"mode of {name} changed from {first.mode} to {second.mode}"
-    one, other = texts
-    if one is None or other is None:
-        yield f"binary or large file {name} differs"
+def _diff(changes: Iterable[Change], trees: tuple[Path, Path]) -> tuple[str, ...]:
+    diffs = (_compare_file(change, trees) for change in changes)
+    lines = tuple(islice(chain.from_iterable(diffs), MOST_LINES + 1))
+    if len(lines) > MOST_LINES:
+        return (*lines[:MOST_LINES], "… the rest of the diff is left out")
+    return lines
+
+
+def _compare_file(change: Change, trees: tuple[Path, Path]) -> Iterator[str]:
+    entries: tuple[Entry | None, Entry | None] = (change.first, change.second)
+    modes = {entry.mode for entry in entries if entry is not None}
+    if len(modes) > 1:
+        yield f"mode of {change.name} changed from {change.first.mode} to {change.second.mode}"
+    lines, other_lines = map(_read, trees, entries)
+    if lines is None or other_lines is None:
+        yield f"binary or large file {change.name} differs"
         return
-    before, after = f"a/{name}" if first else "/dev/null", f"b/{name}" if second else "/dev/null"
-    yield from unified_diff(one, other, before, after, lineterm="")
+    before = f"a/{change.name}" if change.first else "/dev/null"
+    after = f"b/{change.name}" if change.second else "/dev/null"
+    yield from unified_diff(lines, other_lines, before, after, lineterm="")
 
 
 def _read(tree: Path, entry: Entry | None) -> list[str] | None:
@@ -78,4 +84,6 @@ def _read(tree: Path, entry: Entry | None) -> list[str] | None:
         data = safe_files.read_bytes(tree / FILES / entry.path, LARGEST)
     except OSError:
         return None
-    return None if b"\0" in data else data.decode("utf-8", "replace").splitlines()
+    if b"\0" in data:
+        return None
+    return data.decode("utf-8", "replace").splitlines()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.compare import Change, find_changes
 from clusterrun.records import rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 
-_VERSIONS = ("python", "torch", "nccl", "driver")
+VERSIONS = ("python", "torch", "nccl", "driver")
 
 
 class Environments(NamedTuple):
@@ -19,30 +21,58 @@ class Environments(NamedTuple):
     mixed: tuple[RunRecord, ...]
 
 
+class _Environment(NamedTuple):
+    """What the last start of a run has recorded; ``mixed``: its nodes do not all have the same packages."""
+
+    versions: dict[str, str | None]
+    packages: dict[str, str]
+    mixed: bool
+
+
 def compare_environments(first: RunRecord, second: RunRecord) -> Environments:
     """Compare the last starts of two runs; nothing is compared if one has not recorded its environment."""
-    found = [_load(run) for run in (first, second)]
-    missing = tuple(run for run, facts in zip((first, second), found, strict=True) if not facts)
-    mixed = tuple(run for run, facts in zip((first, second), found, strict=True) if len(facts.get("digests", ())) > 1)
-    if missing:
+    environment, other = _load(first), _load(second)
+    recorded = ((first, environment), (second, other))
+    missing = tuple(run for run, its in recorded if its is None)
+    mixed = tuple(run for run, its in recorded if its is not None and its.mixed)
+    if environment is None or other is None:
         return Environments([], missing, mixed)
-    packages = all(facts["packages"] for facts in found)  # an older run has recorded none
-    one, other = ({**facts["versions"], **(facts["packages"] if packages else {})} for facts in found)
-    return Environments(list(find_changes(one, other)), (), mixed)
+    changes = list(find_changes(environment.versions, other.versions))
+    if environment.packages and other.packages:
+        changes += find_changes(environment.packages, other.packages)
+    return Environments(changes, missing, mixed)
 
 
-def _load(run: RunRecord) -> dict[str, Any]:
-    """Return the versions, packages and digests of packages of a run's last start; empty if there is none."""
+def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[str]]:
+    """Return each version of a program that ranks have recorded, with their nodes; where it is missing it is empty."""
+    nodes: dict[str, list[str]] = {}
+    for rank in ranks:
+        if isinstance(rank.get(name), str):
+            nodes.setdefault(rank[name], []).append(rank["node"])
+    return {version: list(dict.fromkeys(names)) for version, names in nodes.items()}
+
+
+def _load(run: RunRecord) -> _Environment | None:
     for attempt in reversed(run_record.attempts(run)):
         start = rank_records.load_start(attempt)
-        if start is None:
-            continue
-        versions = {}
-        for name in _VERSIONS:
-            seen = {one[name] for one in start["ranks"] if isinstance(one.get(name), str) and one[name]}
-            versions[name] = ", ".join(sorted(seen)) or None
-        pairs = (text.partition("==") for text in rank_records.load_packages(attempt))
-        digests = {one["packages"] for one in start["ranks"] if isinstance(one.get("packages"), str)}
-        packages = {name: version or "unknown version" for name, _, version in pairs if name != "torch"}
-        return {"versions": versions, "packages": packages, "digests": digests}
-    return {}
+        if start is not None:
+            digests = nodes_by_version(start["ranks"], "packages")
+            return _Environment(_versions(start["ranks"]), _packages(attempt), len(digests) > 1)
+    return None
+
+
+def _versions(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    versions = {}
+    for name in VERSIONS:
+        recorded = filter(None, nodes_by_version(ranks, name))
+        versions[name] = ", ".join(sorted(recorded)) or None
+    return versions
+
+
+def _packages(attempt: Path) -> dict[str, str]:
+    packages = {}
+    for line in rank_records.load_packages(attempt):
+        name, _, version = line.partition("==")
+        packages[name] = version or "unknown version"
+    packages.pop("torch", None)  # it is one of the versions
+    return packages

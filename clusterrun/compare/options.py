@@ -9,15 +9,18 @@ from clusterrun.compare import Change, find_changes
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 
+_ABSENT = (None, "")
+
 
 def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
     """Return what differs: the work, its arguments, the folder, then each option; tables are compared by key."""
     changes = list(find_changes(_load_work(first), _load_work(second)))
-    values, others = _load_values(first), _load_values(second)
-    for name in sorted({*values, *others}):
-        (one, source), (other, its_source) = values.get(name, (None, "")), others.get(name, (None, ""))
-        if one != other:
-            changes.append(Change(name, one, other, (source, its_source)))
+    options, other_options = _load_values(first), _load_values(second)
+    for name in sorted({*options, *other_options}):
+        value, source = options.get(name, _ABSENT)
+        other_value, other_source = other_options.get(name, _ABSENT)
+        if value != other_value:
+            changes.append(Change(name, value, other_value, (source, other_source)))
     return changes
 
 
@@ -37,8 +40,11 @@ def _load_work(run: RunRecord) -> dict[str, Any]:
 
 def _load_values(run: RunRecord) -> dict[str, tuple[Any, str]]:
     """Return the values of a run with their sources; ``set.lr`` is the key lr of the table set."""
-    found: dict[str, tuple[Any, str]] = {"scheduler": (run.scheduler, "")}  # chosen for a run that names none
+    values: dict[str, tuple[Any, str]] = {"scheduler": (run.scheduler, "")}  # chosen for a run that names none
     for name, (value, source) in run.sources.items():
-        table = value if isinstance(value, dict) else {"": value}
-        found |= {f"{name}.{key}" if key else name: (one, str(source)) for key, one in table.items()}
-    return found
+        if not isinstance(value, dict):
+            values[name] = (value, source)
+            continue
+        for key, item in value.items():
+            values[f"{name}.{key}"] = (item, source)
+    return values

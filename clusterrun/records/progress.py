@@ -116,8 +116,8 @@ def as_metrics(data: object) -> Metrics | None:
 
 def ranks(run: RunRecord, task: int | None = None, only: frozenset[str] | None = None) -> list[RankProgress]:
     """Return the heartbeats of a run's newest attempt, by rank; empty if its worker writes none. See ``read_ranks``."""
-    folders = run_record.attempts(run, task)
-    return read_ranks(folders[-1], only) if folders else []
+    attempt = run_record.newest_attempt(run, task)
+    return read_ranks(attempt, only) if attempt else []
 
 
 def read_ranks(attempt: Path, only: frozenset[str] | None = None) -> list[RankProgress]:
@@ -167,13 +167,13 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def last_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the complete rows at the end of a file of JSON lines, oldest first."""
+def last_rows(path: Path, most: int = _TAIL) -> list[dict[str, Any]]:
+    """Return the complete rows in the last ``most`` bytes of a file of JSON lines, oldest first."""
     try:
         with safe_files.open_file(path) as file:
             size = os.fstat(file).st_size
-            data = os.pread(file, _TAIL, max(0, size - _TAIL))
+            data = os.pread(file, most, max(0, size - most))
     except OSError:
         return []
     lines = data.split(b"\n")[:-1]  # the last line may be incomplete
-    return parse_rows(lines if size <= _TAIL else lines[1:])
+    return parse_rows(lines if size <= most else lines[1:])

@@ -265,6 +265,12 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return [path for _, _, path in sorted(found)]
 
 
+def newest_attempt(record: RunRecord, task: int | None = None) -> Path | None:
+    """Return the newest attempt folder of a run's submission, None if it has not started."""
+    folders = attempts(record, task)
+    return folders[-1] if folders else None
+
+
 def attempts_of(run: RunRecord, job: JobId) -> list[Path]:
     """Return the attempt folders of one of a run's jobs or of its task, oldest first (by restart, then launch)."""
     return attempts(run.as_job(job), job.task)

@@ -318,8 +318,8 @@ def _ranks(state: RunState, only: frozenset[str] | None = None) -> list[RankProg
 def _first_failure(state: RunState) -> dict[str, Any] | None:
     if state.record is None or state.status.outcome is Outcome.DONE:
         return None
-    folders = run_record.attempts(state.record)
-    return rank_records.load_first_failure(folders[-1]) if folders else None
+    attempt = run_record.newest_attempt(state.record)
+    return rank_records.load_first_failure(attempt) if attempt else None
 
 
 def _joined_group(state: RunState) -> bool | None:
@@ -351,8 +351,7 @@ def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
 def _last_attempt(state: RunState) -> Path | None:
     if state.record is None or state.status.outcome is Outcome.RUNNING:
         return None
-    folders = run_record.attempts(state.record, state.status.id.task)
-    return folders[-1] if folders else None
+    return run_record.newest_attempt(state.record, state.status.id.task)
 
 
 def _logs(state: RunState) -> list[Path]:
