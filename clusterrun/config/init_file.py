@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain, islice
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import parse_time_limit, plural
 from clusterrun.config.survey import Survey
+from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary
 
 _MOST_PROFILES = 12  # for more partitions, sinfo is the better view
@@ -45,16 +48,16 @@ def config_text(facts: Survey) -> str:
 
 def choose_partition(facts: Survey) -> PartitionSummary | None:
     """Return the default partition if it has GPUs, else the one with the most GPUs; without GPUs the default."""
-    with_gpus = [p for p in facts.partitions if p.up and p.gpu_total]
+    up = [partition for partition in facts.partitions if partition.up]
+    with_gpus = [partition for partition in up if partition.gpu_total]
     if with_gpus:
-        return next((p for p in with_gpus if p.default), max(with_gpus, key=lambda p: p.gpu_total))
-    usable = [p for p in facts.partitions if p.up and p.node_count]
-    return next((p for p in usable if p.default), max(usable, key=lambda p: p.node_count, default=None))
+        return max(with_gpus, key=lambda partition: (partition.default, partition.gpu_total))
+    usable = [partition for partition in up if partition.node_count]
+    return max(usable, key=lambda partition: (partition.default, partition.node_count), default=None)
 
 
 def _slurm(facts: Survey) -> list[str]:
     name = f" (cluster {facts.cluster})" if facts.cluster else ""
-    chosen = choose_partition(facts)
     lines = [
         *_comment(
             f'Found Slurm{name}. Set scheduler to "auto" to run jobs on this machine when Slurm is down.',
@@ -63,71 +66,100 @@ def _slurm(facts: Survey) -> list[str]:
         ),
         *_partition_table(facts.partitions),
     ]
+    chosen = choose_partition(facts)
     if chosen is None:
         return [*lines, *_comment("No partition is available to you.", '#partition = "NAME"'), *_accounts(facts, None)]
-    typical = chosen.typical
     if not chosen.default:
         most = "GPUs" if chosen.gpu_total else "nodes"
         lines += _comment(f"The available partition with the most {most} (not Slurm's default):")
-    lines.append(f"partition = {toml_text(chosen.name)}")
-    gpus = typical.gpu_count if typical else 0
-    if typical:
-        lines += ["", *_comment(_gpu_text(chosen), f"gpus-per-node = {gpus}")]
-    if kinds := sorted({kind for n in chosen.nodes for kind, _ in n.gpus if kind}):
-        number = max(n for node in chosen.nodes for kind, n in node.gpus if kind == kinds[0])
-        many = "GPU types" if len(kinds) > 1 else "GPU type"
-        lines += _comment(
-            f"{many}: {', '.join(kinds)}. To request a specific type, replace gpus-per-node with:",
-            f"#gres = {toml_text(f'gpu:{kinds[0]}:{number}')}",
-        )
-    lines += ["#nodes = 2"]
-    if typical and typical.cpus:
-        share = "a node's cores divided by its GPUs" if gpus else "all cores of a node"
-        lines += _comment(f"CPU cores per rank: {share}. Slurm's default is one.")
-        lines += [f"#cpus-per-task = {max(1, typical.cpus // max(1, gpus))}"]
-    if typical and typical.memory:
-        text = f"Memory per node (a node has {typical.memory} MB)."
-        lines += _comment(text, f"#mem = {toml_text(f'{typical.memory * 9 // 10}M')}")
+    lines += [f"partition = {toml_text(chosen.name)}", *_gpu_lines(chosen), "#nodes = 2", *_share_lines(chosen)]
     lines += ["", *_comment(_time_text(chosen), f"#time = {toml_text(_time(chosen.time_limit))}")]
     return lines + _accounts(facts, chosen)
 
 
+def _gpu_lines(partition: PartitionSummary) -> list[str]:
+    """Return the settings that request a typical node's GPUs."""
+    lines = []
+    if partition.typical is not None:
+        lines += ["", *_comment(_gpu_text(partition), f"gpus-per-node = {partition.typical.gpu_count}")]
+    most: dict[str, int] = {}  # of each GPU type: on one node
+    for node in partition.nodes:
+        for kind, count in node.gpus:
+            most[kind] = max(count, most.get(kind, 0))
+    kinds = sorted(filter(None, most))
+    if kinds:
+        gres = toml_text(f"gpu:{kinds[0]}:{most[kinds[0]]}")
+        names = "GPU types" if len(kinds) > 1 else "GPU type"
+        lines += _comment(
+            f"{names}: {', '.join(kinds)}. To request a specific type, replace gpus-per-node with:", f"#gres = {gres}"
+        )
+    return lines
+
+
+def _share_lines(partition: PartitionSummary) -> list[str]:
+    """Return the settings that request a typical node's cores and memory."""
+    node = partition.typical
+    if node is None:
+        return []
+    lines = []
+    if node.cpus:
+        share = "a node's cores divided by its GPUs" if node.gpu_count else "all cores of a node"
+        lines += _comment(f"CPU cores per rank: {share}. Slurm's default is one.")
+        lines += [f"#cpus-per-task = {max(1, node.cpus // max(1, node.gpu_count))}"]
+    if node.memory:
+        text = f"Memory per node (a node has {node.memory} MB)."
+        lines += _comment(text, f"#mem = {toml_text(f'{node.memory * 9 // 10}M')}")
+    return lines
+
+
 def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
+    fitting = [one for one in facts.associations if _is_usable_in(one, chosen)] or facts.associations
+    accounts = list(dict.fromkeys(one.account for one in fitting))
+    qualities = list(dict.fromkeys(chain.from_iterable(one.qos for one in fitting)))
     lines = [""]
-    mine = [a for a in facts.associations if not a.partition or chosen is None or a.partition == chosen.name]
-    accounts = list(dict.fromkeys(a.account for a in mine or facts.associations))
-    qualities = list(dict.fromkeys(q for a in mine or facts.associations for q in a.qos))
     if accounts:
         text = f"Your accounts: {', '.join(accounts)}. Without this setting, Slurm uses your default account."
         lines += _comment(text, f"#account = {toml_text(accounts[0])}")
-    elif facts.accounting == "yes" and "associations" in facts.enforce:
-        text = "You have no Slurm account, but this cluster requires one; ask your site's support team for one."
-        lines += _comment(text, '#account = "NAME"')
     else:
-        why = {
-            "none": "Slurm has no accounting",
-            "silent": "Slurm accounting did not respond",
-            "yes": "No account was found",
-        }
-        lines += _comment(
-            f"{why[facts.accounting]}; set an account only if your site requires one.", '#account = "NAME"'
-        )
+        lines += _comment(_why_no_account(facts), '#account = "NAME"')
     if qualities:
         lines += _comment(f"Your QOS: {', '.join(qualities)}.", f"#qos = {toml_text(qualities[0])}")
     return lines
 
 
+def _is_usable_in(association: Association, chosen: PartitionSummary | None) -> bool:
+    return not association.partition or chosen is None or association.partition == chosen.name
+
+
+def _why_no_account(facts: Survey) -> str:
+    if facts.accounting == "yes" and "associations" in facts.enforce:
+        return "You have no Slurm account, but this cluster requires one; ask your site's support team for one."
+    why = {
+        "none": "Slurm has no accounting",
+        "silent": "Slurm accounting did not respond",
+        "yes": "No account was found",
+    }
+    return f"{why[facts.accounting]}; set an account only if your site requires one."
+
+
 def _other_partitions(facts: Survey) -> list[str]:
     chosen = choose_partition(facts)
-    others = [p for p in facts.partitions if p.up and p.gpu_total and p is not chosen][:_MOST_PROFILES]
-    text = (
-        "Other partitions with GPUs; use one with `clusterrun submit --profile NAME`. The settings above still apply."
-    )
-    lines = ["", *_comment(text)] if others else []
-    for p in others:
-        name = p.name if re.fullmatch(r"[A-Za-z0-9_-]+", p.name) else toml_text(p.name)
-        gpus = p.typical.gpu_count if p.typical else 0
-        lines += ["", f"[profile.{name}]", f"partition = {toml_text(p.name)}", f"gpus-per-node = {gpus}"]
+    with_gpus = [partition for partition in facts.partitions if partition.up and partition.gpu_total]
+    others = [partition for partition in with_gpus if partition is not chosen][:_MOST_PROFILES]
+    if not others:
+        return []
+    lines = [
+        "",
+        *_comment(
+            "Other partitions with GPUs; use one with `clusterrun submit --profile NAME`. "
+            "The settings above still apply."
+        ),
+    ]
+    for partition in others:
+        quoted = toml_text(partition.name)
+        name = partition.name if re.fullmatch(r"[A-Za-z0-9_-]+", partition.name) else quoted
+        gpus = partition.typical.gpu_count if partition.typical else 0
+        lines += ["", f"[profile.{name}]", f"partition = {quoted}", f"gpus-per-node = {gpus}"]
     return lines
 
 
@@ -147,27 +179,36 @@ def _local(facts: Survey) -> list[str]:
 
 def _partition_table(partitions: Iterable[PartitionSummary]) -> list[str]:
     rows = [("PARTITION", "NODES", "USABLE", "GPUS/NODE", "CPUS/NODE", "TIME LIMIT")]
-    for p in list(partitions)[:_MOST_ROWS]:
-        t = p.typical
-        usable = sum(n.count for n in p.nodes if n.usable) if p.up else 0
-        kinds = "+".join(f"{n} {kind}".strip() for kind, n in t.gpus) if t and t.gpus else "0"
-        cpus = str(t.cpus) if t else "0"
-        rows.append((f"{p.name}{'*' if p.default else ''}", str(p.node_count), str(usable), kinds, cpus, p.time_limit))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    head = _comment(
+    rows += map(_cells, islice(partitions, _MOST_ROWS))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = _comment(
         "Partitions when this file was written (* marks the default; GPU and CPU counts are for a typical node):"
     )
-    lines = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows)
-    return head + [f"#   {_UNSAFE.sub('?', line)}".rstrip() for line in lines]
+    for row in rows:
+        line = "  ".join(map(str.ljust, row, widths))
+        lines.append(f"#   {_UNSAFE.sub('?', line)}".rstrip())
+    return lines
+
+
+def _cells(partition: PartitionSummary) -> tuple[str, str, str, str, str, str]:
+    name = f"{partition.name}*" if partition.default else partition.name
+    usable = sum(node.count for node in partition.nodes if node.usable) if partition.up else 0
+    gpus, cpus = "0", 0
+    if partition.typical is not None:
+        cpus = partition.typical.cpus
+        gpus = "+".join(f"{count} {kind}".strip() for kind, count in partition.typical.gpus) or "0"
+    return name, str(partition.node_count), str(usable), gpus, str(cpus), partition.time_limit
 
 
 def _gpu_text(partition: PartitionSummary) -> str:
     if not partition.gpu_total:
         return "This partition has no GPUs: the ranks run on the CPU (gloo)."
     counts: dict[int, int] = {}
-    for n in partition.nodes:
-        counts[n.gpu_count] = counts.get(n.gpu_count, 0) + n.count
-    parts = [f"{plural(c, 'node')} with {plural(g, 'GPU')}" for g, c in sorted(counts.items(), reverse=True)]
+    for node in partition.nodes:
+        counts[node.gpu_count] = counts.get(node.gpu_count, 0) + node.count
+    parts = [
+        f"{plural(nodes, 'node')} with {plural(gpus, 'GPU')}" for gpus, nodes in sorted(counts.items(), reverse=True)
+    ]
     return f"GPUs per node, one rank per GPU. This partition has {', '.join(parts)}."
 
 
@@ -179,10 +220,10 @@ def _time_text(partition: PartitionSummary) -> str:
 
 def _time(limit: str) -> str:
     """Return the partition's time limit if it has one, else a day."""
-    try:
-        return limit if parse_time_limit(limit) else "1-00:00:00"
-    except RequestError:
-        return "1-00:00:00"
+    with suppress(RequestError):
+        if parse_time_limit(limit):
+            return limit
+    return "1-00:00:00"
 
 
 def toml_text(text: str) -> str:

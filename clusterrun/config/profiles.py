@@ -31,7 +31,7 @@ from clusterrun.config.files import (
 from clusterrun.config.sweep_table import SweepTable, read_sweep
 from clusterrun.config.toml_lines import Document, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
-from clusterrun.jobspec.fields import FIELD, Value, gres_gpus
+from clusterrun.jobspec.fields import FIELD, Value, gres_gpus, is_list_of_texts
 
 DEFAULT_JOB = "lm"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
@@ -106,35 +106,67 @@ def load_profiles(
     """
     root, notices = find_root_and_notices(cwd)
     home = home_folder(environ)
-    files = []
-    if is_file(root / PROJECT_FILE) and not why_unused(root / PROJECT_FILE):
-        raw = read_config(root / PROJECT_FILE, PROJECT_FILE)
-        files.append(_read_profile(parse(PROJECT_FILE, raw, root, home)))
-    project = files[:]
-    user = user_profile_path(environ, home)
-    if user and is_file(user):
-        source = display_path(user, home)
-        if why := why_unused(user):
-            notices.append(f"{source} is not used: {why}")
-        else:
-            files.append(_read_profile(parse(source, read_config(user, source), user.parent, home)))
-    chosen = Value(profile, "--profile") if profile else _first("default-profile", (f.top for f in files))
-    if chosen and not any(chosen.value in f.tables for f in files):
-        names = sorted({name for f in files for name in f.tables})
-        hint = f"{nearest(chosen.value, names)} available: {', '.join(names)}".strip()
-        if not names:
-            hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
-        raise RequestError(f"no profile {chosen.value!r} ({chosen.source})", hint=hint)
+    project = _load_project_file(root, home)
+    files = [*project, *_load_user_file(environ, home, notices)]
+    chosen = _requested_profile(files, profile)
     if find_cluster is not None:
         chosen = _for_cluster(files, chosen, find_cluster, notices)
-    levels = _levels(files, chosen)
-    job = _first("job", levels) or Value(DEFAULT_JOB, "default")
-    settings = [{k: v for k, v in level.items() if k in FIELD} for level in levels]
-    variables = {key: Value(environ[name], name) for name, key in reversed(ENVIRONMENT) if environ.get(name)}
-    remote = {key: value for key in REMOTE_KEYS if (value := _first(key, levels)) is not None}
-    of_project = _levels(project, chosen)
-    foreign = frozenset(key for key, value in remote.items() if any(level.get(key) is value for level in of_project))
-    return Profiles(root, job, [*settings, variables], notices, remote, len(of_project), foreign)
+    levels, project_levels = _levels(files, chosen), _levels(project, chosen)
+    return Profiles(
+        root,
+        default_job=_first("job", levels) or Value(DEFAULT_JOB, "default"),
+        levels=[*map(_options, levels), _environment(environ)],
+        notices=notices,
+        remote=_remote(levels),
+        of_project=len(project_levels),
+        remote_of_project=frozenset(_remote(project_levels)),  # they precede the user's
+    )
+
+
+def _load_project_file(root: Path, home: Path | None) -> list[_ProfileFile]:
+    """Return the settings of the project's file; none if there is no such file, or it is not trusted."""
+    path = root / PROJECT_FILE
+    if not is_file(path) or why_unused(path):
+        return []
+    return [_read_profile(parse(PROJECT_FILE, read_config(path, PROJECT_FILE), root, home))]
+
+
+def _load_user_file(environ: Mapping[str, str], home: Path | None, notices: list[str]) -> list[_ProfileFile]:
+    """Return the settings of the user's file; none if there is no such file, or it is not trusted."""
+    path = user_profile_path(environ, home)
+    if path is None or not is_file(path):
+        return []
+    source = display_path(path, home)
+    if why := why_unused(path):
+        notices.append(f"{source} is not used: {why}")
+        return []
+    return [_read_profile(parse(source, read_config(path, source), path.parent, home))]
+
+
+def _requested_profile(files: Sequence[_ProfileFile], typed: str | None) -> Value | None:
+    """Return the name of the profile by --profile, else the default's; None without one. Raises RequestError."""
+    chosen = Value(typed, "--profile") if typed else _first("default-profile", (file.top for file in files))
+    names = sorted({name for file in files for name in file.tables})
+    if chosen is None or chosen.value in names:
+        return chosen
+    hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
+    if names:
+        hint = f"{nearest(chosen.value, names)} available: {', '.join(names)}".strip()
+    raise RequestError(f"no profile {chosen.value!r} ({chosen.source})", hint=hint)
+
+
+def _options(level: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: value for name, value in level.items() if name in FIELD}
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    """Return the options that the user's variables set; an earlier variable of ``ENVIRONMENT`` wins."""
+    return {option: Value(environ[name], name) for name, option in reversed(ENVIRONMENT) if environ.get(name)}
+
+
+def _remote(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    values = {name: _first(name, levels) for name in REMOTE_KEYS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
@@ -143,22 +175,34 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
     A bare name is looked up in the project's ``jobs/``, then among the shipped files. Another user's file needs its
     path: a name must not run a file that somebody put into a shared folder.
     """
-    home, here = home_folder(os.environ if environ is None else environ), cwd or root
-    if "/" in name or name.endswith(".toml"):
-        places = [Path(resolve(name, here, home)), root / name, root / "jobs" / name]
-    else:
-        places = [root / "jobs" / f"{name}.toml"]
-    path = next((p for p in places if is_file(p)), None)
+    home = home_folder(os.environ if environ is None else environ)
+    path = _find_job_file(name, root, Path(resolve(name, cwd or root, home)))
     if path is not None and path.suffix == ".toml":
-        source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
-        named_by_path = "/" in name
-        if not named_by_path and (why := why_unused(path)):
-            hint = f"check the file; to use it anyway, give its path: {path}"
-            raise RequestError(f"not using {source}: {why}", hint=hint)
-        return _read_job(parse(source, read_config(path, source, trusted=not named_by_path), root, home), path)
-    if (stem := name.removesuffix(".toml")) in (shipped := _shipped()):
+        return _load_job_file(name, path, root, home)
+    stem, shipped = name.removesuffix(".toml"), _shipped()
+    if stem in shipped:
         return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes(), root, home), None)
     raise _no_job(name, root, path)
+
+
+def _find_job_file(name: str, root: Path, here: Path) -> Path | None:
+    """Return the file that a name or path means; ``here`` is the path from the current folder."""
+    places = [root / "jobs" / f"{name}.toml"]
+    if "/" in name or name.endswith(".toml"):
+        places = [here, root / name, root / "jobs" / name]
+    for place in places:
+        if is_file(place):
+            return place
+    return None
+
+
+def _load_job_file(name: str, path: Path, root: Path, home: Path | None) -> JobFile:
+    source = str(path.relative_to(root)) if path.is_relative_to(root) else display_path(path, home)
+    is_named_by_path = "/" in name
+    if not is_named_by_path and (why := why_unused(path)):
+        hint = f"check the file; to use it anyway, give its path: {path}"
+        raise RequestError(f"not using {source}: {why}", hint=hint)
+    return _read_job(parse(source, read_config(path, source, trusted=not is_named_by_path), root, home), path)
 
 
 def list_jobs(root: Path) -> list[str]:
@@ -179,24 +223,36 @@ def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     ``gres`` has no GPUs.
     """
     merged: dict[str, Value] = {}
-    rival = {"gres": "gpus-per-node", "gpus-per-node": "gres"}
     for level in levels:
         above = dict(merged)
         for name, value in level.items():
-            if FIELD[name].kind == "map" and name in merged:
-                merged[name] = _join(merged[name], value)
-            elif name not in merged:
-                other = above.get(rival.get(name, ""))
-                gres = value.value if name == "gres" else other and other.value
-                if other is None or not isinstance(gres, str) or gres_gpus(gres) is None:
+            if name not in merged:
+                if not _is_replaced(name, value, above):
                     merged[name] = value
+            elif FIELD[name].kind == "map":
+                merged[name] = _join(merged[name], value)
     return merged
 
 
+def _is_replaced(name: str, value: Value, above: Mapping[str, Value]) -> bool:
+    """Return whether a higher level requests GPUs by the other of the two options."""
+    if name == "gres":
+        return "gpus-per-node" in above and _has_gpus(value)
+    if name == "gpus-per-node":
+        return "gres" in above and _has_gpus(above["gres"])
+    return False
+
+
+def _has_gpus(gres: Value) -> bool:
+    return isinstance(gres.value, str) and gres_gpus(gres.value) is not None
+
+
 def _join(upper: Value, lower: Value) -> Value:
-    new = {k: v for k, v in lower.value.items() if k not in upper.value}
-    sources = [s for s, counts in ((upper.source, bool(upper.value)), (lower.source, bool(new))) if counts]
-    return Value({**upper.value, **new}, ", ".join(sources) or upper.source)
+    added = {key: item for key, item in lower.value.items() if key not in upper.value}
+    if not added:
+        return Value(upper.value, upper.source)
+    source = f"{upper.source}, {lower.source}" if upper.value else lower.source
+    return Value({**upper.value, **added}, source)
 
 
 def _for_cluster(
@@ -206,31 +262,54 @@ def _for_cluster(
 
     The cluster is looked up only if a profile has one.
     """
-    tables = [item for f in reversed(files) for item in f.tables.items()]
-    clusters = {name: str(table[_CLUSTER].value).strip().lower() for name, table in tables if _CLUSTER in table}
-    if not clusters or (here := find_cluster()) is None:
+    clusters = _clusters_of_profiles(files)
+    here = find_cluster() if clusters else None
+    if here is None:
         return chosen
     here = ",".join(part.strip().lower() for part in here.split(","))  # as typed in SLURM_CLUSTERS
-    own, elsewhere = clusters.get(chosen.value, "") if chosen else "", ""
-    if chosen and own and here and not covers(here, own):
-        elsewhere = f"profile {chosen.value} is for cluster {own}"
-    if chosen and chosen.source == "--profile":
+    elsewhere = _why_elsewhere(chosen, clusters, here)
+    if chosen is not None and chosen.source == "--profile":
         if elsewhere:
             raise RequestError(f"{elsewhere}; this shell is configured for {here}", hint="choose another --profile")
         return chosen
     if not here:
         unknown = "cannot choose a profile by cluster: the name of the cluster is unknown"
         notices.append(f"{unknown}; choose a profile with --profile")
+        return chosen
+    if name := _profile_for(clusters, here):
+        notices.append(f"using [profile.{name}], the profile for cluster {here}")
+        return Value(name, _CLUSTER)
+    if elsewhere:
+        notices.append(f"{elsewhere}; not used on {here}")
+        return None
+    return chosen
+
+
+def _clusters_of_profiles(files: Sequence[_ProfileFile]) -> dict[str, str]:
+    """Return the cluster of each profile that is for one; the first file's counts."""
+    clusters = {}
+    for file in reversed(files):
+        for name, table in file.tables.items():
+            if _CLUSTER in table:
+                clusters[name] = str(table[_CLUSTER].value).strip().lower()
+    return clusters
+
+
+def _why_elsewhere(chosen: Value | None, clusters: Mapping[str, str], here: str) -> str:
+    """Return that the chosen profile is for another cluster; empty if it is not, or the cluster is unknown."""
+    cluster = clusters.get(chosen.value, "") if chosen is not None else ""
+    if chosen is None or not cluster or not here or covers(here, cluster):
+        return ""
+    return f"profile {chosen.value} is for cluster {cluster}"
+
+
+def _profile_for(clusters: Mapping[str, str], here: str) -> str:
+    """Return the profile for a cluster, empty without one. Raises RequestError for several."""
     fitting = sorted(name for name, cluster in clusters.items() if cluster == here)
     if len(fitting) > 1:
         hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
         raise RequestError(f"several profiles match cluster {here}: {', '.join(fitting)}", hint=hint)
-    if fitting:
-        notices.append(f"using [profile.{fitting[0]}], the profile for cluster {here}")
-        return Value(fitting[0], _CLUSTER)
-    if elsewhere:
-        notices.append(f"{elsewhere}; not used on {here}")
-    return None if elsewhere else chosen
+    return fitting[0] if fitting else ""
 
 
 class _ProfileFile(NamedTuple):
@@ -240,8 +319,12 @@ class _ProfileFile(NamedTuple):
 
 def _levels(files: Iterable[_ProfileFile], chosen: Value | None) -> list[dict[str, Value]]:
     """Return the values of each file's chosen table, and of its top, which the table precedes."""
-    tables = [(one.tables.get(str(chosen.value)) if chosen else None, one.top) for one in files]
-    return [level for both in tables for level in both if level is not None]
+    levels = []
+    for file in files:
+        if chosen is not None and chosen.value in file.tables:
+            levels.append(file.tables[chosen.value])
+        levels.append(file.top)
+    return levels
 
 
 def _read_profile(document: Document) -> _ProfileFile:
@@ -265,52 +348,70 @@ def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str
     spelled = {key.replace("_", "-"): key for key in table}
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
-            if name in _JOB_KEYS:
-                message = f"the {name} key belongs in a job file"
-                hint = 'move it to jobs/NAME.toml, and write job = "NAME" here instead'
-            elif name == _CLUSTER:
-                message, hint = "the cluster key belongs in a profile's table", "move it below [profile.NAME]"
-            else:
-                message = f"the {name} key belongs at the top of the file"
-                hint = "move it out of the profile's table"
+            message, hint = _why_misplaced(name)
             raise document.error([*path, spelled[name]], message, hint=hint)
     values = read_values(document, path, table, source, own=own)
     return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
 
 
+def _why_misplaced(name: str) -> tuple[str, str]:
+    """Return where a key of a profile file or of a job file belongs instead, and what to do."""
+    if name in _JOB_KEYS:
+        return f"the {name} key belongs in a job file", 'move it to jobs/NAME.toml, and write job = "NAME" here instead'
+    if name == _CLUSTER:
+        return "the cluster key belongs in a profile's table", "move it below [profile.NAME]"
+    return f"the {name} key belongs at the top of the file", "move it out of the profile's table"
+
+
 def _read_job(document: Document, path: Path | None) -> JobFile:
-    data = document.data
-    for name in _PROFILE_KEYS:
-        if key := next((k for k in data if k.replace("_", "-") == name), None):
-            raise document.error(
-                [key],
-                f"the {key} key belongs in {PROJECT_FILE}",
-                hint=f"move it to {PROJECT_FILE}; a job file describes only one job",
-            )
-    given = [k for k in WORK_KEYS if k in data]
-    if len(given) != 1:
-        message = f"{given[0]} and {given[1]} conflict" if given else "the file does not say what to run"
-        hint = "keep one of them" if given else 'set task, script, module or command, for example task = "lm"'
-        # one of them may be misspelled: that is the better message
-        if not given and (unknown := unknown_key(document, (), data, own=_JOB_KEYS)):
-            raise unknown
-        raise document.error(given[1:2], message, hint=hint)
-    kind = cast("WorkKind", given[0])
-    target = text_at(document, (kind,))
-    args = data.get("args", [])
-    if not isinstance(args, list) or not all(isinstance(a, str) for a in args):
-        raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
-    if args and kind == "task":
-        raise document.error(
-            ["args"], "a task takes no args", hint="put the task's settings under [set], for example steps = 300"
-        )
-    if kind == "script" or (kind == "command" and "/" in target):
-        target = resolve(target, document.base, document.home)
-    values = read_values(document, (), data, document.source, own=_JOB_KEYS)
+    _refuse_profile_keys(document)
+    kind = _read_kind(document)
+    target, args = _read_target(document, kind), _read_args(document, kind)
+    values = read_values(document, (), document.data, document.source, own=_JOB_KEYS)
     if "set" in values and kind != "task":
         raise document.error(["set"], f"[set] is only for tasks, but this job runs a {kind}", hint="use args, or [env]")
     sweep = read_sweep(document, document.home)
-    return JobFile(document.source, path, values, kind, target, tuple(args), sweep)
+    return JobFile(document.source, path, values, kind, target, args, sweep)
+
+
+def _refuse_profile_keys(document: Document) -> None:
+    spelled = {key.replace("_", "-"): key for key in document.data}
+    for name in _PROFILE_KEYS:
+        if name in spelled:
+            message = f"the {spelled[name]} key belongs in {PROJECT_FILE}"
+            hint = f"move it to {PROJECT_FILE}; a job file describes only one job"
+            raise document.error([spelled[name]], message, hint=hint)
+
+
+def _read_kind(document: Document) -> WorkKind:
+    """Return the kind of what a job file runs: the one such key that it has. Raises ConfigError."""
+    given = [key for key in WORK_KEYS if key in document.data]
+    if not given:
+        # one of them may be misspelled: that is the better message
+        if unknown := unknown_key(document, (), document.data, own=_JOB_KEYS):
+            raise unknown
+        hint = 'set task, script, module or command, for example task = "lm"'
+        raise document.error((), "the file does not say what to run", hint=hint)
+    if len(given) > 1:
+        raise document.error(given[1:2], f"{given[0]} and {given[1]} conflict", hint="keep one of them")
+    return cast("WorkKind", given[0])
+
+
+def _read_target(document: Document, kind: WorkKind) -> str:
+    target = text_at(document, (kind,))
+    if kind == "script" or (kind == "command" and "/" in target):
+        return resolve(target, document.base, document.home)
+    return target
+
+
+def _read_args(document: Document, kind: WorkKind) -> tuple[str, ...]:
+    args = document.data.get("args", [])
+    if not is_list_of_texts(args):
+        raise document.error(["args"], "args must be a list of strings", hint='for example args = ["--lr", "1e-4"]')
+    if args and kind == "task":
+        hint = "put the task's settings under [set], for example steps = 300"
+        raise document.error(["args"], "a task takes no args", hint=hint)
+    return tuple(args)
 
 
 def _shipped() -> dict[str, Path]:
@@ -318,7 +419,10 @@ def _shipped() -> dict[str, Path]:
 
 
 def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
-    return next((level[name] for level in levels if name in level), None)
+    for level in levels:
+        if name in level:
+            return level[name]
+    return None
 
 
 def _no_job(name: str, root: Path, found: Path | None) -> RequestError:

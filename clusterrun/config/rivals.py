@@ -24,23 +24,36 @@ def _drop(rivals: Sequence[str], levels: Sequence[Mapping[str, Value]], merged: 
     chosen = ""
     for level in levels:
         given = _given(rivals, level)
-        if not chosen and len({*given.values()}) > 1:
-            message = f"{' and '.join(given)} exclude each other: sbatch takes only one of them"
-            raise RequestError(message, hint="keep one of them")
-        for spelled, name in given.items():
-            if chosen and name != chosen and _take_out(spelled, name, level, merged):
-                yield f"ignoring {spelled} of {_source(spelled, level)}: --{chosen} takes its place"
-        chosen = chosen or next(iter(given.values()), "")
+        if chosen:
+            yield from _drop_others(chosen, given, level, merged)
+        elif given:
+            chosen, *others = dict.fromkeys(given.values())
+            if others:
+                message = f"{' and '.join(given)} exclude each other: sbatch takes only one of them"
+                raise RequestError(message, hint="keep one of them")
+
+
+def _drop_others(
+    chosen: str, given: Mapping[str, str], level: Mapping[str, Value], merged: dict[str, Value]
+) -> Iterator[str]:
+    for spelled, name in given.items():
+        if name != chosen and _take_out(spelled, name, level, merged):
+            yield f"ignoring {spelled} of {_source(spelled, level)}: --{chosen} takes its place"
 
 
 def _given(rivals: Sequence[str], level: Mapping[str, Value]) -> dict[str, str]:
     """Return the rivals that a level sets: the name of each by how it is spelled."""
     given = {f"--{name}": name for name in rivals if name in level and level[name].value != ""}
-    arguments = level[_ARGUMENTS].value if _ARGUMENTS in level else ()
-    for argument in arguments if isinstance(arguments, list | tuple) else ():
-        if name := _meant(rivals, sbatch_option(str(argument))):
+    for argument in _sbatch_arguments(level):
+        if name := _meant(rivals, sbatch_option(argument)):
             given[f"--sbatch-arg={argument}"] = name
     return given
+
+
+def _sbatch_arguments(level: Mapping[str, Value]) -> list[str]:
+    """Return the values of --sbatch-arg; none if it is no list, which is refused later."""
+    arguments = level[_ARGUMENTS].value if _ARGUMENTS in level else ()
+    return list(map(str, arguments)) if isinstance(arguments, list | tuple) else []
 
 
 def _meant(rivals: Sequence[str], option: str) -> str:
@@ -58,7 +71,7 @@ def _take_out(spelled: str, name: str, level: Mapping[str, Value], merged: dict[
     arguments = merged.get(_ARGUMENTS)
     if arguments is not level[_ARGUMENTS]:
         return False
-    kept = [one for one in arguments.value if f"--sbatch-arg={one}" != spelled]
+    kept = [argument for argument in arguments.value if f"--sbatch-arg={argument}" != spelled]
     merged[_ARGUMENTS] = Value(kept, arguments.source)
     return True
 

@@ -6,7 +6,7 @@ A command that fails leaves its values empty. Parsers skip unknown lines: some s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterrun.base.errors import CommandError
@@ -46,25 +46,42 @@ def run_survey(run: Run, user: str) -> Survey:
     """Survey the cluster, or this machine if there is none."""
     sinfo = _try(run, sinfo_argv())
     if sinfo.status != 0:
-        absent = sinfo.status == _NOT_STARTED or "configuration source" in sinfo.stderr
-        gpus = _try(run, ["nvidia-smi", "-L"])
-        count = parse_local_gpus(gpus.stdout) if gpus.status == 0 else 0
-        detail = _last_line(sinfo.stderr or sinfo.stdout)
-        return Survey(slurm="none" if absent else "silent", detail=detail, local_gpus=count)
+        return _survey_machine(run, sinfo)
     config = parse_config(_try(run, config_argv()).stdout)
     cluster = config.get("ClusterName", "")
-    storage = config.get("AccountingStorageType")
-    off = storage is not None and not storage.removeprefix("accounting_storage/").replace("none", "")
-    accounting: Presence = "none" if off else parse_accounting(_try(run, accounting_argv()))
-    mine = _try(run, associations_argv(user, cluster)) if accounting == "yes" else Completed(1, "", "")
+    accounting = _find_accounting(run, config)
+    enforced = re.findall(r"[^,\s]+", config.get("AccountingStorageEnforce", ""))
     return Survey(
         slurm="yes",
         cluster=cluster,
         partitions=parse_sinfo(sinfo.stdout),
         accounting=accounting,
-        enforce=tuple(w for w in re.findall(r"[^,\s]+", config.get("AccountingStorageEnforce", "")) if w != "none"),
-        associations=parse_associations(mine.stdout) if mine.status == 0 else (),
+        enforce=tuple(word for word in enforced if word != "none"),
+        associations=_find_associations(run, user, cluster) if accounting == "yes" else (),
     )
+
+
+def _survey_machine(run: Run, sinfo: Completed) -> Survey:
+    """Survey this machine; sinfo's answer says whether Slurm is absent or does not respond."""
+    is_absent = sinfo.status == _NOT_STARTED or "configuration source" in sinfo.stderr
+    gpus = _try(run, ["nvidia-smi", "-L"])
+    return Survey(
+        slurm="none" if is_absent else "silent",
+        detail=_last_line(sinfo.stderr or sinfo.stdout),
+        local_gpus=parse_local_gpus(gpus.stdout) if gpus.status == 0 else 0,
+    )
+
+
+def _find_accounting(run: Run, config: Mapping[str, str]) -> Presence:
+    storage = config.get("AccountingStorageType")
+    if storage is not None and storage.removeprefix("accounting_storage/") in ("", "none"):
+        return "none"
+    return parse_accounting(_try(run, accounting_argv()))
+
+
+def _find_associations(run: Run, user: str, cluster: str) -> tuple[Association, ...]:
+    answer = _try(run, associations_argv(user, cluster))
+    return parse_associations(answer.stdout) if answer.status == 0 else ()
 
 
 _NOT_STARTED = -1
@@ -74,10 +91,12 @@ def _try(run: Run, argv: Sequence[str]) -> Completed:
     try:
         return run(argv)
     except CommandError as error:
-        status = 1 if error.timed_out else _NOT_STARTED if error.status is None else error.status
+        status = _NOT_STARTED if error.status is None else error.status
+        if error.timed_out:
+            status = 1
         return Completed(status, error.stdout, error.stderr or error.message)
 
 
 def _last_line(text: str) -> str:
     """Return the last line with text: Slurm prints the reason below the steps that led to it."""
-    return short(next((line.strip() for line in reversed(text.split("\n")) if line.strip()), ""))
+    return short(text.strip().rpartition("\n")[2].strip())

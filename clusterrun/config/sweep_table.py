@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import nearest
 from clusterrun.config.toml_lines import Document
-from clusterrun.config.toml_values import resolve
+from clusterrun.config.toml_values import is_number_or_text, resolve
 
 _KEYS = ("grid", "zip", "file", "max-running")
 Axes = tuple[tuple[str, "str | tuple[str, ...]"], ...]
@@ -37,34 +36,43 @@ def read_sweep(document: Document, home: Path | None) -> SweepTable | None:
         if key.replace("_", "-") not in _KEYS:
             hint = nearest(key, _KEYS) or f"available keys: {', '.join(_KEYS)}"
             raise document.error(["sweep", key], f"unknown key {key!r} in [sweep]", hint=hint)
-    file, limit = table.get("file", ""), table.get("max-running", table.get("max_running"))
-    if not isinstance(file, str) or "\0" in file:
-        raise document.error(["sweep", "file"], "the file key must be a string", hint='example: file = "params.csv"')
-    if limit is not None and (type(limit) is not int or limit < 1):
-        key = "max-running" if "max-running" in table else "max_running"
-        raise document.error(["sweep", key], f"{key} must be a whole number above 0", hint=f"write {key} = 8")
-    grid, together = (_axes(document, table, key) for key in ("grid", "zip"))
+    file, limit = _read_file(document, table), _read_limit(document, table)
     path = resolve(file, document.base, home) if file else ""
+    grid, together = (_axes(document, table, key) for key in ("grid", "zip"))
     return SweepTable(f"{document.source} [sweep]", grid, together, path, limit)
 
 
+def _read_file(document: Document, table: Mapping[str, Any]) -> str:
+    file = table.get("file", "")
+    if not isinstance(file, str) or "\0" in file:
+        raise document.error(["sweep", "file"], "the file key must be a string", hint='example: file = "params.csv"')
+    return file
+
+
+def _read_limit(document: Document, table: Mapping[str, Any]) -> int | None:
+    key = "max-running" if "max-running" in table else "max_running"
+    limit = table.get(key)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise document.error(["sweep", key], f"{key} must be a whole number above 0", hint=f"write {key} = 8")
+    return limit
+
+
 def _axes(document: Document, table: Mapping[str, Any], key: str) -> Axes:
-    found = table.get(key, {})
-    if not isinstance(found, dict):
+    named_values = table.get(key, {})
+    if not isinstance(named_values, dict):
         raise document.error(["sweep", key], f"{key} must be a table", hint=f"write [sweep.{key}] with NAME = [VALUES]")
     axes: list[tuple[str, str | tuple[str, ...]]] = []
-    for name, values in found.items():
-        many = values if isinstance(values, list) else [values]
-        if not many or not all(_is_value(one) for one in many):
+    for name, values in named_values.items():
+        if isinstance(values, str):
+            axes.append((name, values))
+            continue
+        items = values if isinstance(values, list) else [values]
+        if not items or not all(map(is_number_or_text, items)):
             hint = f'write {name} = [1e-4, 3e-4] or {name} = "0..4"'
             raise document.error(["sweep", key, name], f"{name} must be a list of numbers or strings", hint=hint)
-        axes.append((name, values if isinstance(values, str) else tuple(map(_text, many))))
+        axes.append((name, tuple(map(_text, items))))
     return tuple(axes)
 
 
-def _is_value(one: Any) -> bool:
-    return isinstance(one, str | int) or (isinstance(one, float) and math.isfinite(one))
-
-
-def _text(one: Any) -> str:
-    return str(one).lower() if isinstance(one, bool) else str(one)
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,12 +12,12 @@ from typing import Any
 from clusterrun.base.errors import ConfigError, nearest
 from clusterrun.config.toml_lines import Document
 from clusterrun.jobspec.containers import is_file_name
-from clusterrun.jobspec.fields import FIELD, Field, Value
+from clusterrun.jobspec.fields import FIELD, Field, Value, is_list_of_texts
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "restart": {
-        one: one
-        for one in (
+        name: name
+        for name in (
             "max-restarts",
             "resume-args",
             "hang-timeout",
@@ -30,11 +30,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     "notify": {"target": "notify", "on": "notify-on"},
     "environment": {
-        **{one: one for one in ("modules", "conda", "venv", "python")},
+        "modules": "modules",
+        "conda": "conda",
+        "venv": "venv",
+        "python": "python",
         "uv": "venv",
         "stage": "stage-env",
     },
-    "container": {one: f"container-{one}" for one in ("image", "mounts", "runtime", "python")},
+    "container": {key: f"container-{key}" for key in ("image", "mounts", "runtime", "python")},
 }
 """Tables of options, and the option of each key; the options may also be at the top."""
 
@@ -53,20 +56,34 @@ def read_values(
         name = key.replace("_", "-")
         if name in own:
             continue
-        if name in TABLES and (name not in FIELD or isinstance(value, dict)):
-            for one, found in _read_table(document, [*path, key], TABLES[name], value, source).items():
-                if one in values or one in {other.replace("_", "-") for other in table if other != key}:
-                    raise document.error(
-                        [*path, key], f"{one} is set twice, inside and outside [{key}]", hint="keep one of them"
-                    )
-                values[one] = found
+        if _is_table_of_options(name, value):
+            _add_table(values, document, [*path, key], table, source)
             continue
         if name in values:
-            raise document.error(
-                [*path, key], f"{name} is set twice, once with - and once with _", hint="keep one of them"
-            )
+            raise _set_twice(document, [*path, key], name)
         values[name] = _read_option(document, [*path, key], name, value, source)
     return values
+
+
+def _is_table_of_options(name: str, value: Any) -> bool:
+    return name in TABLES and (name not in FIELD or isinstance(value, dict))  # notify is an option, too
+
+
+def _add_table(
+    values: dict[str, Value], document: Document, path: Sequence[str], outside: Mapping[str, Any], source: str
+) -> None:
+    """Add the options of a table to ``values``; ``outside`` is what it stands in."""
+    key = path[-1]
+    others = {other.replace("_", "-") for other in outside if other != key}
+    for option, value in _read_table(document, path, TABLES[key.replace("_", "-")], outside[key], source).items():
+        if option in values or option in others:
+            message = f"{option} is set twice, inside and outside [{key}]"
+            raise document.error(path, message, hint="keep one of them")
+        values[option] = value
+
+
+def _set_twice(document: Document, path: Sequence[str], option: str) -> ConfigError:
+    return document.error(path, f"{option} is set twice, once with - and once with _", hint="keep one of them")
 
 
 def _read_option(document: Document, path: Sequence[str], name: str, value: Any, source: str) -> Value:
@@ -96,18 +113,16 @@ def _read_table(
     if not isinstance(table, dict):
         hint = f"write [{'.'.join(path)}] with {next(iter(options))} = … below it"
         raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     for key, value in table.items():
         option = options.get(key.replace("_", "-"))
         if option is None:
             hint = nearest(key, options) or f"available keys: {', '.join(options)}"
             raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
-        if option in found:
-            raise document.error(
-                [*path, key], f"{option} is set twice, once with - and once with _", hint="keep one of them"
-            )
-        found[option] = _read_option(document, [*path, key], option, value, source)
-    return found
+        if option in values:
+            raise _set_twice(document, [*path, key], option)
+        values[option] = _read_option(document, [*path, key], option, value, source)
+    return values
 
 
 def text_at(document: Document, path: Sequence[str]) -> str:
@@ -140,7 +155,7 @@ def _check_type(document: Document, path: Sequence[str], field: Field, value: An
         "flag": ("true or false", isinstance(value, bool), _unquoted(key, value)),
         "list": (
             "a list of strings",
-            isinstance(value, list) and all(isinstance(v, str) for v in value),
+            is_list_of_texts(value),
             f'write {key} = ["…"]',
         ),
     }[field.kind]
@@ -154,30 +169,38 @@ def _check_map(document: Document, path: Sequence[str], field: Field, value: Any
         hint = f"write [{'.'.join(path)}] with NAME = VALUE lines below it"
         raise document.error(path, f"{key} must be a table, not {_typed(value)}", hint=hint)
     for name, item in value.items():
-        where = [*path, name]
         if field.name == "env":
-            # below [env], all lines up to the next header belong to it: an option there would be lost
-            if name.replace("_", "-") in FIELD and name == name.lower():
-                raise document.error(
-                    where, f"{name} is an option, but in [{'.'.join(path)}] it would set an environment variable",
-                    hint=f"move it to [{'.'.join(path[:-1])}]" if path[:-1]
-                    else "move it above the first [table] in the file",
-                )  # fmt: skip
-            if not isinstance(item, str):
-                message = f"env: {name} must be a string, not {_typed(item)}"
-                raise document.error(where, message, hint=_quoted(name, item))
+            _check_variable(document, [*path, name], item)
         elif not _is_setting(item):
             raise document.error(
-                where,
+                [*path, name],
                 f"{key}: {name} must be a string, a number, true, false or a list of strings, not {_typed(item)}",
                 hint='use a single value, or a list of strings: ["a.csv", "b.csv"]',
-            )  # fmt: skip
+            )
+
+
+def _check_variable(document: Document, path: Sequence[str], value: Any) -> None:
+    """Raise ConfigError unless an item of [env] is a text, and is not an option that stands below [env] by mistake."""
+    *table, name = path
+    # below [env], all lines up to the next header belong to it: an option there would be lost
+    if name.replace("_", "-") in FIELD and name == name.lower():
+        above = table[:-1]
+        raise document.error(
+            path,
+            f"{name} is an option, but in [{'.'.join(table)}] it would set an environment variable",
+            hint=f"move it to [{'.'.join(above)}]" if above else "move it above the first [table] in the file",
+        )
+    if not isinstance(value, str):
+        raise document.error(path, f"env: {name} must be a string, not {_typed(value)}", hint=_quoted(name, value))
+
+
+def is_number_or_text(value: Any) -> bool:
+    """Return whether a value is a string, true, false or a finite number."""
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _is_setting(item: Any) -> bool:
-    if isinstance(item, list):
-        return all(isinstance(text, str) for text in item)
-    return isinstance(item, str | int) or (isinstance(item, float) and math.isfinite(item))
+    return is_list_of_texts(item) or is_number_or_text(item)
 
 
 def _typed(value: Any) -> str:

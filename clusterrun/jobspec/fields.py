@@ -207,9 +207,7 @@ def _texts(given: Any) -> list[str]:
     if isinstance(given, list | tuple):
         return list(given)
     if isinstance(given, dict):
-        return [
-            f"{key}={' '.join(map(str, one)) if isinstance(one, list | tuple) else one}" for key, one in given.items()
-        ]
+        return [f"{key}={_joined(item)}" for key, item in given.items()]
     return []
 
 
@@ -337,15 +335,16 @@ def _check_events(events: Any, source: str) -> None:
             raise RequestError(message, hint=f"choose from {', '.join(EVENTS)}")
 
 
-def _is_list_of_texts(given: Any) -> bool:
-    return isinstance(given, list | tuple) and all(isinstance(one, str) for one in given)
+def is_list_of_texts(value: Any) -> bool:
+    """Return whether a value is a list of strings."""
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 
 _KINDS: dict[Kind, tuple[str, Callable[[Any], bool]]] = {
     "int": ("a whole number", lambda given: type(given) is int),
     "text": ("a non-empty string", lambda given: isinstance(given, str) and given != ""),
     "flag": ("true or false", lambda given: isinstance(given, bool)),
-    "list": ("a list of strings", _is_list_of_texts),
+    "list": ("a list of strings", is_list_of_texts),
     "map": ("a table of KEY = VALUE", lambda given: isinstance(given, dict)),
 }
 _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)
