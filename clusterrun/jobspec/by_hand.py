@@ -36,28 +36,48 @@ def node_commands(spec: JobSpec, workdir: Path, worker: Path) -> str:
 
 def accelerate_yaml(spec: JobSpec) -> str:
     """Return the YAML with which ``accelerate launch --config_file`` starts a job of this shape."""
-    on_gpus = spec.gpus_per_node is None or spec.gpus_per_node > 0  # None: --gres requests them
-    shared = spec.nodes > 1
-    kind = "'NO'" if spec.world_size == 1 else "MULTI_GPU" if on_gpus else "MULTI_CPU"
-    precision = dict(spec.env).get("ACCELERATE_MIXED_PRECISION", "no")
-    if isinstance(spec.work, Task):  # its own
-        chosen = dict(spec.work.settings).get("precision", "auto")
-        chosen = ("bf16" if on_gpus else "fp32") if chosen == "auto" else chosen
-        precision = "no" if chosen == "fp32" else chosen
     lines = [
         "compute_environment: LOCAL_MACHINE",
-        f"distributed_type: {kind}",
+        f"distributed_type: {_distributed_type(spec)}",
         f"num_machines: {spec.nodes}",
         f"num_processes: {spec.world_size}",
-        "machine_rank: 0" + ("  # on the other nodes: 1, 2 and so on" if shared else ""),
-        *([f"main_process_ip: {_ADDRESS}"] if shared else []),
-        f"main_process_port: {spec.master_port or PORT}",
-        *(["rdzv_backend: static", "same_network: true"] if shared else []),
+    ]
+    if spec.nodes > 1:
+        lines += [
+            "machine_rank: 0  # on the other nodes: 1, 2 and so on",
+            f"main_process_ip: {_ADDRESS}",
+            f"main_process_port: {spec.master_port or PORT}",
+            "rdzv_backend: static",
+            "same_network: true",
+        ]
+    else:
+        lines += ["machine_rank: 0", f"main_process_port: {spec.master_port or PORT}"]
+    lines += [
         "main_training_function: main",
-        f"mixed_precision: '{precision}'",
-        f"use_cpu: {'false' if on_gpus else 'true'}",
+        f"mixed_precision: '{_mixed_precision(spec)}'",
+        f"use_cpu: {'false' if _uses_gpus(spec) else 'true'}",
     ]
     return "".join(f"{line}\n" for line in lines)
+
+
+def _uses_gpus(spec: JobSpec) -> bool:
+    return spec.gpus_per_node != 0  # None: --gres requests them
+
+
+def _distributed_type(spec: JobSpec) -> str:
+    if spec.world_size == 1:
+        return "'NO'"
+    return "MULTI_GPU" if _uses_gpus(spec) else "MULTI_CPU"
+
+
+def _mixed_precision(spec: JobSpec) -> str:
+    """Return the precision as accelerate names it: the one that a task sets, else that of accelerate's variable."""
+    if not isinstance(spec.work, Task):
+        return dict(spec.env).get("ACCELERATE_MIXED_PRECISION", "no")
+    precision = str(dict(spec.work.settings).get("precision", "auto"))
+    if precision == "auto":
+        precision = "bf16" if _uses_gpus(spec) else "fp32"
+    return "no" if precision == "fp32" else precision
 
 
 def _lines(spec: JobSpec, workdir: Path, program: list[str]) -> Iterator[str]:

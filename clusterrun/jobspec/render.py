@@ -10,7 +10,7 @@ import functools
 import json
 import shlex
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -163,7 +163,7 @@ def _container_words(spec: JobSpec, workdir: Path) -> list[str]:
     if spec.container_runtime == PYXIS:
         options = {"image": spec.container_image, "mounts": mounts, "workdir": str(workdir)}
         return [*words, *(f"--srun-arg=--container-{name}={value}" for name, value in options.items())]
-    gpus = ["--nv"] if spec.gpus_on_each_node and spec.gpus_per_node != 0 else []
+    gpus = ["--nv"] if spec.gpus_on_each_node else []
     prefix = ["apptainer", "exec", *gpus, "--bind", mounts, "--pwd", str(workdir), spec.container_image]
     return [*words, *(f"--rank-prefix={word}" for word in prefix)]
 
@@ -187,38 +187,50 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     words = ["--nodes", str(spec.nodes), "--tasks-per-node", str(spec.tasks_per_node), "--launcher", spec.launcher]
     words += ["--pg-timeout", str(spec.pg_timeout), "--join-timeout", str(spec.join_timeout)]
     words += ["--process-group", spec.process_group]
-    if spec.master_port:
-        words += ["--master-port", str(spec.master_port)]
+    words += _given({"--master-port": spec.master_port})
     if spec.check:
         words += ["--check-gpus", str(spec.gpus_on_each_node)]
-    if spec.max_restarts and spec.launcher != "torchrun":  # torchrun restarts its ranks itself
-        words += ["--max-restarts", str(spec.max_restarts)]
+    if spec.launcher != "torchrun":  # which restarts its ranks itself
+        words += _given({"--max-restarts": spec.max_restarts})
     if spec.hang_timeout is not None:
         words += ["--hang-timeout", str(spec.hang_timeout)]
-    if spec.spare_nodes:
-        words += ["--spare-nodes", str(spec.spare_nodes)]
-    if spec.stage_env:
-        words += ["--stage-env"]
+    words += _given({"--spare-nodes": spec.spare_nodes, "--stage-env": spec.stage_env})
     if spec.resume_args:
         words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
-    if not local:
-        words += ["--requeue"] if spec.requeue else []
-        words += ["--total-time", str(spec.total_time)] if spec.total_time else []
-        words += ["--hold-time", str(spec.hold_time)] if spec.hold_time else []
-        words += ["--signal", spec.directive("signal")] if spec.directive("signal") else []
-        words += [] if spec.helper_job else ["--no-helper-job"]
-    if local and spec.time_limit:
-        words += ["--time-limit", str(spec.time_limit)]
-    return (*words, *(["--local"] if local else []), *(["--shared"] if spec.shared else []))
+    words += _given({"--time-limit": spec.time_limit, "--local": True} if local else _slurm_options(spec))
+    return (*words, *_given({"--shared": spec.shared}))
+
+
+def _slurm_options(spec: JobSpec) -> dict[str, str | int | None]:
+    """Return the supervisor's options that only a job of Slurm has."""
+    return {
+        "--requeue": spec.requeue,
+        "--total-time": spec.total_time,
+        "--hold-time": spec.hold_time,
+        "--signal": spec.directive("signal"),
+        "--no-helper-job": not spec.helper_job,
+    }
+
+
+def _given(options: Mapping[str, str | int | None]) -> list[str]:
+    """Return options as words: the name alone of one that is True, nothing of one that is empty or 0."""
+    words = []
+    for name, value in options.items():
+        if value is True:
+            words.append(name)
+        elif value:
+            words += [name, str(value)]
+    return words
 
 
 def launch_argv(spec: JobSpec) -> Sequence[str]:
     """Return the worker's arguments that start a node's ranks; empty if srun starts them."""
     if spec.launcher == "srun":
         return ()
-    restarts = ("--max-restarts", str(spec.max_restarts)) if spec.max_restarts and spec.launcher == "torchrun" else ()
-    config = ("--config", spec.accelerate_config) if spec.accelerate_config else ()
-    return ("launch", spec.launcher, "--ranks", str(spec.tasks_per_node), *restarts, *config, "--")
+    words = ["launch", spec.launcher, "--ranks", str(spec.tasks_per_node)]
+    if spec.launcher == "torchrun":
+        words += _given({"--max-restarts": spec.max_restarts})
+    return (*words, *_given({"--config": spec.accelerate_config}), "--")
 
 
 def describe(spec: JobSpec) -> str:

@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 from clusterrun.base.decode import Damaged, build
@@ -165,27 +166,23 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     for name, value in values.items():
         check_value(FIELD[name], value)
 
-    def get(name: str, default: Any = None) -> Any:
-        return values[name].value if name in values else default
-
-    in_gres, gpus, time, total = gres_gpus(get("gres", "")), get("gpus-per-node"), get("time"), get("total-time")
-    if in_gres is not None and gpus is not None:
-        hint = "keep one of them; --gpus-per-node is enough on most clusters"
-        raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
+    get = partial(_get, values)
+    total = get("total-time")
+    tasks_per_node = _tasks_per_node(values)
     _check_launcher(values, work)
-    limit = parse_time_limit(time) if time is not None else None
+    limit = parse_time_limit(get("time", "UNLIMITED"))
     _check_signal(get("signal", ""), limit)
     return JobSpec(
         work=work,
         nodes=get("nodes", 1),
-        gpus_per_node=gpus,
-        tasks_per_node=get("tasks-per-node") or in_gres or gpus or 1,
+        gpus_per_node=get("gpus-per-node"),
+        tasks_per_node=tasks_per_node,
         job_name=get("job-name") or default_name(work),
         python=get("python"),
         # built-in tasks resume; a user's script may not
         requeue=get("requeue", isinstance(work, Task) or total is not None),
         comment=get("comment", ""),
-        directives=tuple((f.name, _directive(f.name, get(f.name))) for f in FIELDS if f.directive and f.name in values),
+        directives=_directives(values),
         cpus_per_task=get("cpus-per-task"),
         time_limit=limit,
         env=tuple(sorted(get("env", {}).items())),
@@ -214,8 +211,29 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         container_mounts=read_mounts(values),
         container_runtime=get("container-runtime", ""),
         container_python=get("container-python", "python3"),
-        sources={name: Value(one.value, one.source) for name, one in values.items()},
+        sources={name: Value(value.value, value.source) for name, value in values.items()},
     )
+
+
+def _get(values: Mapping[str, Value], name: str, default: Any = None) -> Any:
+    return values[name].value if name in values else default
+
+
+def _tasks_per_node(values: Mapping[str, Value]) -> int:
+    """Return the number of ranks per node: the one that is set, else one for each GPU.
+
+    Raises RequestError for GPUs that are requested by two options.
+    """
+    in_gres, gpus = gres_gpus(_get(values, "gres", "")), _get(values, "gpus-per-node")
+    if in_gres is not None and gpus is not None:
+        hint = "keep one of them; --gpus-per-node is enough on most clusters"
+        raise RequestError("--gres and --gpus-per-node both request GPUs", hint=hint)
+    return _get(values, "tasks-per-node") or in_gres or gpus or 1
+
+
+def _directives(values: Mapping[str, Value]) -> tuple[tuple[str, str], ...]:
+    names = (option.name for option in FIELDS if option.directive and option.name in values)
+    return tuple((name, _directive(name, values[name].value)) for name in names)
 
 
 def _directive(name: str, value: Any) -> str:
@@ -289,18 +307,9 @@ def _process_group(work: Work, require: bool, independent: bool) -> ProcessGroup
 
 def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
     """Raise RequestError for an option of another launcher, and for work that the launcher cannot run."""
-    launcher = values["launcher"].value if "launcher" in values else "srun"
-    spare, restarts = (values[name].value if name in values else 0 for name in ("spare-nodes", "max-restarts"))
-    if spare and launcher == "torchrun":
-        raise RequestError(
-            "--spare-nodes does not work with --launcher torchrun, which restarts the ranks itself",
-            hint="use --launcher srun",
-        )
-    if spare and not restarts:
-        raise RequestError(
-            "--spare-nodes needs --max-restarts: a spare node replaces a lost node when the ranks restart",
-            hint="add --max-restarts 3",
-        )
+    launcher = _get(values, "launcher", "srun")
+    if _get(values, "spare-nodes"):
+        _check_spare_nodes(values, launcher)
     if "accelerate-config" in values and launcher != "accelerate":
         source = values["accelerate-config"].source
         where = f" (--accelerate-config comes from {source})" if source != "--accelerate-config" else ""
@@ -308,14 +317,32 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
             f"--accelerate-config works only with --launcher accelerate, not {launcher}{where}",
             hint="add --launcher accelerate, or remove --accelerate-config",
         )
-    if spare and "hang-timeout" in values and values["hang-timeout"].value == 0:
+    if launcher == "none":
+        _check_no_launcher(values, work)
+
+
+def _check_spare_nodes(values: Mapping[str, Value], launcher: str) -> None:
+    if launcher == "torchrun":
+        raise RequestError(
+            "--spare-nodes does not work with --launcher torchrun, which restarts the ranks itself",
+            hint="use --launcher srun",
+        )
+    if not _get(values, "max-restarts"):
+        raise RequestError(
+            "--spare-nodes needs --max-restarts: a spare node replaces a lost node when the ranks restart",
+            hint="add --max-restarts 3",
+        )
+    if _get(values, "hang-timeout") == 0:
         raise RequestError("--spare-nodes does not work with --hang-timeout 0", hint="remove --hang-timeout 0")
-    if launcher == "none" and "require-group" in values:
+
+
+def _check_no_launcher(values: Mapping[str, Value], work: Work) -> None:
+    if "require-group" in values:
         raise RequestError(
             "--require-group does not work with --launcher none",
             hint="remove --require-group, or use --launcher torchrun",
         )
-    if launcher == "none" and isinstance(work, Task | Function):
+    if isinstance(work, Task | Function):
         kind = type(work).__name__.lower()
         raise RequestError(
             f"--launcher none is not supported: the {kind} {work.name} does not start its own ranks",
