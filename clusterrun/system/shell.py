@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from clusterrun.base.errors import CommandError
 
@@ -74,37 +74,43 @@ def run(
     started, or after ``timeout`` seconds, once its process group is killed. A NUL and bytes that are not UTF-8 become
     ``\\xNN``; with ``errors`` "surrogateescape" the standard output can be encoded again, as file names must be.
     """
+    data = None if stdin is None else stdin.encode("utf-8", "surrogateescape")
     process = None
     try:
-        with _signals_deferred():
-            process = subprocess.Popen(
-                list(argv),
-                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(env),
-                cwd=cwd,
-                umask=umask,
-                start_new_session=True,
-            )
-        out, err = process.communicate(None if stdin is None else stdin.encode("utf-8", "surrogateescape"), timeout)
+        process = _start_session(
+            argv,
+            stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            umask=umask,
+        )
+        out, err = process.communicate(data, timeout)
     except subprocess.TimeoutExpired:
         assert process is not None
         _end_group(process)
-        # a wrapper may leave a child that holds the pipe: wait a moment, then stop reading
-        try:
-            out, err = process.communicate(timeout=2)
-        except subprocess.TimeoutExpired as late:
-            out, err = late.stdout or b"", late.stderr or b""
+        out, err = _rest_of_output(process)
         raise CommandError(argv, status=None, stdout=_text(out), stderr=_text(err), timed_out=True) from None
-    except BaseException as error:
+    except BaseException:
         if process is not None:
             _end_group(process)
-        elif isinstance(error, OSError):
-            raise _not_started(argv, error) from error
         raise
-    status = process.returncode if process.returncode >= 0 else 128 - process.returncode
-    return Completed(status, _text(out) if errors == "backslashreplace" else out.decode("utf-8", errors), _text(err))
+    text = _text(out) if errors == "backslashreplace" else out.decode("utf-8", errors)
+    return Completed(_exit_status(process.returncode), text, _text(err))
+
+
+def _rest_of_output(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Return what a killed program has written."""
+    # a wrapper may leave a child that holds the pipe: wait a moment, then stop reading
+    try:
+        return process.communicate(timeout=2)
+    except subprocess.TimeoutExpired as late:
+        return late.stdout or b"", late.stderr or b""
+
+
+def _exit_status(returncode: int) -> int:
+    return 128 - returncode if returncode < 0 else returncode
 
 
 def check_output(argv: Sequence[str], **kwargs: object) -> str:
@@ -124,12 +130,11 @@ def run_here(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     # a handler that does nothing: the program would inherit SIG_IGN
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        status = subprocess.Popen(argv, env=clean).wait()
+        return _exit_status(subprocess.Popen(argv, env=clean).wait())
     except OSError as error:
         raise _not_started(argv, error) from error
     finally:
         signal.signal(signal.SIGINT, before)
-    return 128 - status if status < 0 else status
 
 
 def start(
@@ -148,22 +153,30 @@ def start(
     The kernel sends it ``signal_at_parents_end`` when the calling thread ends; without it the program keeps running.
     This runs Python between fork and exec, so it is not for callers with several threads.
     """
+    before_program = None if signal_at_parents_end is None else _set_parent_death_signal(signal_at_parents_end)
+    return _start_session(
+        argv,
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=stdout or subprocess.DEVNULL,
+        stderr=stderr or subprocess.DEVNULL,
+        env=dict(env),
+        cwd=cwd,
+        umask=umask,
+        preexec_fn=before_program,
+    )
+
+
+def _start_session(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program in its own session with these options of Popen. Raises CommandError.
+
+    If the handler of a signal raises meanwhile, the caller never gets the program, so it is ended here.
+    """
     process = None
     try:
         with _signals_deferred():
-            process = subprocess.Popen(
-                list(argv),
-                stdin=stdin or subprocess.DEVNULL,
-                stdout=stdout or subprocess.DEVNULL,
-                stderr=stderr or subprocess.DEVNULL,
-                env=dict(env),
-                cwd=cwd,
-                umask=umask,
-                start_new_session=True,
-                preexec_fn=None if signal_at_parents_end is None else _set_parent_death_signal(signal_at_parents_end),  # noqa: PLW1509
-            )
+            process = subprocess.Popen(list(argv), start_new_session=True, **options)
     except BaseException as error:
-        if process is not None:  # interrupted: the caller never gets the process, so end it here
+        if process is not None:
             _end_group(process)
         elif isinstance(error, OSError):
             raise _not_started(argv, error) from error

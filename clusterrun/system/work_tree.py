@@ -58,21 +58,8 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
     root = Path(run_git(folder, environ, "rev-parse", "--show-toplevel").removesuffix("\n"))
     which = ("--no-renames", "--untracked-files=all", "--ignore-submodules=all")
     status = run_git(root, environ, "status", "--porcelain=v2", "--branch", "-z", *which)
-    head = {"branch.oid": "", "branch.head": ""}
-    modified: dict[str, bool] = {}  # by path: whether its content differs from that in the index
-    new: list[str] = []
-    for line in _split(status):
-        kind, _, rest = line.partition(" ")
-        if kind == "#":
-            key, _, value = rest.partition(" ")
-            head[key] = "" if value.startswith("(") else value
-        elif kind == "1":
-            modified[rest.split(" ", 7)[-1]] = rest[1] != "."
-        elif kind == "u":  # a conflict
-            modified[rest.split(" ", 9)[-1]] = True
-        elif kind == "?" and rest.endswith(".py") and RECORDS not in rest.split("/"):
-            new.append(rest)
-    new = [path for path in new if not any(map(_is_environment, _parents(root, path)))]
+    head, modified, untracked = _parse_status(status)
+    new = [path for path in untracked if _is_new_code(root, path)]
     files: dict[str, TreeFile] = {}
     submodules = []
     for line in _split(run_git(root, environ, "ls-files", "--stage", "-z")):
@@ -80,11 +67,45 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
         mode, blob, _ = facts.split(" ")
         if mode == _SUBMODULE:
             submodules.append(path)
-        elif RECORDS not in path.split("/"):
+        elif not _is_record(path):
             files[path] = TreeFile(path, "" if modified.get(path) else blob)
     files |= {path: TreeFile(path) for path in new}
     changed = len(modified) + len(new)
     return WorkTree(root, head["branch.oid"], head["branch.head"], changed, (*files.values(),), (*submodules,))
+
+
+def _parse_status(text: str) -> tuple[dict[str, str], dict[str, bool], list[str]]:
+    """Return what git's porcelain v2 says: the head, the changed files, and the untracked ones.
+
+    A changed file is True if its content differs from that in the index.
+    """
+    head = {"branch.oid": "", "branch.head": ""}
+    modified: dict[str, bool] = {}
+    untracked: list[str] = []
+    for line in _split(text):
+        kind, _, rest = line.partition(" ")
+        match kind:
+            case "#":
+                key, _, value = rest.partition(" ")
+                head[key] = "" if value.startswith("(") else value
+            case "1":
+                modified[rest.split(" ", 7)[-1]] = rest[1] != "."
+            case "u":  # a conflict
+                modified[rest.split(" ", 9)[-1]] = True
+            case "?":
+                untracked.append(rest)
+    return head, modified, untracked
+
+
+def _is_new_code(root: Path, path: str) -> bool:
+    """Return whether an untracked file is the user's code: Python, but no record and not in an environment."""
+    if not path.endswith(".py") or _is_record(path):
+        return False
+    return not any(map(_is_environment, _parents(root, path)))
+
+
+def _is_record(path: str) -> bool:
+    return RECORDS in path.split("/")
 
 
 def _parents(root: Path, path: str) -> Iterator[Path]:
