@@ -14,7 +14,7 @@ from clusterrun.config.survey import run_survey
 from clusterrun.free import snapshot, text
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
-from clusterrun.free.fits import check_fit
+from clusterrun.free.fits import why_never
 from clusterrun.free.shapes import Need, Shape, shape_of
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, build_spec
@@ -179,8 +179,8 @@ def _free(run: RunCommand) -> Iterator[object]:
     values = {"nodes": Value(2, "me"), "gpus-per-node": Value(2, "me"), "python": Value("/usr/bin/python3", "me")}
     spec = build_spec(values, Command("/bin/true"))
     shape, need = shape_of(spec)
-    yield [check_fit(seen, partition, spec, shape, need) for partition in seen.partitions]
-    yield [one.line for one in exceeded_limits(seen, spec, need, 4, [one.name for one in seen.partitions])]
+    yield [why_never(seen, partition, spec, shape, need) for partition in seen.partitions]
+    yield [one.line for one in exceeded_limits(seen, spec, [one.name for one in seen.partitions])]
 
 
 def _estimate(run: RunCommand) -> Iterator[object]:

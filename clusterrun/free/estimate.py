@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from clusterrun.base.errors import Refused, RequestError, SchedulerError, nearest
 from clusterrun.base.units import format_duration, format_when, plural
 from clusterrun.free.account_limits import exceeded_limits
-from clusterrun.free.fits import check_fit, node_capacity
+from clusterrun.free.fits import has_room_now, node_capacity, why_never
 from clusterrun.free.preemption import Preemption
 from clusterrun.free.shapes import Need, Shape, reshape_values, shape_of, shapes_alike, submit_command
 from clusterrun.free.snapshot import ClusterSnapshot, load_snapshot
@@ -116,9 +116,8 @@ def soonest(context: EstimateContext, seen: ClusterSnapshot) -> StartEstimates:
     shape, need = shape_of(spec)
     most = max((node_capacity(node, need) for node in seen.nodes), default=shape.each)
     found = _estimate(context, seen, spec, shapes_alike(shape, most), partitions, first_now=False)
-    gpus = shape.nodes * shape.each if need.gpus else 0
-    exceeded = exceeded_limits(seen, spec, need, gpus, (t.partition for t in found.starts))
-    return replace(found, exceeded_limits=tuple(one.line for one in exceeded))
+    exceeded = exceeded_limits(seen, spec, [start.partition for start in found.starts])
+    return replace(found, exceeded_limits=tuple(limit.line for limit in exceeded))
 
 
 def choose_partition(context: EstimateContext, user: str) -> Request:
@@ -205,10 +204,11 @@ def _estimate(
     no: list[tuple[Shape, str, str]] = []
     for number, shape in enumerate(shapes):
         for partition in partitions:
-            why, now = check_fit(seen, partition, spec, shape, need)
+            why = why_never(seen, partition, spec, shape, need)
             if why:
                 no.append((shape, partition.name, why))
                 continue
+            now = has_room_now(seen, partition, shape, need)
             mine = partition.name == own or (own in ("", AUTO) and partition.default)
             size = sum(node_capacity(node, need) for node in seen.nodes_of(partition.name))
             preempted = partition.name in seen.preempted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.limits import LimitScope
@@ -46,6 +46,12 @@ class UserLimit:
     def left(self) -> float | None:
         """Return what is left, at least 0; None if unknown."""
         return None if self.used is None else max(0.0, self.limit - self.used)
+
+    def applies_to(self, account: str, qos: Collection[str]) -> bool:
+        """Return whether a job of that account and these QOS counts towards the limit."""
+        if self.qos and self.qos not in qos:
+            return False
+        return not self.accounts or account in self.accounts
 
     @property
     def label(self) -> str:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import grp
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
+from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
-from clusterrun.scheduler.slurm.limits import parse_limits
+from clusterrun.scheduler.slurm.limits import LimitScope, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, parse_qos_flags, qos_argv
 from clusterrun.system.shell import SLURM_TIMEOUT
@@ -53,32 +54,40 @@ class ClusterSnapshot:
         return slurm_nodes.closed(partition, self.me)
 
     def closed_to(self, partition: Partition, account: str, qos: str) -> str:
-        """Return why the partition does not accept a job of that account and QOS ("" for the user's defaults), or "".
+        """Return why the partition does not accept a job of that account and QOS ("" if unknown), or "".
 
         Slurm may accept such a job, which then stays pending forever (EnforcePartLimits).
         """
-        if why := self.closed(partition):
-            return why
-        me, account, qos = self.me, account or self.default_account, qos or self.default_qos(account)
+        if closed := self.closed(partition):
+            return closed
+        why = slurm_nodes.closed(partition, self._me_with_only(account, qos))
+        if not why:
+            return ""
+        is_rule_for_accounts = why.partition("=")[0].endswith("Accounts")
+        return f"{why}; this job's account is {account}" if is_rule_for_accounts else f"{why}; this job's QOS is {qos}"
+
+    def _me_with_only(self, account: str, qos: str) -> UserContext:
+        """Return the user as if they had only that account and QOS, where they are known."""
+        me = self.me
         if account and me.accounts is not None:
             me = replace(me, accounts=frozenset({account}), above=self.above.get(account, frozenset({account})))
         if qos and me.qos is not None:
             me = replace(me, qos=frozenset({qos}))
-        if why := slurm_nodes.closed(partition, me):
-            account_rule = why.partition("=")[0].endswith("Accounts")
-            return f"{why}; this job's {'account' if account_rule else 'QOS'} is {account if account_rule else qos}"
-        return ""
+        return me
 
-    def flags_of(self, partition: Partition, account: str, qos: str) -> frozenset[str]:
-        """Return the flags of a job's QOS and of the partition's; empty if unknown."""
-        names = (qos or self.default_qos(account), partition.qos)
-        return frozenset().union(*((self.qos_flags or {}).get(name, ()) for name in names))
+    def flags_of(self, qos: str) -> frozenset[str]:
+        """Return the flags of a QOS; empty if unknown."""
+        return (self.qos_flags or {}).get(qos, frozenset())
 
-    def default_qos(self, account: str) -> str:
-        """Return the default QOS of that account, "" for the default account; "" if unknown."""
-        account = account or self.default_account
-        found = {row.default_qos for row in self.associations if row.account == account}
-        return found.pop() if len(found) == 1 else ""
+    def account_and_qos(self, spec: JobSpec) -> tuple[str, str]:
+        """Return the account and QOS of a job: those it requests, or the user's defaults; "" if unknown."""
+        account = spec.directive("account") or self.default_account
+        return account, spec.directive("qos") or self._default_qos(account)
+
+    def _default_qos(self, account: str) -> str:
+        """Return the default QOS of that account; "" if unknown."""
+        defaults = {row.default_qos for row in self.associations if row.account == account}
+        return defaults.pop() if len(defaults) == 1 else ""
 
 
 def load_snapshot(
@@ -100,10 +109,11 @@ def load_snapshot(
     if slurm.facts.accounting:
         queries["associations"] = sacctmgr.associations_argv(user, slurm.facts.cluster)
         queries["used"] = used_argv(user)
-        queries |= {"qos": qos_argv()} if limits else {}
+        if limits:
+            queries["qos"] = qos_argv()
 
     def ask(what: str) -> Reply:
-        limit = timeout or (SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT)
+        limit = timeout or _default_timeout(what)
         if accounts_age is not None and what in ("associations", "qos"):
             return slurm.recent_answer(queries[what], limit, accounts_age)
         return slurm.answer(queries[what], limit)
@@ -114,7 +124,7 @@ def load_snapshot(
     partition_text = _require_answer(replies["partitions"], "partitions")
     config = scontrol.parse_config(replies["config"].text)
     by_tier = config.get("PreemptType", BY_PARTITION) == BY_PARTITION
-    seen = ClusterSnapshot(
+    cluster = ClusterSnapshot(
         nodes=tuple(nodes),
         partitions=tuple(slurm_nodes.parse_partitions(partition_text)),
         me=UserContext(user, _groups()),
@@ -122,61 +132,97 @@ def load_snapshot(
         passes_cpu_limit=_passes_limit("CPU", config),
     )
     if not slurm.facts.accounting:
-        return replace(seen, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
-    return _accounted(seen, replies, config)
+        return replace(cluster, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
+    return _accounted(cluster, replies, config)
+
+
+def _default_timeout(what: str) -> float:
+    return SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT
+
+
+def _words(config: Mapping[str, str], key: str, default: str = "") -> set[str]:
+    """Return the words of a list in Slurm's configuration, in lower case."""
+    return set(re.split(r"[,\s]+", config.get(key, default).lower())) - {""}
 
 
 def _passes_limit(name: str, config: Mapping[str, str]) -> bool:
     """Return whether a job gets this limit (ulimit) of the shell that submits it; by default it gets all."""
-    passed, kept = (
-        set(re.split(r"[,\s]+", config.get(key, "").upper())) - {""}
-        for key in ("PropagateResourceLimits", "PropagateResourceLimitsExcept")
-    )
-    return not ({name, "ALL"} & kept) and (not passed or bool({name, "ALL"} & passed))
+    names = {name.lower(), "all"}
+    if names & _words(config, "PropagateResourceLimitsExcept"):
+        return False
+    passed = _words(config, "PropagateResourceLimits")
+    return not passed or bool(names & passed)
 
 
-def _accounted(seen: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapping[str, str]) -> ClusterSnapshot:
+def _accounted(cluster: ClusterSnapshot, replies: Mapping[str, Reply], config: Mapping[str, str]) -> ClusterSnapshot:
     """Return the snapshot with the user's accounts, QOS and limits."""
-    user = seen.me.user
-    enforced = set(re.split(r"[,\s]+", config.get("AccountingStorageEnforce", "unknown").lower()))
-    if not enforced - {"", "none", "0"}:
-        return replace(seen, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
-    associations, used = replies["associations"], replies["used"]
-    rows = sacctmgr.parse_associations(associations.text) if not associations.note else ()
-    holders = parse_limits(used.text)
-    if rows:
-        accounts, qualities = frozenset(row.account for row in rows), frozenset(q for row in rows for q in row.qos)
-        trees = {account: account_chain(holders, account) for account in accounts}
-        me = UserContext(user, seen.me.groups, accounts, qualities, accounts.union(*trees.values()))
-        seen = replace(seen, me=me, associations=rows, above=trees)
-    default = [h.account for h in holders if h.user == user and "Yes" in h.values.get("DefAssoc", "")]
-    seen = replace(seen, default_account=default[0] if len(default) == 1 else "")
-    if "qos" not in replies:
-        return seen
-    seen = replace(seen, qos_flags=None if replies["qos"].note else parse_qos_flags(replies["qos"].text))
+    enforced = _words(config, "AccountingStorageEnforce", default="unknown")
+    if not enforced - {"none", "0"}:
+        return replace(cluster, notes=("This cluster does not enforce accounts or limits (AccountingStorageEnforce).",))
+    scopes = parse_limits(replies["used"].text)
+    cluster = _with_accounts(cluster, replies["associations"], scopes)
+    qos = replies.get("qos")
+    if qos is None:
+        return cluster
+    cluster = replace(cluster, qos_flags=None if qos.note else parse_qos_flags(qos.text))
     if not enforced & {"limits", "safe", "all", "unknown"}:
-        return replace(seen, notes=("This cluster does not enforce limits (AccountingStorageEnforce).",))
-    set_by_qos = replies["qos"]
-    unseen: dict[str, list[str]] = {}
-    for reply, what in (
-        (associations, "your accounts and QOS"),
-        (set_by_qos, "the per-user limits of the QOS"),
-        (used, "your current usage"),
-    ):
-        if reply.note:
-            unseen.setdefault(re.sub(r"^(\w+): \1: (error: )?", r"\1: ", reply.note), []).append(what)
-    notes = [f"not available: {', '.join(whats)} ({why})" for why, whats in unseen.items()]
-    if not rows and not associations.note and enforced & {"associations", "limits", "safe", "all"}:
+        return replace(cluster, notes=("This cluster does not enforce limits (AccountingStorageEnforce).",))
+    notes = _not_available(replies)
+    has_no_account = not cluster.associations and not replies["associations"].note
+    if has_no_account and enforced & {"associations", "limits", "safe", "all"}:
         notes.append(
             "You have no Slurm account, and this cluster requires one; ask your administrators for an account."
         )
-    names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in seen.partitions if p.qos}
-    # if the user's own QOS are unknown, all that slurmctld lists
-    mine = [holder.qos for holder in holders] if associations.note else [q for row in rows for q in row.qos]
-    names |= {name: f"QOS {name}" for name in mine if name}
-    found = limits_of(holders, parse_qos(set_by_qos.text), user, os.getuid(), names)
-    limits = None if used.note and set_by_qos.note else tuple(found)
-    return replace(seen, limits=limits, notes=tuple(notes))
+    if replies["used"].note and qos.note:
+        return replace(cluster, notes=tuple(notes))
+    names = _names_of_qos(cluster, replies["associations"], scopes)
+    limits = limits_of(scopes, parse_qos(qos.text), cluster.me.user, os.getuid(), names)
+    return replace(cluster, limits=tuple(limits), notes=tuple(notes))
+
+
+def _with_accounts(cluster: ClusterSnapshot, associations: Reply, scopes: Sequence[LimitScope]) -> ClusterSnapshot:
+    """Return the snapshot with the user's accounts, their parent accounts and QOS, and the default account."""
+    user = cluster.me.user
+    defaults = [scope.account for scope in scopes if scope.user == user and scope.is_default]
+    if len(defaults) == 1:
+        cluster = replace(cluster, default_account=defaults[0])
+    rows = () if associations.note else sacctmgr.parse_associations(associations.text)
+    if not rows:
+        return cluster
+    accounts = frozenset(row.account for row in rows)
+    qos = frozenset[str]().union(*(row.qos for row in rows))
+    above = {account: account_chain(scopes, account) for account in accounts}
+    me = UserContext(user, cluster.me.groups, accounts, qos, accounts.union(*above.values()))
+    return replace(cluster, me=me, associations=rows, above=above)
+
+
+def _not_available(replies: Mapping[str, Reply]) -> list[str]:
+    """Return which answers are missing, in a line for each reason."""
+    missing: dict[str, list[str]] = {}
+    for query, what in (
+        ("associations", "your accounts and QOS"),
+        ("qos", "the per-user limits of the QOS"),
+        ("used", "your current usage"),
+    ):
+        note = replies[query].note
+        if note:
+            why = re.sub(r"^(\w+): \1: (error: )?", r"\1: ", note)
+            missing.setdefault(why, []).append(what)
+    return [f"not available: {', '.join(whats)} ({why})" for why, whats in missing.items()]
+
+
+def _names_of_qos(cluster: ClusterSnapshot, associations: Reply, scopes: Iterable[LimitScope]) -> dict[str, str]:
+    """Return each QOS that may limit the user, with its name in the output.
+
+    If the user's own QOS are unknown, they are all that slurmctld lists.
+    """
+    names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in cluster.partitions if p.qos}
+    own = [scope.qos for scope in scopes] if associations.note else _own_qos(cluster)
+    return names | {qos: f"QOS {qos}" for qos in own if qos}
+
+
+def _own_qos(cluster: ClusterSnapshot) -> list[str]:
+    return [qos for row in cluster.associations for qos in row.qos]
 
 
 def used_argv(user: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +21,7 @@ from clusterrun.submit.job_python import NotStarted
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.scheduler import Scheduler, SlurmCommands
+    from clusterrun.scheduler.slurm.sbatch import No, Start
     from clusterrun.submit.plan import Plan
 
 T = TypeVar("T")
@@ -29,6 +30,34 @@ T = TypeVar("T")
 LIMIT = 2.0
 #: Seconds for which the user's accounts and QOS may be known already; a job is refused by new answers only.
 ACCOUNTS_AGE = 600.0
+
+
+class _Report:
+    """What the checks found, and what could not be checked and why."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.unchecked: list[str] = []
+
+    def attempt(self, what: str, answer: Callable[[], T]) -> T | None:
+        """Return an answer; None if it cannot be had: no fault of a check may stop a submission."""
+        try:
+            return answer()
+        except Exception as error:
+            message = error.message if isinstance(error, ClusterrunError) else str(error) or type(error).__name__
+            self.unchecked.append(f"{what} ({message})")
+            return None
+
+    def add(self, what: str, judge: Callable[[], list[Finding]]) -> None:
+        """Add what a check found. Raises RequestError if the job can never run."""
+        self.findings += self.attempt(what, judge) or []
+        refuse(self.findings)
+
+    def lines(self) -> list[str]:
+        lines = [f"warning: {finding.line}" for finding in self.findings]
+        if self.unchecked:
+            lines.append(f"not checked: {'; '.join(self.unchecked)}")
+        return lines
 
 
 def check(
@@ -41,66 +70,97 @@ def check(
     With ``preload`` submitit is imported at the same time, which takes as long as a check. Raises RequestError for a
     job that can never start or would fail at once.
     """
-    spec, slurm, workdir = plan.spec, scheduler.slurm, plan.submission.workdir
+    spec, slurm = plan.spec, scheduler.slurm
     patience = Patience(state, spec.python, LIMIT)
-    unchecked = ["Python and its packages (in the container)"] if spec.container_image else []
-
-    def attempt(what: str, ask: Callable[[], T]) -> T | None:
-        try:
-            return ask()
-        except Exception as error:  # no fault of a check may stop a submission
-            message = error.message if isinstance(error, ClusterrunError) else str(error) or type(error).__name__
-            unchecked.append(f"{what} ({message})")
-            return None
-
-    def settings() -> list[Finding]:
-        from clusterrun.preflight.settings import check_settings
-
-        return check_settings(spec, plan.python, environ, workdir, patience)
-
-    with ThreadPoolExecutor(max_workers=5) as pool:
+    report = _Report()
+    if spec.container_image:
+        report.unchecked.append("Python and its packages (in the container)")
+    with ThreadPoolExecutor(max_workers=6) as pool:
         packages = pool.submit(checks.check, spec, plan.script, environ, plan.python, plan.notify)
-        of_settings = pool.submit(settings) if isinstance(spec.work, Task) and not plan.python.why_not else None
-        answers = _ask_slurm(pool, slurm, plan, user) if slurm is not None else {}
-        if preload and slurm is not None:
+        settings = pool.submit(_check_settings, plan, environ, patience)
+        answers = _ask_slurm(pool, slurm, plan, user) if slurm else {}
+        if preload and slurm:
             from clusterrun.scheduler.slurm import executor  # noqa: F401
-        if of_settings:
-            _await(of_settings, patience, say)
+        _await(settings, patience, say)
     try:
         packages.result()
     except NotStarted as error:
-        unchecked.append(f"Python, its packages and settings ({error.message})")
-    found = (attempt("settings", of_settings.result) if of_settings else None) or []
-    refuse(found)
+        report.unchecked.append(f"Python, its packages and settings ({error.message})")
+    report.add("settings", settings.result)
     if slurm is None:
-        return _lines(found, unchecked)
-    from clusterrun.preflight import limits
+        return report.lines()
     from clusterrun.preflight.summary import cost_line
+
+    cluster, start = _judge_answers(report, answers, slurm, plan, user, _is_one_cluster(scheduler))
+    lines = report.lines()
+    if lines and not start:
+        return lines
+    cost = cost_line(cluster, spec, start, tasks)
+    return [*lines, cost] if lines else [f"OK: {cost}"]
+
+
+def _is_one_cluster(scheduler: Scheduler) -> bool:
+    """Return whether the job can run on one cluster only; of several, sbatch chooses one."""
+    return "," not in scheduler.cluster and scheduler.cluster != "all"
+
+
+def _check_settings(plan: Plan, environ: Mapping[str, str], patience: Patience) -> list[Finding]:
+    """Return what is wrong with a built-in task's settings, if the job's Python may be started."""
+    if plan.python.why_not or not isinstance(plan.spec.work, Task):
+        return []
+    from clusterrun.preflight.settings import check_settings
+
+    return check_settings(plan.spec, plan.python, environ, plan.submission.workdir, patience)
+
+
+def _judge_answers(
+    report: _Report, answers: Mapping[str, Future[Any]], slurm: SlurmCommands, plan: Plan, user: str, one_cluster: bool
+) -> tuple[ClusterSnapshot | None, Start | None]:
+    """Add what Slurm's answers mean for the job; return the cluster and the expected start, as far as they are known.
+
+    The user's accounts and QOS may be old: before they refuse a job, Slurm is asked again.
+    """
+    from clusterrun.free.snapshot import load_snapshot
     from clusterrun.scheduler.slurm.sbatch import No, Start
 
-    several = "," in scheduler.cluster or scheduler.cluster == "all"  # sbatch chooses one of them
-    seen: ClusterSnapshot | None = attempt("the cluster's limits", answers["limits"].result)
-    reservations = attempt("reservations", answers["reservations"].result) or []
-    estimate = attempt("the estimated start", answers["start"].result)
+    cluster = report.attempt("the cluster's limits", answers["limits"].result)
+    reservations = report.attempt("reservations", answers["reservations"].result) or []
+    estimate = report.attempt("the estimated start", answers["start"].result)
+    refusal = estimate if isinstance(estimate, No) else None
 
     def judge() -> list[Finding]:
-        judged = []
-        if seen is not None and not several:
-            judged = limits.judge_limits(seen, spec) + limits.judge_maintenance(seen, spec, reservations, time.time())
-            judged += limits.judge_shell(seen, spec, resource.getrlimit(resource.RLIMIT_CPU)[0])
-        return [*judged, limits.judge_refusal(seen, spec, estimate)] if isinstance(estimate, No) else judged
+        limits = _judge_limits(cluster if one_cluster else None, plan, reservations)
+        return limits + _judge_refusal(cluster, plan, refusal)
 
-    judged = attempt("Slurm's answers", judge) or []
-    if seen is not None and any(one.never for one in judged):
-        from clusterrun.free.snapshot import load_snapshot
+    findings = report.attempt("Slurm's answers", judge) or []
+    if cluster is not None and any(finding.never for finding in findings):
+        cluster = report.attempt(
+            "the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT, accounts_age=0.0)
+        )
+        findings = report.attempt("Slurm's answers", judge) or []
+    report.findings += findings
+    report.add("the dependency", answers["dependency"].result)
+    return cluster, estimate if isinstance(estimate, Start) else None
 
-        seen = attempt("the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT, accounts_age=0.0))
-        judged = attempt("Slurm's answers", judge) or []
-    found += [*judged, *(attempt("the dependency", answers["dependency"].result) or [])]
-    refuse(found)
-    start = estimate if isinstance(estimate, Start) else None
-    lines = _lines(found, unchecked)
-    return lines if lines and not start else [*lines, ("" if lines else "OK: ") + cost_line(seen, spec, start, tasks)]
+
+def _judge_limits(
+    cluster: ClusterSnapshot | None, plan: Plan, reservations: Sequence[Mapping[str, str]]
+) -> list[Finding]:  # fmt: skip
+    if cluster is None:
+        return []
+    from clusterrun.preflight import limits
+
+    return [
+        *limits.judge_limits(cluster, plan.spec),
+        *limits.judge_maintenance(cluster, plan.spec, reservations, time.time()),
+        *limits.judge_shell(cluster, plan.spec, resource.getrlimit(resource.RLIMIT_CPU)[0]),
+    ]
+
+
+def _judge_refusal(cluster: ClusterSnapshot | None, plan: Plan, refusal: No | None) -> list[Finding]:
+    from clusterrun.preflight.limits import judge_refusal
+
+    return [judge_refusal(cluster, plan.spec, refusal)] if refusal else []
 
 
 def _await(settings: Future[list[Finding]], patience: Patience, say: Callable[[str], None]) -> None:
@@ -146,12 +206,9 @@ def _find_forgotten(slurm: SlurmCommands, dependency: str) -> list[Finding]:
     reply = slurm.answer(squeue_argv(ids), LIMIT)
     if reply.note and "Invalid job id" not in reply.note:
         raise CannotCheck(reply.note)
-    known = {job.id.base for job in parse_squeue(reply.text)}
-    forgotten = ", ".join(job.raw for job in ids if job.raw not in known)
-    text = f"--dependency {dependency}: Slurm does not know job {forgotten} (any more), and may start this job at once;"
-    return [Finding(f"{text} --after-ok refuses a job that may have failed")] if forgotten else []
-
-
-def _lines(found: list[Finding], unchecked: list[str]) -> list[str]:
-    lines = [f"warning: {one.line}" for one in found]
-    return [*lines, f"not checked: {'; '.join(unchecked)}"] if unchecked else lines
+    in_queue = {job.id.base for job in parse_squeue(reply.text)}
+    forgotten = [job.raw for job in ids if job.raw not in in_queue]
+    if not forgotten:
+        return []
+    unknown = f"Slurm does not know job {', '.join(forgotten)} (any more), and may start this job at once"
+    return [Finding(f"--dependency {dependency}: {unknown}; --after-ok refuses a job that may have failed")]

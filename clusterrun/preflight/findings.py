@@ -21,6 +21,6 @@ class CannotCheck(Exception):
 
 def refuse(findings: list[Finding]) -> None:
     """Raise RequestError for the first finding with which the job can never run."""
-    for one in findings:
-        if one.never:
-            raise RequestError(one.line, hint=one.hint)
+    for finding in findings:
+        if finding.never:
+            raise RequestError(finding.line, hint=finding.hint)

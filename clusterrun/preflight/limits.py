@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from clusterrun.base.errors import nearest
 from clusterrun.base.units import format_duration, format_time, format_time_limit, plural
 from clusterrun.free.account_limits import exceeded_limits
-from clusterrun.free.fits import check_fit, node_capacity
+from clusterrun.free.fits import exceeds_time_limit, node_capacity, why_never
 from clusterrun.free.shapes import shape_of
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.fields import sbatch_option
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.preflight.findings import Finding
 from clusterrun.scheduler.slurm.hostlist import expand
-from clusterrun.scheduler.slurm.nodes import OPEN, Partition
+from clusterrun.scheduler.slurm.nodes import OPEN, Node, Partition
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS, No
 from clusterrun.scheduler.slurm.values import parse_int
 
@@ -27,141 +27,201 @@ _IN_SERVICE = (*OPEN, "allocated", "completing", "powered down")
 _MARGIN = 300
 
 
-def judge_shell(seen: ClusterSnapshot, spec: JobSpec, seconds: int) -> list[Finding]:
+def judge_shell(cluster: ClusterSnapshot, spec: JobSpec, seconds: int) -> list[Finding]:
     """Warn of a shell whose limit on processor time the job would get; ``seconds`` is -1 without a limit."""
-    if seconds < 0 or not seen.passes_cpu_limit or "propagate" in map(sbatch_option, spec.sbatch_args):
+    if seconds < 0 or not cluster.passes_cpu_limit or _has_option(spec, {"propagate"}):
         return []
     limit = f"this shell limits each process to {seconds:,} s of processor time (ulimit -t)"
     return [Finding(f"{limit}, and Slurm gives the job the same limit: to avoid it, add --sbatch-arg=--propagate=NONE")]
 
 
-def partitions_of(seen: ClusterSnapshot, spec: JobSpec) -> list[Partition]:
+def _has_option(spec: JobSpec, options: set[str]) -> bool:
+    """Return whether the user's sbatch arguments set one of these options."""
+    return not options.isdisjoint(map(sbatch_option, spec.sbatch_args))
+
+
+def _partitions(cluster: ClusterSnapshot, spec: JobSpec) -> list[Partition]:
     """Return the job's partitions, or the default one; hidden partitions are unknown."""
-    names = spec.directive("partition").split(",")
-    return [p for p in seen.partitions if (p.name in names if names != [""] else p.default)]
+    requested = spec.directive("partition")
+    if not requested:
+        return [partition for partition in cluster.partitions if partition.default]
+    names = requested.split(",")
+    return [partition for partition in cluster.partitions if partition.name in names]
 
 
-def time_of(seen: ClusterSnapshot, spec: JobSpec) -> int | None:
+def _nodes(cluster: ClusterSnapshot, spec: JobSpec) -> list[Node]:
+    """Return the nodes of the job's partitions, each once."""
+    names = {partition.name for partition in _partitions(cluster, spec)}
+    return [node for node in cluster.nodes if not names.isdisjoint(node.partitions)]
+
+
+def time_of(cluster: ClusterSnapshot, spec: JobSpec) -> int | None:
     """Return the job's time limit in seconds, the partition's default if it requests none; None without a limit."""
     if "time" in spec.sources:
         return spec.time_limit
-    given = [p.given_time for p in partitions_of(seen, spec)]
-    return max((seconds for seconds in given if seconds), default=None)
+    defaults = [partition.given_time or 0 for partition in _partitions(cluster, spec)]
+    return max(defaults, default=0) or None
 
 
-def judge_limits(seen: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
+def judge_limits(cluster: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
     """Return the limits of partitions, accounts and QOS in the job's way.
 
     Slurm may accept such a job, which then stays pending forever (EnforcePartLimits=NO). They are only doubtful if
     a template or an sbatch argument may change the request, or if accounting did not respond.
     """
-    overridden = spec.template or _OVERRIDES & {sbatch_option(one) for one in spec.sbatch_args}
-    certain = not overridden and seen.qos_flags is not None
-    found = [*_judge_partitions(seen, spec), *_judge_accounts(seen, spec)]
-    return [one._replace(never=one.never and certain) for one in found]
+    obstacles = _obstacles(cluster, spec)
+    findings = [*_judge_partitions(cluster, spec, obstacles), *_judge_accounts(cluster, spec, obstacles)]
+    if spec.template or _has_option(spec, _OVERRIDES) or cluster.qos_flags is None:
+        return [finding._replace(never=False) for finding in findings]
+    return findings
 
 
-def _judge_partitions(seen: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
-    reasons = _obstacles(seen, spec)
-    known = len(reasons) == len(spec.directive("partition").split(","))  # nodes that are hidden prove nothing
-    if not known or not all(reasons.values()):
-        return []
-    line = "; ".join(f"partition {name}: {why}" for name, why in reasons.items())
-    # a partition that is down may come back
-    return [Finding(line, _hint(seen, spec), never=not any(why.startswith("State=") for why in reasons.values()))]
-
-
-def _obstacles(seen: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
-    """Return why each of the job's partitions can never run it, "" if it can."""
+def _obstacles(cluster: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
+    """Return why each of the job's partitions can never run it, "" if it can; one without nodes may hide them."""
     shape, need = shape_of(spec)
-    partitions = [p for p in partitions_of(seen, spec) if seen.nodes_of(p.name)]
-    return {p.name: check_fit(seen, p, spec, shape, need)[0] or _memory(seen, p, spec) for p in partitions}
+    obstacles = {}
+    for partition in _partitions(cluster, spec):
+        if cluster.nodes_of(partition.name):
+            why = why_never(cluster, partition, spec, shape, need)
+            obstacles[partition.name] = why or _lack_of_memory(cluster, partition, spec)
+    return obstacles
 
 
-def _memory(seen: ClusterSnapshot, partition: Partition, spec: JobSpec) -> str:
+def _lack_of_memory(cluster: ClusterSnapshot, partition: Partition, spec: JobSpec) -> str:
     match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", spec.directive("mem").upper())
     if match is None:
         return ""
     megabytes = int(match[1]) * 1024 ** ("KMGT".index(match[2] or "M") - 1)
-    sizes = [node.memory for node in seen.nodes_of(partition.name)]
-    if sum(size >= megabytes for size in sizes) >= spec.allocated_nodes:
+    sizes = [node.memory for node in cluster.nodes_of(partition.name)]
+    large_enough = sum(size >= megabytes for size in sizes)
+    if large_enough >= spec.allocated_nodes:
         return ""
     return f"too few nodes have {spec.directive('mem')} of memory (the largest has {max(sizes) / 1024:.3g}G)"
 
 
-def _hint(seen: ClusterSnapshot, spec: JobSpec) -> str:
+def _judge_partitions(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mapping[str, str]) -> list[Finding]:
+    requested = spec.directive("partition").split(",")
+    if len(obstacles) < len(requested):
+        return []  # nodes that are hidden prove nothing
+    if not all(obstacles.values()):
+        return []
+    line = "; ".join(f"partition {name}: {why}" for name, why in obstacles.items())
+    may_come_back = any(why.startswith("State=") for why in obstacles.values())
+    return [Finding(line, _hint(cluster, spec), never=not may_come_back)]
+
+
+def _hint(cluster: ClusterSnapshot, spec: JobSpec) -> str:
     """Return the request that the first partition would take, as far as it is known."""
-    partition, need = partitions_of(seen, spec)[0], shape_of(spec)[1]
-    if partition.time_limit and spec.time_limit and spec.time_limit > partition.time_limit:
+    partition, need = _partitions(cluster, spec)[0], shape_of(spec)[1]
+    if partition.time_limit and exceeds_time_limit(partition, spec):
         return f"--time {format_time_limit(partition.time_limit)}"
-    kinds = {kind: number for node in seen.nodes_of(partition.name) for kind, number in node.gpus}
-    if need.kind and need.kind not in kinds:
-        there = " or ".join(f"--gres gpu{f':{kind}' if kind else ''}:{number}" for kind, number in kinds.items())
-        known = f"on nodes of this partition, use {there}" if there else "nodes of this partition have no GPUs"
-        return f"{nearest(need.kind, list(kinds))} {known}".strip()
+    gpus = dict(pair for node in cluster.nodes_of(partition.name) for pair in node.gpus)
+    if need.kind and need.kind not in gpus:
+        return f"{nearest(need.kind, list(gpus))} {_request_for(gpus)}".strip()
     return "`clusterrun free` shows the resources of each partition"
 
 
-def _judge_accounts(seen: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
-    shape, need = shape_of(spec)
-    gpus = shape.nodes * shape.each if need.gpus else 0
-    fitting = [name for name, why in _obstacles(seen, spec).items() if not why]
-    exceeded = [exceeded_limits(seen, spec, need, gpus, [name]) for name in fitting]
-    certain = all(any(one.never for one in some) for some in exceeded)  # another partition may have another QOS
+def _request_for(gpus: Mapping[str, int]) -> str:
+    """Return what to request on nodes with so many GPUs of each type."""
+    if not gpus:
+        return "nodes of this partition have no GPUs"
+    requests = [":".join(filter(None, ["gpu", kind, str(number)])) for kind, number in gpus.items()]
+    return f"on nodes of this partition, use --gres {' or --gres '.join(requests)}"
+
+
+def _judge_accounts(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mapping[str, str]) -> list[Finding]:
+    """Return the limits of accounts and QOS in the first partition that could run the job.
+
+    The job can never start if it cannot in any of these partitions: another one may have another QOS.
+    """
+    usable = [name for name, why in obstacles.items() if not why]
+    exceeded = [exceeded_limits(cluster, spec, [name]) for name in usable]
+    never = all(any(limit.never for limit in limits) for limits in exceeded)
     hint = "`clusterrun free` shows your limits"
-    return [Finding(one.line, hint, one.never and certain) for some in exceeded[:1] for one in some]
+    return [Finding(limit.line, hint, limit.never and never) for limits in exceeded[:1] for limit in limits]
 
 
 def judge_maintenance(
-    seen: ClusterSnapshot, spec: JobSpec, reservations: Sequence[dict[str, str]], now: float
+    cluster: ClusterSnapshot, spec: JobSpec, reservations: Sequence[Mapping[str, str]], now: float
 ) -> list[Finding]:
     """Return the maintenance that the job cannot end before, and the time limit with which it could."""
     shape, need = shape_of(spec)
-    nodes = {node.name: node for p in partitions_of(seen, spec) for node in seen.nodes_of(p.name)}
-    usable = {name for name, node in nodes.items() if node_capacity(node, need) >= shape.each}
-    seconds = time_of(seen, spec)
-    found = []
-    for block in reservations:
-        start, end = (parse_int(block.get(key, "")) or 0 for key in ("StartTime", "EndTime"))
-        held = usable & set(expand(block.get("Nodes", "")))
-        name = block.get("ReservationName", "")
-        if "MAINT" not in block.get("Flags", "").split(",") or name == spec.directive("reservation"):
-            continue
-        in_time = seconds is not None and now + seconds <= start
-        if end <= now or in_time or len(usable) - len(held) >= shape.nodes:
-            continue
-        fits = int(start - now - _MARGIN) // 60 * 60
-        less = f"; a job with --time {format_time_limit(fits)} fits before the maintenance" if fits > 0 else ""
-        job = f"a job with a time limit of {format_duration(seconds)}" if seconds else "a job without a time limit"
-        found.append(Finding(
-            f"maintenance {name} from {format_time(start, now)} to {format_time(end, now)} on {len(held)} of"
-            f" {plural(len(usable), 'node')}: {job} cannot start before the maintenance ends{less}"
-        ))  # fmt: skip
-    return found
+    usable = {node.name for node in _nodes(cluster, spec) if node_capacity(node, need) >= shape.each}
+    findings = []
+    for reservation in reservations:
+        held = usable.intersection(expand(reservation.get("Nodes", "")))
+        too_few_left = len(usable) - len(held) < shape.nodes
+        if too_few_left and _is_maintenance(reservation) and not _is_own(reservation, spec):
+            nodes = f"{len(held)} of {plural(len(usable), 'node')}"
+            findings += _judge_end(reservation, nodes, time_of(cluster, spec), now)
+    return findings
 
 
-def judge_refusal(seen: ClusterSnapshot | None, spec: JobSpec, no: No) -> Finding:
+def _is_maintenance(reservation: Mapping[str, str]) -> bool:
+    return "MAINT" in reservation.get("Flags", "").split(",")
+
+
+def _is_own(reservation: Mapping[str, str], spec: JobSpec) -> bool:
+    """Return whether the job runs in this reservation."""
+    return reservation.get("ReservationName", "") == spec.directive("reservation")
+
+
+def _judge_end(reservation: Mapping[str, str], nodes: str, seconds: int | None, now: float) -> list[Finding]:
+    """Return that a job of so many seconds (None: without a limit) cannot end before the maintenance, if so."""
+    start = parse_int(reservation.get("StartTime", "")) or 0
+    end = parse_int(reservation.get("EndTime", "")) or 0
+    is_over = end <= now
+    ends_in_time = seconds is not None and now + seconds <= start
+    if is_over or ends_in_time:
+        return []
+    maintenance = f"maintenance {reservation.get('ReservationName', '')}"
+    period = f"from {format_time(start, now)} to {format_time(end, now)}"
+    job = f"a job with a time limit of {format_duration(seconds)}" if seconds else "a job without a time limit"
+    line = f"{maintenance} {period} on {nodes}: {job} cannot start before the maintenance ends"
+    time_left = int(start - now - _MARGIN) // 60 * 60
+    if time_left > 0:
+        line += f"; a job with --time {format_time_limit(time_left)} fits before the maintenance"
+    return [Finding(line)]
+
+
+def judge_refusal(cluster: ClusterSnapshot | None, spec: JobSpec, no: No) -> Finding:
     """Return a refusal of ``sbatch --test-only``; it is doubtful if nodes are out of service, which it counts out.
 
     A message that is not known as Slurm's is doubtful too.
     """
-    partitions = partitions_of(seen, spec) if seen else []
-    nodes = [node for p in partitions for node in (seen.nodes_of(p.name) if seen else ())]
+    if "not available" in no.words or "busy" in no.words:
+        unsure = _why_unsure(cluster, spec)
+        if unsure is not None:
+            return Finding(f"Slurm cannot place this job now: {no.words}{unsure}")
+    for error in SBATCH_ERRORS:
+        if error.text in no.words:
+            hint = _names_to_use(cluster, spec, no.words) or error.hint
+            return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
+    # perhaps of a site's wrapper, which takes no script on standard input
+    return Finding(f"Slurm may refuse this job: {no.words}")
+
+
+def _why_unsure(cluster: ClusterSnapshot | None, spec: JobSpec) -> str | None:
+    """Return why a lack of nodes may pass, in parentheses, "" for no particular reason; None if it cannot pass."""
+    if cluster is None:
+        return ""
+    nodes = _nodes(cluster, spec)
     out = [node for node in nodes if node.standing not in _IN_SERVICE]
-    passing = any(text in no.words for text in ("not available", "busy"))
-    if passing and (not nodes or out or any(p.state != "UP" for p in partitions)):
-        which = f" ({len(out)} of {plural(len(nodes), 'node')} out of service)" if out else ""
-        return Finding(f"Slurm cannot place this job now: {no.words}{which}")
-    known = next((error for error in SBATCH_ERRORS if error.text in no.words), None)
-    if known is None:  # perhaps of a site's wrapper, which takes no script on standard input
-        return Finding(f"Slurm may refuse this job: {no.words}")
-    hint = known.hint
-    if seen and "Invalid partition" in no.words:
-        names = [p.name for p in seen.partitions]
-        hint = f"{nearest(spec.directive('partition'), names)} partitions: {', '.join(names)}".strip()
-    mine = seen.me if seen else None
-    if mine and mine.accounts and "Invalid account" in no.words:
-        hint = f"your accounts: {', '.join(sorted(mine.accounts))}"
-    if mine and mine.qos and "Invalid qos" in no.words:
-        hint = f"your QOS: {', '.join(sorted(mine.qos))}"
-    return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
+    if out:
+        return f" ({len(out)} of {plural(len(nodes), 'node')} out of service)"
+    all_up = all(partition.state == "UP" for partition in _partitions(cluster, spec))
+    return None if nodes and all_up else ""
+
+
+def _names_to_use(cluster: ClusterSnapshot | None, spec: JobSpec, refusal: str) -> str:
+    """Return the partitions, accounts or QOS that the user has, if Slurm does not know the job's; "" if unknown."""
+    if cluster is None:
+        return ""
+    if "Invalid partition" in refusal:
+        names = [partition.name for partition in cluster.partitions]
+        return f"{nearest(spec.directive('partition'), names)} partitions: {', '.join(names)}".strip()
+    if "Invalid account" in refusal and cluster.me.accounts:
+        return f"your accounts: {', '.join(sorted(cluster.me.accounts))}"
+    if "Invalid qos" in refusal and cluster.me.qos:
+        return f"your QOS: {', '.join(sorted(cluster.me.qos))}"
+    return ""

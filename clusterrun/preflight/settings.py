@@ -45,11 +45,15 @@ def check_others(
     if not distinct:
         return []
     results, why_not = _run(distinct, python, environ, workdir, patience)
-    found = [one for spec, result in zip(distinct, results, strict=False) for one in _judge(spec, result)]
-    refuse(found)
-    unchecked = len(distinct) - len(results)
-    lines = [f"not checked: the settings of {plural(unchecked, 'task')} ({why_not})"] if unchecked else []
-    return lines + [f"warning: {line}" for line in dict.fromkeys(one.line for one in found)]
+    findings: list[Finding] = []
+    for spec, result in zip(distinct, results, strict=False):
+        findings += _judge(spec, result)
+    refuse(findings)
+    lines = []
+    if len(results) < len(distinct):
+        unchecked = plural(len(distinct) - len(results), "task")
+        lines.append(f"not checked: the settings of {unchecked} ({why_not})")
+    return lines + [f"warning: {line}" for line in dict.fromkeys(finding.line for finding in findings)]
 
 
 class Result(NamedTuple):
@@ -70,7 +74,7 @@ def _run(
     spec = specs[0]
     words = ["check-settings", str(spec.world_size)]
     timeout = patience.seconds + _EACH_S * (len(specs) - 1)
-    sets = "\n".join(json.dumps(work_argv(one)[1:]) for one in specs)
+    sets = "\n".join(json.dumps(work_argv(each)[1:]) for each in specs)
     try:
         done = ask_worker(python, words, env=dict(spec.env), environ=environ, cwd=workdir, timeout=timeout, stdin=sets)
     except CommandError as error:
@@ -101,8 +105,9 @@ def _result(row: dict[str, Any]) -> Result:
 
 
 def _reason(error: CommandError) -> str:
-    last = (error.detail.splitlines() or [""])[-1].strip()
-    return last or error.message
+    """Return the last line that the program printed, or how it ended if that says nothing."""
+    lines = error.detail.splitlines() or [""]
+    return lines[-1].strip() or error.message
 
 
 def _judge(spec: JobSpec, result: Result) -> list[Finding]:
@@ -110,9 +115,15 @@ def _judge(spec: JobSpec, result: Result) -> list[Finding]:
     if result.wrong:
         return [Finding(f"{name}: {result.wrong}", "see docs/settings.md", never=True)]
     doubts = [Finding(f"{name}: {line}") for line in result.doubts]
-    if spec.setup or spec.container_image:
-        provider = "the container" if spec.container_image else "--setup"
-        return [*doubts, *(Finding(f"{name}: {line} (unless {provider} provides it)") for line in result.missing)]
-    needs_token = bool(result.missing) and "HF_TOKEN" in result.missing[0]
-    hint = "export HF_TOKEN=…" if needs_token else "use --no-check if nothing is missing on the compute nodes"
-    return [*doubts, *(Finding(f"{name}: {line}", hint, never=True) for line in result.missing)]
+    return doubts + [_judge_missing(spec, f"{name}: {line}") for line in result.missing]
+
+
+def _judge_missing(spec: JobSpec, line: str) -> Finding:
+    """Judge a file, package or token that is missing here, where a container or ``--setup`` may still provide it."""
+    if spec.container_image:
+        return Finding(f"{line} (unless the container provides it)")
+    if spec.setup:
+        return Finding(f"{line} (unless --setup provides it)")
+    if "HF_TOKEN" in line:
+        return Finding(line, "export HF_TOKEN=…", never=True)
+    return Finding(line, "use --no-check if nothing is missing on the compute nodes", never=True)

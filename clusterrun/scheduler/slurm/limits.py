@@ -46,6 +46,11 @@ class LimitScope:
         """The parent of an association's account."""
         return _name(self.values.get("ParentAccount", ""))
 
+    @property
+    def is_default(self) -> bool:
+        """Return whether this association is its user's default."""
+        return "Yes" in self.values.get("DefAssoc", "")
+
     def bounds(self, field: str, tres: str = "") -> list[LimitValue]:
         """Return the limits of a name (``GrpTRES``, ``MaxJobsPU``), set or not, of one resource with ``tres``.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from clusterrun.base.errors import Refused, RequestError, SchedulerError
 from clusterrun.base.units import format_when
 from clusterrun.free.estimate import ALL, MOST_QUESTIONS, ONE, EstimateContext, choose_partition, refusals, soonest
+from clusterrun.free.limits import UserLimit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
 from clusterrun.scheduler.slurm.client import SlurmScheduler
@@ -100,6 +102,16 @@ def test_where_there_is_room_now_is_asked_first(tmp_path: Path) -> None:
     soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), load_snapshot(fake))
     first = [partition for partition, _ in fake.asked]
     assert first == sorted(first) and len(first) == 6, "8x1 fits neither: four nodes each"
+
+
+def test_the_limits_of_every_partitions_qos_are_named(tmp_path: Path) -> None:
+    fake = Fake(idle(4, "a,b"), ["a", "b"], yes)
+    fake.more["b"] = "QoS=small"
+    limit = UserLimit("QOS small of partition b", "MaxTRESPU", "gres/gpu", 4, 0, qos="small")
+    cluster = replace(load_snapshot(fake), limits=(limit,))
+    estimates = soonest(fake.context(tmp_path, nodes=2, gpus_per_node=4), cluster)
+    (line,) = estimates.exceeded_limits
+    assert line.startswith("QOS small of partition b: 8 GPUs exceed the limit of 4")
 
 
 def test_the_soonest_stands_first_and_a_refusal_once(tmp_path: Path) -> None:

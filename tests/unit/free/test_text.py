@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.limits import UserLimit, limits_of
-from clusterrun.free.shapes import Need
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import node_rows, partition_sums
 from clusterrun.free.text import MOST_ROWS, align, format_summary
@@ -166,9 +165,10 @@ def test_limits_in_a_jobs_way(limit: UserLimit, directives: dict[str, str], word
         limits=(limit,), default_account="a", associations=(Association("a", "", ("q",), "q"),),
         partitions=(Partition(name="gpu", qos="pq"),),
     )  # fmt: skip
+    requested = (("gres", "gpu:a100:4"), *directives.items())
     spec = JobSpec(work=Command("/bin/true"), nodes=2, gpus_per_node=4, tasks_per_node=4, job_name="x", python="p",
-                   requeue=False, time_limit=7200, directives=tuple(directives.items()))  # fmt: skip
-    lines = exceeded_limits(what, spec, Need(gpus=True, kind="a100"), 8, ["gpu"])
+                   requeue=False, time_limit=7200, directives=requested)  # fmt: skip
+    lines = exceeded_limits(what, spec, ["gpu"])
     assert len(lines) == bool(words) and all(words in one.line for one in lines)
 
 

@@ -58,7 +58,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
         (spec(), "", ""),
         (spec(nodes=4), "", ""),
         (spec(nodes=5), "partition gpu: only 4 nodes have at least 4 GPUs", "clusterrun free"),
-        (spec(gpus=1000), "partition gpu: no node has 1000 GPUs (at most 4)", "clusterrun free"),
+        (spec(gpus=1000), "partition gpu: no node has 1,000 GPUs (at most 4)", "clusterrun free"),
         (spec(gpus=None, gres="gpu:h100:4"), "the partition has no GPUs of type h100",
          "on nodes of this partition, use --gres gpu:a100:4"),
         (spec(nodes=2, time=7200, partition="short"), "exceeds the partition's limit of 1:00:00", "--time 1:00:00"),
