@@ -7,7 +7,7 @@ import shlex
 from itertools import takewhile
 
 from clusterrun.scheduler.slurm.reasons import words
-from clusterrun.why.causes.select import TABLE
+from clusterrun.why.causes.match import TABLE
 from lab.cluster import Lab
 from tests.printed_commands import SLURM, in_code, in_documents
 from tests.slurm.test_list import sbatch

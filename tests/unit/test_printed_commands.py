@@ -15,9 +15,8 @@ from clusterrun.cli import VERBS, cli, main
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.why.causes import Cause
-from clusterrun.why.causes.match import fill_template
+from clusterrun.why.causes.match import TABLE, fill_template
 from clusterrun.why.causes.model import CauseRow
-from clusterrun.why.causes.select import TABLE
 from clusterrun.why.ended.resubmit import with_command
 from tests.printed_commands import SLURM, in_code, in_documents
 from tests.run_records import submitted

@@ -1,24 +1,29 @@
-"""The first cause of a job's end, from the lines of its logs and the facts of its end.
+"""The first cause of a job's end, from the lines of its logs, the records of the job and the facts of its end.
 
+Evidence:
     model.py            the types: Line and EndFacts in, CauseRow and LogFinding between, Cause out
     table_*.py          the tables: pattern, meaning, advice, source
     match.py            lines -> findings
     tracebacks.py, frames.py, summaries.py    Python's tracebacks and torchrun's summaries, which span several lines
-    aborts.py, native.py, nan_series.py, memory_units.py, context.py    what other lines or numbers add to a finding
-    select.py           findings and facts -> the first cause
-    behind.py           what is behind a finding: the root of a time-out, a later exception
-    describe.py         a finding -> Cause, with its reason, ranks and evidence
-    fallback.py         the cause if no line names one
+    aborts.py, native.py, nan_series.py, memory_units.py, attempts.py    what other lines or numbers add to a finding
     nodes.py            the node of a finding
-    attempts.py, limits.py    what a library tried before it gave up; the limit (ulimit) that a job reached
-    last_lines.py       what the ranks printed last
+    recorded.py         the causes that the job recorded as data -> findings
+    evidence.py         all of it together
+Rules:
+    rules.py            the rules in their order; the first one that applies answers
+    completed.py        what went wrong in a job that is COMPLETED
+    scheduled.py        what the scheduler did to a job, unless a rank had failed before
+    first_failure.py    the finding that explains the end best
+Answer:
+    describe.py, context.py    a finding -> Cause, with its reason, ranks and evidence
     hang.py, flight_recorder.py    the rank that did not join a collective
+    limits.py, last_lines.py    the limit (ulimit) that a job reached, what the ranks printed last
 
 Pure: no file is opened here.
 """
 
 from clusterrun.records.rank_records import Failure, RankEnd
 from clusterrun.why.causes.model import Cause, EndFacts, Line
-from clusterrun.why.causes.select import first_cause
+from clusterrun.why.causes.rules import first_cause
 
 __all__ = ["Cause", "EndFacts", "Failure", "Line", "RankEnd", "first_cause"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain, pairwise
 
+from clusterrun.why.causes.evidence import Evidence, first, holds
 from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
 from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
@@ -60,157 +62,234 @@ _ABOUT_GPUS = re.compile(r"(?i)cuda(?!:\d)|\bgpus?\b|nccl")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
-def with_earlier_report(found: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
+def with_earlier_report(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return an exception that only follows from an error that the script printed before, with both messages."""
     if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
         return found
-    for lines in logs:
-        end = found.index + 1 if _holds(lines, found) else len(lines)
-        for line in reversed(lines[max(0, end - (2 * _NEAR if end < len(lines) else _NEAR)) : end]):
-            text = split_rank(line)[1][:_READ].strip()
-            if PROGRESS.search(text):
-                break
-            if text.startswith(("File ", found.sentence[:20])) or not _REPORT.match(text) or _CARRIED_ON.search(text):
-                continue
-            words = f"{text}; then {found.sentence}"
-            return replace(found, row=_REPORTED, line=line, sentence=words, advice=_REPORTED.advice)
+    for lines in evidence.logs:
+        report = _last_report(_lines_before(found, lines), found)
+        if report is not None:
+            words = f"{_text(report)}; then {found.sentence}"
+            return replace(found, row=_REPORTED, line=report, sentence=words, advice=_REPORTED.advice)
     return found
 
 
-def with_reason(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+def _lines_before(found: LogFinding, lines: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines up to an exception, or the last lines of another log."""
+    end = found.index + 1 if holds(lines, found) else len(lines)
+    near = 2 * _NEAR if end < len(lines) else _NEAR
+    return lines[max(0, end - near) : end]
+
+
+def _last_report(lines: Sequence[Line], found: LogFinding) -> Line | None:
+    """Return the last line that reports something missing, unless the program worked on after it."""
+    for line in reversed(lines):
+        text = _text(line)
+        if PROGRESS.search(text):
+            return None
+        is_of_traceback = text.startswith(("File ", found.sentence[:20]))
+        if not is_of_traceback and _REPORT.match(text) and not _CARRIED_ON.search(text):
+            return line
+    return None
+
+
+def _text(line: Line) -> str:
+    return split_rank(line)[1][:_READ].strip()
+
+
+def with_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
-    if best.kind == "launch-failed" and "pyxis:" in best.line.text:
-        return _container_reason(best, findings)
-    if (best.row is EXCEPTION or best.kind == "no-gpu") and (warned := _cuda_warning(best, findings)) is not None:
-        then = warned.sentence if warned.sentence == best.sentence else f"{warned.sentence}; then {best.sentence}"
-        known = replace(best, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
-        return replace(known, sentence=then)
-    if best.kind == "crashed":
-        return _crash(best, findings, logs)
-    if best.row is BUILD and (header := next((f for f in findings if _COMPILER.search(f.sentence)), None)):
-        return replace(header, place=best.place, rank=best.rank)
-    if best.kind in ("import-error", "command-missing"):
-        best = _with_setup(best, findings)
-    if best.kind == "nccl-error":
-        return _with_reason_after(best, findings, logs)
-    return _with_reason_before(best, findings, logs)
+    if found.kind == "launch-failed" and "pyxis:" in found.line.text:
+        return _container_reason(found, evidence)
+    if found.row is EXCEPTION or found.kind == "no-gpu":
+        warned = _cuda_warning(found, evidence)
+        if warned is not None:
+            return _follows_from(found, warned)
+    if found.kind == "crashed":
+        return _crash(found, evidence)
+    if found.row is BUILD:
+        header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None)
+        if header is not None:
+            return replace(header, place=found.place, rank=found.rank)
+    if found.kind in ("import-error", "command-missing"):
+        found = _with_setup(found, evidence)
+    if found.kind == "nccl-error":
+        return _with_reason_of_nccl(found, evidence)
+    return _with_reason_before(found, evidence)
 
 
-def _with_setup(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+def _follows_from(found: LogFinding, warned: LogFinding) -> LogFinding:
+    """Return an error about GPUs as the consequence of a warning."""
+    then = warned.sentence if warned.sentence == found.sentence else f"{warned.sentence}; then {found.sentence}"
+    texts = replace(found, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
+    return replace(texts, sentence=then)
+
+
+def _with_setup(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a missing module or command with the failed setup line before it."""
-    setup = next(
-        (
-            f
-            for f in findings
-            if f.kind == "setup" and f.row.common and (f.line.file != best.line.file or f.index < best.index)
-        ),
-        None,
-    )
+
+    def is_setup_before(setup: LogFinding) -> bool:
+        is_before = setup.line.file != found.line.file or setup.index < found.index
+        return setup.kind == "setup" and setup.row.common and is_before
+
+    setup = evidence.first(is_setup_before)
     if setup is None:
-        return best
-    return replace(best, sentence=f"{best.sentence}; before that, {setup.sentence}", advice=setup.advice)
+        return found
+    return replace(found, sentence=f"{found.sentence}; before that, {setup.sentence}", advice=setup.advice)
 
 
-def _crash(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+def _crash(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a crash with the failed link before it, or the library in which it happened."""
-    if not best.place:
-        best = _link_failure(best, findings, logs) or _with_library(best, logs)
-    return _with_reason_before(best, findings, logs)
+    if not found.place:
+        found = _link_failure(found, evidence) or _with_library(found, evidence)
+    return _with_reason_before(found, evidence)
 
 
-def _with_reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
-    reason = _reason_before(best, findings, logs)
-    return replace(best, sentence=f"{best.sentence}; before that: {reason}") if reason else best
+def _with_reason_before(found: LogFinding, evidence: Evidence) -> LogFinding:
+    reason = _reason_before(found, evidence)
+    return replace(found, sentence=f"{found.sentence}; before that: {reason}") if reason else found
 
 
-def _container_reason(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding:
+def _container_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the line of a task's container log that names why it did not start: the line before a failed hook's."""
-    mine = [f for f in findings if "pyxis:" in f.line.text and f.line.rank == best.line.rank]
-    full = next((f for f in mine if f.kind in ("disk-full", "quota")), None)
-    shown = [f for f in mine if f.values.get("why") or "nvidia-container-cli: " in f.line.text]
-    hook = next((at for at, f in enumerate(shown) if at and _HOOK.search(f.line.text)), 1)
-    return full or (shown[hook - 1] if shown else best)
+    of_task = [f for f in evidence.findings if "pyxis:" in f.line.text and f.line.rank == found.line.rank]
+    full = first(of_task, lambda f: f.kind in ("disk-full", "quota"))
+    if full is not None:
+        return full
+    shown = [f for f in of_task if f.values.get("why") or "nvidia-container-cli: " in f.line.text]
+    for before, after in pairwise(shown):
+        if _HOOK.search(after.line.text):
+            return before
+    return shown[0] if shown else found
 
 
-def _cuda_warning(best: LogFinding, findings: Sequence[LogFinding]) -> LogFinding | None:
+def _cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return torch's warning that CUDA cannot be initialized, if an error about GPUs follows from it."""
-    if _NO_CUDA in best.line.text or _ABOUT_GPUS.search(best.sentence) is None:
+    if _NO_CUDA in found.line.text or _ABOUT_GPUS.search(found.sentence) is None:
         return None
-    able = (f for f in findings if f.kind in ("library-mismatch", "no-gpu") and f.rank in (None, best.rank))
-    return next((f for f in able if _NO_CUDA in f.line.text), None)
+
+    def is_warning(warned: LogFinding) -> bool:
+        is_of_rank = warned.rank in (None, found.rank)
+        return warned.kind in ("library-mismatch", "no-gpu") and is_of_rank and _NO_CUDA in warned.line.text
+
+    return evidence.first(is_warning)
 
 
-def _link_failure(
-    best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]
-) -> LogFinding | None:
+def _link_failure(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return UCX's report of a failed link shortly before the process aborted, with the abort: UCX itself aborts it."""
-    lines = next((lines for lines in logs if _holds(lines, best)), ())
-    near = (f for f in findings if f.row is LINK and 0 < best.index - f.index < 2 * _NEAR and _holds(lines, f))
-    link = next(near, None) if _SIGABRT.search(best.sentence) else None
-    return link and replace(link, sentence=f"{link.sentence}; then {best.sentence}", rank=best.rank, ranks=best.ranks)
+    if not _SIGABRT.search(found.sentence):
+        return None
+    lines = evidence.lines_of(found)
+
+    def is_link_before(link: LogFinding) -> bool:
+        return link.row is LINK and 0 < found.index - link.index < 2 * _NEAR and holds(lines, link)
+
+    link = evidence.first(is_link_before)
+    if link is None:
+        return None
+    return replace(link, sentence=f"{link.sentence}; then {found.sentence}", rank=found.rank, ranks=found.ranks)
 
 
-def _with_library(best: LogFinding, logs: Sequence[Sequence[Line]]) -> LogFinding:
+def _with_library(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
-    lines = next((lines for lines in logs if _holds(lines, best)), ())
-    library = find_crashed_library(lines, best.index) if lines else ""
+    lines = evidence.lines_of(found)
+    library = find_crashed_library(lines, found.index) if lines else ""
     if not library:
-        return replace(best, advice=ABORTED) if _SIGABRT.search(best.sentence) else best
-    error = find_ucx_error(lines, best.index)
-    sentence = f"{best.sentence} in {library}" + (f"; UCX reports: {error}" if error else "")
-    return replace(best, sentence=sentence, advice=NATIVE)
+        return replace(found, advice=ABORTED) if _SIGABRT.search(found.sentence) else found
+    error = find_ucx_error(lines, found.index)
+    sentence = f"{found.sentence} in {library}" + (f"; UCX reports: {error}" if error else "")
+    return replace(found, sentence=sentence, advice=NATIVE)
 
 
-def _reason_before(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> str:
+def _reason_before(found: LogFinding, evidence: Evidence) -> str:
     """Return what the log says before an exception or a crash that no row explains, and may be its reason."""
-    lines = next((lines for lines in logs if _holds(lines, best)), ())
-    if best.row is EXCEPTION:
-        before = (f for f in findings if f.index < best.index and f.line in lines[f.index : f.index + 1])
-        bare = (f for f in before if f.row.strength is Strength.CAUSE and not f.survived and not f.place)
-        return next((f.sentence for f in bare if f.rank in (None, best.rank)), "")
-    if best.kind == "launch-failed" and best.line.text.startswith(f"{_SRUN}error: "):
-        warned = (line.text[:_READ] for line in lines[max(0, best.index - _NEAR) : best.index])
-        return next((text.removeprefix(f"{_SRUN}warning: ") for text in warned if text.startswith(f"{_SRUN}warn")), "")
-    if best.kind == "crashed" and not best.place:
-        known = {f.line for f in findings}
-        near = [split_rank(line) for line in lines[max(0, best.index - _NEAR) : best.index] if line not in known]
-        mine = (text[:200].strip() for rank, text in near if rank in (None, best.rank, *best.ranks))
-        return next((text for text in mine if _UNEXPLAINED.match(text)), "")
+    if found.row is EXCEPTION:
+        return _bare_line_before(found, evidence)
+    if found.kind == "launch-failed" and found.line.text.startswith(f"{_SRUN}error: "):
+        return _warning_of_srun(_near_before(found, evidence))
+    if found.kind == "crashed" and not found.place:
+        return _unexplained_before(found, evidence)
     return ""
 
 
-def _with_reason_after(best: LogFinding, findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]]) -> LogFinding:
+def _near_before(found: LogFinding, evidence: Evidence) -> Sequence[Line]:
+    return evidence.lines_of(found)[max(0, found.index - _NEAR) : found.index]
+
+
+def _bare_line_before(found: LogFinding, evidence: Evidence) -> str:
+    """Return the cause that a line without a traceback names, earlier in the log of an exception."""
+    lines = evidence.lines_of(found)
+
+    def is_bare_before(bare: LogFinding) -> bool:
+        is_before = bare.index < found.index and bare.line in lines[bare.index : bare.index + 1]
+        is_failure = bare.row.strength is Strength.CAUSE and not bare.survived and not bare.place
+        return is_before and is_failure and bare.rank in (None, found.rank)
+
+    bare = evidence.first(is_bare_before)
+    return bare.sentence if bare is not None else ""
+
+
+def _warning_of_srun(lines: Sequence[Line]) -> str:
+    for line in lines:
+        if line.text.startswith(f"{_SRUN}warn"):
+            return line.text[:_READ].removeprefix(f"{_SRUN}warning: ")
+    return ""
+
+
+def _unexplained_before(found: LogFinding, evidence: Evidence) -> str:
+    """Return an error shortly before a crash that no row knows."""
+    explained = {f.line for f in evidence.findings}
+    for line in _near_before(found, evidence):
+        rank, text = split_rank(line)
+        shown = text[:200].strip()
+        if line not in explained and rank in (None, found.rank, *found.ranks) and _UNEXPLAINED.match(shown):
+            return shown
+    return ""
+
+
+def _with_reason_of_nccl(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the finding of NCCL with the reason that the lines after it name."""
-    if best.row is SIZES:  # the exception after it names the rank and the line
-        raised = next((f for f in findings if f.kind == best.kind and f.place), best)
-        return replace(best, rank=raised.rank, place=raised.place)
-    reason = next((why for lines in logs if _holds(lines, best) if (why := _nccl_reason(lines, best))), "")
-    if not reason:  # NCCL warns in the other stream
-        warned = (_NCCL_FAILED.search(line.text[:_READ]) for lines in logs for line in lines)
-        reason = next((match["what"] for match in warned if match), "")
-    return replace(best, sentence=f"{best.sentence.rstrip('.')}: {reason}") if reason else best
+    if found.row is SIZES:  # the exception after it names the rank and the line
+        raised = evidence.first(lambda f: f.kind == found.kind and bool(f.place)) or found
+        return replace(found, rank=raised.rank, place=raised.place)
+    reason = _nccl_reason(evidence.lines_of(found), found) or _failed_call(chain(*evidence.logs))
+    return replace(found, sentence=f"{found.sentence.rstrip('.')}: {reason}") if reason else found
 
 
-def _nccl_reason(lines: Sequence[Line], best: LogFinding) -> str:
+def _nccl_reason(lines: Sequence[Line], found: LogFinding) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
-    following = lines[best.index : best.index + _NEAR]  # lines of other ranks may be among them
-    after = [split_rank(line)[1].strip() for line in following if line.rank == lines[best.index].rank][:8]
-    heading = next((n for n, text in enumerate(after[:-1]) if text.endswith("Last error:")), None)
-    last = "" if heading is None else after[heading + 1].removeprefix(after[heading].removesuffix("Last error:"))[:200]
-    last = "" if last.startswith("@ ") else last  # a stack frame
+    if not lines:
+        return ""
+    last = _last_error(lines, found)
     if last and not _FOLLOWS.search(last):
         return last
-    before = (
-        _LAST_ERROR.search(line.text[:_READ]) for line in reversed(lines[max(0, best.index - 2 * _NEAR) : best.index])
-    )
-    return next((match["what"] for match in before if match and not _FOLLOWS.search(match["what"])), last)
+    for line in reversed(lines[max(0, found.index - 2 * _NEAR) : found.index]):
+        warned = _LAST_ERROR.search(line.text[:_READ])
+        if warned is not None and not _FOLLOWS.search(warned["what"]):
+            return warned["what"]
+    return last
 
 
-def find_failed_nccl_call(best: LogFinding, logs: Sequence[Sequence[Line]]) -> str:
+def _last_error(lines: Sequence[Line], found: LogFinding) -> str:
+    """Return the line after ``Last error:``, without the prefix of both; empty if it is a stack frame."""
+    following = lines[found.index : found.index + _NEAR]  # lines of other ranks may be among them
+    of_rank = [split_rank(line)[1].strip() for line in following if line.rank == following[0].rank][:8]
+    for heading, last in pairwise(of_rank):
+        if heading.endswith("Last error:"):
+            shown = last.removeprefix(heading.removesuffix("Last error:"))[:200]
+            return "" if shown.startswith("@ ") else shown
+    return ""
+
+
+def find_failed_nccl_call(found: LogFinding, evidence: Evidence) -> str:
     """Return the call that failed in NCCL before a connection was lost; empty if there is none."""
-    before = next((lines[: best.index] for lines in logs if _holds(lines, best)), ())
-    return next((match["what"] for line in before if (match := _NCCL_FAILED.search(line.text[:_READ]))), "")
+    return _failed_call(evidence.lines_of(found)[: found.index])
 
 
-def _holds(lines: Sequence[Line], found: LogFinding) -> bool:
-    return found.index < len(lines) and lines[found.index] is found.line
+def _failed_call(lines: Iterable[Line]) -> str:
+    """Return the first call that NCCL warns of; it may warn in another log than that of the error."""
+    for line in lines:
+        failed = _NCCL_FAILED.search(line.text[:_READ])
+        if failed is not None:
+            return failed["what"]
+    return ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.context import with_reason
+from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.hang import (
     AbsentRanks,
     all_waited,
@@ -19,8 +20,6 @@ from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Stren
 from clusterrun.why.causes.table_peers import NO_TRAFFIC
 from clusterrun.why.causes.table_python import EXCEPTION
 from clusterrun.why.causes.tracebacks import split_rank
-
-Logs = Sequence[Sequence[Line]]
 
 #: Slurm's state of an ended job -> kind of cause.
 BY_STATE = {
@@ -36,42 +35,57 @@ BY_STATE = {
 BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
 
 
-def full_cause(best: LogFinding, findings: Sequence[LogFinding], logs: Logs, facts: EndFacts) -> Cause:
+def full_cause(found: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
-    if best.kind == "killed" or (best.row is EXCEPTION and _mentions_kill(best.sentence)):
-        memory = next((f for f in findings if f.kind == "host-memory" and f.strength <= Strength.HINT), None)
+    if found.kind == "killed" or (found.row is EXCEPTION and _mentions_kill(found.sentence)):
+        memory = evidence.first(lambda f: f.kind == "host-memory" and f.strength <= Strength.HINT)
         if memory is not None:
-            cause = to_cause(memory, facts)
-            who = best if best.rank is not None and _may_be_same_task(best, memory) else memory
-            evidence = (*evidence_lines(memory), *evidence_lines(best))
-            return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=evidence)
-    if best.kind == "host-memory" and best.rank is None:
-        killed = [f for f in findings if f.kind in ("host-memory", "killed") and f.rank is not None]
-        task = next((f for f in killed if _may_be_same_task(f, best)), None)
+            return _killed_for_memory(found, memory, evidence.facts)
+    if found.kind == "host-memory" and found.rank is None:
+        task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
         if task is not None:
-            evidence = (*evidence_lines(best), *evidence_lines(task))
-            return replace(to_cause(best, facts), rank=task.rank, node=task.node, evidence=evidence)
-    if best.kind == "crashed" and best.rank is not None:
-        inner = next((f for f in findings if f.kind == "crashed" and f is not best and f.rank == best.rank), None)
-        cause = to_cause(with_reason(best, findings, logs), facts)
-        return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(best)))
-    if best.kind == "collective-timeout":
-        cause = _hang(best, find_absent_ranks(findings, logs, facts), facts, findings)
-        unknown = cause.rank is None and cause.advice != NO_TRAFFIC
-        return _with_none_completed(cause) if unknown and none_completed(logs) else cause
-    if best.kind in ("worker", "refused"):
-        return to_cause(best, facts)
-    cause = to_cause(with_task(with_reason(best, findings, logs), findings, facts), facts)
-    unopened = (f for f in findings if best.kind == "address-in-use" and "can't open file" in f.line.text)
-    if (script := next(unopened, None)) is not None:  # neither follows from the other
-        cause = replace(cause, sentence=f"{cause.sentence}; besides, {script.sentence}")
-    return _with_lost_rendezvous(cause, best, findings)
+            cause = to_cause(found, evidence.facts)
+            return replace(cause, rank=task.rank, node=task.node, evidence=_lines_of(found, task))
+    if found.kind == "crashed" and found.rank is not None:
+        inner = evidence.first(lambda f: f.kind == "crashed" and f is not found and f.rank == found.rank)
+        cause = to_cause(with_reason(found, evidence), evidence.facts)
+        return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(found)))
+    if found.kind == "collective-timeout":
+        return _hang(found, evidence)
+    if found.kind in ("worker", "refused"):
+        return to_cause(found, evidence.facts)
+    return _with_what_follows(cause_with_context(found, evidence), found, evidence)
 
 
-def _with_lost_rendezvous(cause: Cause, best: LogFinding, findings: Sequence[LogFinding]) -> Cause:
-    """Return the cause with the torchrun that then lost the others, if torchrun reports a signal without a host."""
-    lost = next((f for f in findings if f.values.get("agent") and f.index > best.index), None)
-    if lost is None or "failed (exitcode: -" not in best.line.text:
+def cause_with_context(found: LogFinding, evidence: Evidence) -> Cause:
+    """Return the cause of a finding with its reason and its task, as other lines name them."""
+    return to_cause(with_task(with_reason(found, evidence), evidence), evidence.facts)
+
+
+def _killed_for_memory(found: LogFinding, memory: LogFinding, facts: EndFacts) -> Cause:
+    """Return that memory ran out, with the process that was killed for it."""
+    cause = to_cause(memory, facts)
+    who = found if found.rank is not None and _may_be_same_task(found, memory) else memory
+    return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=_lines_of(memory, found))
+
+
+def _is_killed_task(finding: LogFinding) -> bool:
+    return finding.kind in ("host-memory", "killed") and finding.rank is not None
+
+
+def _lines_of(one: LogFinding, other: LogFinding) -> tuple[Line, ...]:
+    return (*evidence_lines(one), *evidence_lines(other))
+
+
+def _with_what_follows(cause: Cause, found: LogFinding, evidence: Evidence) -> Cause:
+    """Return the cause with what went wrong besides it, or because of it."""
+    unopened = evidence.first(lambda f: "can't open file" in f.line.text) if found.kind == "address-in-use" else None
+    if unopened is not None:  # neither follows from the other
+        cause = replace(cause, sentence=f"{cause.sentence}; besides, {unopened.sentence}")
+    if "failed (exitcode: -" not in found.line.text:  # torchrun reports a signal without a host
+        return cause
+    lost = evidence.first(lambda f: bool(f.values.get("agent")) and f.index > found.index)
+    if lost is None:
         return cause
     return replace(cause, sentence=f"{cause.sentence}; then {lost.sentence}", evidence=(*cause.evidence, lost.line))
 
@@ -81,28 +95,49 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def with_task(best: LogFinding, findings: Sequence[LogFinding], facts: EndFacts) -> LogFinding:
+def with_task(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
-    ended_here = best.strength is Strength.CAUSE or best.place  # an exception ends its rank, hints need not
-    if best.rank is not None or not ended_here or best.kind in BY_STATE.values():
-        return best
-    pid = best.values.get("pid")
-    named = (f for f in findings if pid and f.rank is not None and f.values.get("pid") == pid)
-    same = next((f for f in named if best.node in ("", f.node)), None)
-    if same is not None:  # mpirun knows the rank of a process
-        return replace(best, rank=same.rank, node=same.node)
-    silent = silent_ranks(facts) if best.kind in ("killed", "crashed") else []
+    ended_here = found.strength is Strength.CAUSE or found.place  # an exception ends its rank, hints need not
+    if found.rank is not None or not ended_here or found.kind in BY_STATE.values():
+        return found
+    same = _same_process(found, evidence)
+    if same is not None:
+        return replace(found, rank=same.rank, node=same.node)
+    silent = silent_ranks(evidence.facts) if found.kind in ("killed", "crashed") else []
     if len(silent) == 1:
-        return replace(best, rank=silent[0])
-    if best.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
-        raised = next((f for f in findings if f.kind == best.kind and (f.rank is not None or f.place)), None)
+        return replace(found, rank=silent[0])
+    if found.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
+        raised = evidence.first(lambda f: f.kind == found.kind and (f.rank is not None or bool(f.place)))
         if raised is not None:
-            return replace(best, rank=raised.rank, place=best.place or raised.place)
-    ended = (f for f in findings if f.index > best.index and f.kind in ("crashed", "task-ended") and f.ranks)
-    task = next((f for f in ended if f.kind == "crashed" or f.values.get("status")), None)
-    if task is None or task.kind == "crashed" or len(task.ranks) != 1 or best.node not in ("", task.node):
-        return best  # crashed: of which it need not be the reason
-    return replace(best, rank=task.rank, node=task.node)
+            return replace(found, rank=raised.rank, place=found.place or raised.place)
+    task = evidence.first(lambda f: f.index > found.index and _is_crash_or_end(f))
+    if task is None or not _is_its_only_task(task, found):
+        return found
+    return replace(found, rank=task.rank, node=task.node)
+
+
+def _same_process(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+    """Return the finding that names the rank of the same process."""
+    pid = found.values.get("pid")
+    if not pid:
+        return None
+
+    def is_same(other: LogFinding) -> bool:
+        is_process = other.rank is not None and other.values.get("pid") == pid
+        return is_process and found.node in ("", other.node)
+
+    return evidence.first(is_same)
+
+
+def _is_crash_or_end(finding: LogFinding) -> bool:
+    """Return whether srun or torchrun reports a crash, or the end of tasks with a status."""
+    is_end = finding.kind == "task-ended" and bool(finding.values.get("status"))
+    return bool(finding.ranks) and (finding.kind == "crashed" or is_end)
+
+
+def _is_its_only_task(task: LogFinding, found: LogFinding) -> bool:
+    """Return whether a task that ended may be that of a cause; a crash need not have it as its reason."""
+    return task.kind != "crashed" and len(task.ranks) == 1 and found.node in ("", task.node)
 
 
 def _mentions_kill(text: str) -> bool:
@@ -110,46 +145,50 @@ def _mentions_kill(text: str) -> bool:
     return any(word in text for word in words)
 
 
-def _with_none_completed(cause: Cause) -> Cause:
-    """Return a hang in which no collective had ever completed: perhaps the ranks cannot exchange data at all."""
+def _hang(found: LogFinding, evidence: Evidence) -> Cause:
+    """Return the cause of a collective that timed out: who did not join it, if that is known."""
+    cause = to_cause(found, evidence.facts)
+    waited = f"; a waiting rank was at {cause.place}" if cause.place else ""
+    missing = find_absent_ranks(evidence)
+    if missing is not None:
+        return _hang_of_ranks(cause, missing, waited, evidence.facts)
+    cause = replace(cause, rank=None, node="", place="", command="clusterrun logs JOB -n 50")
+    if all_waited(evidence):
+        called = f"though each of the {evidence.facts.world_size} ranks had called the collective"
+        return replace(cause, sentence=f"{cause.sentence}, {called}{waited}", advice=NO_TRAFFIC)
+    known = waiting_calls(evidence.findings) or spared_ranks(evidence) or _unknown_rank(found, evidence.facts)
+    cause = replace(cause, sentence=f"{cause.sentence}; {known}{waited}")
+    if not none_completed(evidence.logs):
+        return cause
     sentence = f"{cause.sentence}; no earlier collective had completed"
     return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
 
 
-def _hang(best: LogFinding, missing: AbsentRanks | None, facts: EndFacts, findings: Sequence[LogFinding]) -> Cause:
-    cause = to_cause(best, facts)
-    waited = f"; a waiting rank was at {cause.place}" if cause.place else ""
-    if missing is None:
-        who = split_rank(best.line)[0]  # the rank in the message counts within its process group
-        where = f" on {cause.node}" if cause.node else ""
-        reported = "" if who is None else f"; rank {who}{where} reported the timeout first"
-        if all_waited(findings, facts):
-            called = f"though each of the {facts.world_size} ranks had called the collective"
-            sentence = f"{cause.sentence}, {called}{waited}"
-            cause = replace(cause, advice=NO_TRAFFIC)
-        else:
-            unknown = f"the logs do not show which rank was missing{reported}"
-            calls = waiting_calls(findings) or spared_ranks(findings, facts) or unknown
-            sentence = f"{cause.sentence}; {calls}{waited}"
-        return replace(cause, rank=None, node="", place="", sentence=sentence, command="clusterrun logs JOB -n 50")
-    first = missing.ranks[0]
+def _hang_of_ranks(cause: Cause, missing: AbsentRanks, waited: str, facts: EndFacts) -> Cause:
+    rank = missing.ranks[0]
     return replace(
         cause,
-        rank=first,
-        node=facts.nodes.get(first, ""),
+        rank=rank,
+        node=facts.nodes.get(rank, ""),
         place="",
         sentence=f"{cause.sentence}: {format_ranks(missing.ranks, facts)} did not join ({missing.how}){waited}",
-        command=f"clusterrun logs JOB --rank {first} -n 50",
+        command=f"clusterrun logs JOB --rank {rank} -n 50",
     )
 
 
+def _unknown_rank(found: LogFinding, facts: EndFacts) -> str:
+    """Return that no rank is known to be missing, and which one reported the time-out."""
+    unknown = "the logs do not show which rank was missing"
+    rank = split_rank(found.line)[0]  # the rank in the message counts within its process group
+    if rank is None:
+        return unknown
+    node = to_cause(found, facts).node
+    return f"{unknown}; rank {rank}{f' on {node}' if node else ''} reported the timeout first"
+
+
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
-    node = finding.node or (facts.nodes.get(finding.rank, "") if finding.rank is not None else "")
-    command = finding.command
-    if "{node}" in finding.row.command and not finding.values.get("node"):
-        command = fill_template(finding.row.command, {**finding.values, "node": node or "NODE"})
-    elif node:
-        command = command.replace("NODE", node)
+    """Return the cause of a finding as it is."""
+    node = finding.node or _node_of(finding.rank, facts)
     return Cause(
         kind=finding.kind,
         sentence=finding.sentence,
@@ -158,9 +197,20 @@ def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
         place=finding.place,
         evidence=evidence_lines(finding),
         advice=finding.advice,
-        command=command,
+        command=_command(finding, node),
         source=finding.row.source,
     )
+
+
+def _node_of(rank: int | None, facts: EndFacts) -> str:
+    return facts.nodes.get(rank, "") if rank is not None else ""
+
+
+def _command(finding: LogFinding, node: str) -> str:
+    """Return the command of a finding with its node, if that is known."""
+    if "{node}" in finding.row.command and not finding.values.get("node"):
+        return fill_template(finding.row.command, {**finding.values, "node": node or "NODE"})
+    return finding.command.replace("NODE", node) if node else finding.command
 
 
 def evidence_lines(finding: LogFinding | None) -> tuple[Line, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from clusterrun.records.rank_records import Hang
+from clusterrun.why.causes.evidence import Evidence, Logs
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -15,6 +16,7 @@ _ENQUEUED = re.compile(
     r"(?:\[PG (?P<group>[^\]]*?) )?Rank (?P<rank>\d+)\].*?[Ll]ast enqueued (?:NCCL )?work: (?P<seq>-?\d+)"
 )
 _SHOWN = 4  # ranks in a sentence
+_LARGEST_WORLD = 1_000_000  # ranks; a record may be damaged
 _DEADLOCK = "read what the ranks were waiting for at the lines shown, and in their stacks; each Python thread is there"
 
 
@@ -52,42 +54,54 @@ def _less_stacks(hang: Hang) -> str:
     return f"less {shlex.quote(folder)}/{mine}"
 
 
-def find_absent_ranks(
-    findings: Sequence[LogFinding], logs: Sequence[Sequence[Line]], facts: EndFacts
-) -> AbsentRanks | None:
+def find_absent_ranks(evidence: Evidence) -> AbsentRanks | None:
     """Return the ranks that did not join the collective that timed out, None if unknown."""
+    facts = evidence.facts
     if facts.behind:
         ranks = tuple(sorted(facts.behind))
         return AbsentRanks(ranks, facts.behind[ranks[0]])
-    hangs = [f for f in findings if f.kind == "collective-timeout"]
-    if named := _named_ranks(hangs):
+    hangs = [f for f in evidence.findings if f.kind == "collective-timeout"]
+    named = _named_ranks(hangs)
+    if named is not None:
         return named
-    if late := _late_ranks(_last_enqueued(logs)):
+    late = _late_ranks(_last_enqueued(evidence.logs))
+    if late:
         return AbsentRanks(late, "the other ranks had called more collectives")
-    waited = {f.rank for f in hangs if f.rank is not None}
-    world = facts.world_size or (max(facts.nodes) + 1 if facts.nodes else 0)
-    rest = tuple(rank for rank in range(world) if rank not in waited)
-    if (
-        waited
-        and rest
-        and len(rest) <= max(1, world // 2)
-        and world <= 1_000_000
-        and _silence_counts(rest, waited, logs)
-    ):
-        return AbsentRanks(rest, "all other ranks report that they were waiting")
-    ended = {end.rank for end in facts.ends}
-    silent = tuple(rank for rank in range(world) if rank not in ended)
-    if ended and silent and len(silent) <= max(1, world // 2):
-        return AbsentRanks(silent, "all other ranks reported that they exited")
-    return None
+    return _ranks_not_waiting(hangs, evidence) or _ranks_not_ended(facts)
 
 
-def _silence_counts(rest: Sequence[int], waited: set[int], logs: Sequence[Sequence[Line]]) -> bool:
+def _ranks_not_waiting(hangs: Sequence[LogFinding], evidence: Evidence) -> AbsentRanks | None:
+    """Return the ranks that report no time-out, if all others do."""
+    facts = evidence.facts
+    world = facts.world_size or max(facts.nodes, default=-1) + 1
+    waiting = {f.rank for f in hangs if f.rank is not None}
+    rest = _minority(world, waiting)
+    if not rest or not _silence_counts(rest, waiting, evidence.logs):
+        return None
+    return AbsentRanks(rest, "all other ranks report that they were waiting")
+
+
+def _ranks_not_ended(facts: EndFacts) -> AbsentRanks | None:
+    """Return the ranks without an end record, if all others have one."""
+    world = facts.world_size or max(facts.nodes, default=-1) + 1
+    silent = _minority(world, {end.rank for end in facts.ends})
+    return AbsentRanks(silent, "all other ranks reported that they exited") if silent else None
+
+
+def _minority(world: int, others: Collection[int]) -> tuple[int, ...]:
+    """Return the ranks that are not among the others, if they are few; none if there are no others."""
+    if not others or world > _LARGEST_WORLD:
+        return ()
+    rest = tuple(rank for rank in range(world) if rank not in others)
+    return rest if len(rest) <= max(1, world // 2) else ()
+
+
+def _silence_counts(rest: Sequence[int], waiting: Collection[int], logs: Logs) -> bool:
     """Return whether ranks that report no timeout were probably missing.
 
     In the first collective of two ranks a broken link is as likely: the first report ends both ranks.
     """
-    return len(rest) < len(waited) or not none_completed(logs)
+    return len(rest) < len(waiting) or not none_completed(logs)
 
 
 def none_completed(logs: Sequence[Sequence[Line]]) -> bool:
@@ -95,28 +109,36 @@ def none_completed(logs: Sequence[Sequence[Line]]) -> bool:
     return any("last completed work: -1" in line.text for lines in logs for line in lines)
 
 
-def all_waited(findings: Sequence[LogFinding], facts: EndFacts) -> bool:
+def all_waited(evidence: Evidence) -> bool:
     """Return whether every rank reports that the same collective timed out: no rank was missing."""
-    hangs = [f for f in findings if f.kind == "collective-timeout" and f.rank is not None and "seq" in f.values]
+    hangs = [f for f in evidence.findings if _names_its_call(f) and f.rank is not None]
     calls = {(f.values["op"], f.values["seq"]) for f in hangs}
-    return len(calls) == 1 and facts.world_size == len({f.rank for f in hangs}) > 1
+    return len(calls) == 1 and evidence.facts.world_size == len({f.rank for f in hangs}) > 1
+
+
+def _names_its_call(finding: LogFinding) -> bool:
+    return finding.kind == "collective-timeout" and "seq" in finding.values
 
 
 def waiting_calls(findings: Sequence[LogFinding]) -> str:
     """Return in which collective each of a few ranks waited, if not all waited in the same; empty if they did."""
     calls = {f.rank: f for f in reversed(findings) if f.kind == "collective-timeout" and f.rank is not None}
-    ops = {rank: found.values.get("op", "") for rank, found in sorted(calls.items())}
-    if len(ops) > _SHOWN or len(set(ops.values())) < 2 or "" in ops.values():
+    ops = {calls[rank].values.get("op", "") for rank in calls}
+    if len(calls) > _SHOWN or len(ops) < 2 or "" in ops:
         return ""
-    numbers = {rank: f" (number {calls[rank].values['seq']})" for rank in ops if "seq" in calls[rank].values}
-    shown = [f"rank {rank} in {op}{numbers.get(rank, '')}" for rank, op in ops.items()]
+    shown = [_waits_in(rank, calls[rank]) for rank in sorted(calls)]
     return f"the ranks were waiting in different collectives: {', '.join(shown)}"
 
 
-def spared_ranks(findings: Sequence[LogFinding], facts: EndFacts) -> str:
+def _waits_in(rank: int, call: LogFinding) -> str:
+    number = f" (number {call.values['seq']})" if "seq" in call.values else ""
+    return f"rank {rank} in {call.values['op']}{number}"
+
+
+def spared_ranks(evidence: Evidence) -> str:
     """Return which ranks were probably missing, because all others aborted; empty unless one summary lists them all."""
-    summaries = [f.values for f in findings if "spared" in f.values]
-    if len(summaries) != 1 or facts.world_size not in (None, int(summaries[0]["listed"])):
+    summaries = [f.values for f in evidence.findings if "spared" in f.values]
+    if len(summaries) != 1 or evidence.facts.world_size not in (None, int(summaries[0]["listed"])):
         return ""
     who = summaries[0]["spared"]
     were = "were" if who.startswith("ranks") else "was"

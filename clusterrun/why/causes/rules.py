@@ -1,0 +1,371 @@
+"""The rules that name the first cause of a job's end, in their order: the first one that applies answers.
+
+What the job recorded and what Slurm says come first; then the failure that came first; then weaker signs. Nothing is
+guessed: if no rule names a cause, the last one says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
+from clusterrun.records.rank_records import Failure
+from clusterrun.why.causes.completed import completed_cause
+from clusterrun.why.causes.context import find_failed_nccl_call
+from clusterrun.why.causes.describe import (
+    BY_DUE,
+    BY_STATE,
+    cause_with_context,
+    evidence_lines,
+    format_ranks,
+    full_cause,
+    silent_ranks,
+    to_cause,
+)
+from clusterrun.why.causes.evidence import Evidence, Logs
+from clusterrun.why.causes.first_failure import find_first_failure
+from clusterrun.why.causes.hang import hang_cause
+from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, recorded_finding
+from clusterrun.why.causes.scheduled import scheduler_cause
+from clusterrun.why.causes.table_peers import PEER_LOST
+from clusterrun.why.causes.table_python import BARE
+from clusterrun.why.causes.tracebacks import split_rank
+
+Rule = Callable[[Evidence], "Cause | None"]
+LatterRule = Callable[[Evidence, "LogFinding | None"], "Cause | None"]
+
+_DUPLICATE = 75  # the status of a script whose run another job already executes
+_OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
+_ERROR = re.compile(
+    rf"(?i)^(?!srun:|{BY_STEPD.pattern})"
+    r".*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
+)
+_WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
+_GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
+_NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter prints
+    r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
+)
+_NUMBER = re.compile(r"\d+")  # times, ranks and process numbers differ between lines with one message
+_NEAR_END = 12  # lines that launchers may still print
+_READ = 1_000  # characters of a line that are searched
+_SHOWN = 200  # characters of a line in a sentence
+_LAST = 5  # lines to show if none names a cause
+
+
+def first_cause(logs: Logs, facts: EndFacts) -> Cause:
+    """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
+    if facts.state == "COMPLETED":
+        return completed_cause(logs, facts)
+    evidence = Evidence.gather(logs, facts)
+    for rule in RULES:
+        cause = rule(evidence)
+        if cause is not None:
+            return cause
+    found = find_first_failure(evidence)
+    for latter_rule in LATTER_RULES:
+        cause = latter_rule(evidence, found)
+        if cause is not None:
+            return cause
+    return _unknown(evidence)
+
+
+# -- what was recorded, and what Slurm says ----------------------------------------------------------------------------
+
+
+def not_ended(evidence: Evidence) -> Cause | None:
+    """Applies to a job that Slurm does not call ended, and that has no exit status."""
+    state = evidence.facts.state
+    if not state or state in _OVER or evidence.facts.exit_status:
+        return None
+    return Cause(kind="none", sentence="the job has not ended")
+
+
+def ended_by_watchdog(evidence: Evidence) -> Cause | None:
+    """Applies if the watchdog ended a launch that hung, unless the scheduler ended the job."""
+    hang = evidence.facts.hang
+    return hang_cause(hang) if hang is not None and evidence.facts.state in ("FAILED", "") else None
+
+
+def saved_and_stopped(evidence: Evidence) -> Cause | None:
+    """Applies to the exit status of a run that saved a checkpoint and stopped before its last step."""
+    facts = evidence.facts
+    if facts.exit_status != STOPPED_STATUS or facts.state not in ("", "FAILED"):
+        return None
+    if facts.stop is not None:
+        return to_cause(recorded_finding(facts.stop, STOPPED, evidence.logs), facts)
+    cause = to_cause(recorded_finding(Failure(), STOPPED, ()), facts)
+    return replace(cause, sentence="the run saved a checkpoint and stopped")
+
+
+def duplicate(evidence: Evidence) -> Cause | None:
+    """Applies to the exit status of a second copy of a script, if another job has claimed the run."""
+    facts = evidence.facts
+    if facts.exit_status != _DUPLICATE or not facts.other_owner:
+        return None
+    return to_cause(recorded_finding(Failure(values={"other": facts.other_owner}), DUPLICATE, ()), facts)
+
+
+def log_unopened(evidence: Evidence) -> Cause | None:
+    """Applies if Slurm could not open the job's log files: the logs are empty, and its status or reason says so."""
+    facts = evidence.facts
+    # without accounting Slurm soon forgets the exit code; the reason that was seen in the queue remains
+    unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
+    if evidence.findings or not (unlaunched or facts.exit_status == LAUNCH_FAILURE):
+        return None
+    unstarted = "Slurm could not start the job on its node (JobLaunchFailure); the log folder is probably missing"
+    unopened = "Slurm could not open the job's log files, so the job never ran (exit code 0:53)"
+    return Cause(
+        kind="log-unopened",
+        sentence=unstarted if unlaunched else unopened,
+        advice="check that the log folder exists, is writable on the compute nodes and is not on a full disk",
+        command="ls -ld logs; df -h .; quota -s",
+        source="Slurm 22.05, observed on a cluster",
+    )
+
+
+def ended_by_scheduler(evidence: Evidence) -> Cause | None:
+    """Applies if the job's state, or its own end record, says that Slurm ended it."""
+    kind = BY_STATE.get(evidence.facts.state) or BY_DUE.get(evidence.facts.due)
+    return scheduler_cause(kind, evidence) if kind else None
+
+
+RULES: tuple[Rule, ...] = (
+    not_ended,
+    ended_by_watchdog,
+    saved_and_stopped,
+    duplicate,
+    log_unopened,
+    ended_by_scheduler,
+)
+
+# -- the first failure, and weaker signs: rules that know the finding that explains the end best -----------------------
+
+
+def first_failure(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies if a record or a line names a failure, or ranks that waited too long."""
+    if found is None or found.strength > Strength.HANG:
+        return None
+    return full_cause(found, evidence)
+
+
+def command_not_run(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies to a shell's exit status for a command that it did not find or could not run, if a line names one."""
+    missing = [f for f in evidence.findings if f.kind == "command-missing"]
+    if not missing or evidence.facts.exit_status not in (126, 127):
+        return None
+    return to_cause(missing[-1], evidence.facts)
+
+
+def lasting_hint(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies to a hint, unless the program worked on after it or a later line says more."""
+    if found is None or found.strength is not Strength.HINT:
+        return None
+    if not evidence.facts.state and _may_be_harmless(found, evidence.logs):
+        return None
+    if (found.row.common or found.warned) and _error_after(found, evidence):
+        return None
+    return cause_with_context(found, evidence)
+
+
+def silent_rank(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies if at most half of the ranks left no end record, and something shows that the job failed."""
+    facts, failure = evidence.facts, evidence.facts.failure
+    silent = silent_ranks(facts)
+    if not silent or (found is None and failure is None):
+        return None
+    recorded = (Line(failure.file or "first_failure.json", None, None, failure.error),) if failure else ()
+    return Cause(
+        kind="rank-lost",
+        rank=silent[0],
+        node=facts.nodes.get(silent[0], ""),
+        sentence=f"{format_ranks(silent, facts)} ended without an error message: probably the kernel killed"
+        " the process because host memory ran out, or the node failed",
+        evidence=evidence_lines(found) or recorded,
+        advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
+        " more memory",
+        command=f"clusterrun logs JOB --rank {silent[0]} -n 50",
+    )
+
+
+def consequence(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies to a line that follows from another failure, such as a lost connection."""
+    if found is None or found.strength is not Strength.CONSEQUENCE:
+        return None
+    cause = to_cause(found, evidence.facts)
+    if found.row is not PEER_LOST:
+        return cause
+    peer = found.values.get("peer")
+    lost = f"a rank lost the connection to {peer}" if peer else found.sentence
+    call = find_failed_nccl_call(found, evidence)
+    sentence = f"NCCL failed: {call}; then {lost}" if call else f"{lost}; the log does not show why"
+    return replace(cause, sentence=sentence)
+
+
+def own_last_line(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies to a job without a record of its end, if a line of clusterrun is among the last of its log."""
+    own = last_own_line(evidence.logs, evidence.facts)
+    return to_cause(own, evidence.facts) if own is not None else None
+
+
+def nothing_known(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies if neither a state nor an exit status shows that the job failed."""
+    if evidence.facts.state or evidence.facts.exit_status is not None:
+        return None
+    return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
+
+
+def only_error(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+    """Applies if the logs have a single message that mentions an error, and no signal ended the job."""
+    errors = _error_lines(evidence)
+    if len(errors) != 1 or _signal(evidence.facts):
+        return None
+    rank, text = split_rank(errors[0])
+    shown = text.strip()[:_SHOWN]
+    if errors[0] in _serious_lines(evidence) or _NO_ERROR.search(shown):
+        return None
+    rank = rank if rank is not None else _failed_rank(evidence)
+    return Cause(
+        kind="reported-error",
+        rank=rank,
+        node=evidence.facts.nodes.get(rank, "") if rank is not None else "",
+        sentence=f"the only error message in the logs is: {shown}",
+        evidence=_shown_lines(evidence, errors),
+        advice="read the log lines before this message to find the step that failed",
+        command="clusterrun logs JOB -n 100",
+    )
+
+
+LATTER_RULES: tuple[LatterRule, ...] = (
+    first_failure,
+    command_not_run,
+    lasting_hint,
+    silent_rank,
+    consequence,
+    own_last_line,
+    nothing_known,
+    only_error,
+)
+
+
+def _unknown(evidence: Evidence) -> Cause:
+    """Return that no line explains the end, with the lines to look at."""
+    rank, errors = _failed_rank(evidence), _error_lines(evidence)
+    lines = _shown_lines(evidence, errors)
+    whose = f"rank {rank}" if rank is not None and lines and lines[-1].rank == rank else "the log"
+    tail = f"; the last lines of {whose} are below" if lines else "; the logs are empty or missing"
+    shown = split_rank(errors[0])[1].strip()[:_SHOWN] if errors else ""
+    first = f"; the first line that mentions an error is: {shown}" if shown else ""
+    return Cause(
+        kind="unknown",
+        rank=rank,
+        node=evidence.facts.nodes.get(rank, "") if rank is not None else "",
+        sentence=f"no line in the log explains {_status_in_words(evidence.facts)}{first}{tail}",
+        evidence=lines,
+        command="clusterrun logs JOB -n 100",
+    )
+
+
+# -- evidence of weaker signs ------------------------------------------------------------------------------------------
+
+
+def _may_be_harmless(found: LogFinding, logs: Logs) -> bool:
+    """Return whether healthy jobs print a line too and go on, if nothing is known of the job's end."""
+    is_bare = found.row is BARE or found.row.common
+    return _retries(found, logs) or (is_bare and not _ends_its_log(found, logs))
+
+
+def _retries(found: LogFinding, logs: Logs) -> bool:
+    """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
+    if not split_rank(found.line)[1].startswith("[W"):
+        return False
+    work = (line for line in chain(*logs) if _WORK.search(line.text[:_READ]))
+    return len(list(islice(work, 3))) == 3
+
+
+def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
+    """Return whether a log ends with the finding, and no other log shows that the program continued."""
+    if found.row.common and found.kind not in ("command-missing", "setup"):
+        return False
+    for lines in logs:
+        is_own = found.index < len(lines) and lines[found.index] is found.line
+        went_on = _goes_on_after(found, lines) if is_own else _goes_on(found, lines)
+        if went_on:
+            return False
+    return True
+
+
+def _goes_on_after(found: LogFinding, lines: Sequence[Line]) -> bool:
+    """Return whether the finding's own log shows more than a launcher's last lines after it."""
+    after = [line.text[:_READ] for line in lines[found.index + 1 :] if line.text.strip()]
+    most = 1 if found.row.common else _NEAR_END
+    return len(after) > most or any(_WORK.search(text) or _GOOD_END.search(text) for text in after)
+
+
+def _goes_on(found: LogFinding, lines: Sequence[Line]) -> bool:
+    """Return whether another log shows a good end, or anything at all after a command that may be missing."""
+    shown = [line.text[:_READ] for line in lines if line.text.strip()]
+    return bool(found.row.common and shown) or any(_GOOD_END.search(text) for text in shown[-2:])
+
+
+def _error_after(found: LogFinding, evidence: Evidence) -> bool:
+    """Return whether the finding's log has a later error that no row explains: healthy jobs print the finding too."""
+    explained = {f.line for f in evidence.findings}
+    after = evidence.lines_of(found)[found.index + 1 :]
+    return any(_ERROR.match(line.text[:_READ]) and line not in explained for line in after)
+
+
+def _serious_lines(evidence: Evidence) -> set[Line]:
+    """Return the lines of findings that a rank survived, or that are not certain."""
+    return {f.line for f in evidence.findings if f.strength <= Strength.HINT}
+
+
+def _error_lines(evidence: Evidence) -> list[Line]:
+    """Return the first line of each message that mentions an error."""
+    serious = _serious_lines(evidence)
+    errors: dict[str, Line] = {}
+    for line in chain(*evidence.logs):
+        if line in serious or _ERROR.match(line.text[:_READ]):
+            errors.setdefault(_NUMBER.sub("", split_rank(line)[1].strip()), line)
+    return list(errors.values())
+
+
+def _shown_lines(evidence: Evidence, errors: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the first error, and the last lines of the rank that failed, if they are labelled, else of a log."""
+    last = next(_last_lines(evidence), [])
+    return tuple(last) if not errors or errors[0] in last else (errors[0], *last)
+
+
+def _last_lines(evidence: Evidence) -> Iterator[list[Line]]:
+    for rank in (_failed_rank(evidence), None):
+        for lines in evidence.logs:
+            last = [line for line in lines if line.text.strip() and rank in (None, line.rank)][-_LAST:]
+            if last:
+                yield last
+
+
+def _failed_rank(evidence: Evidence) -> int | None:
+    """Return the rank that failed first by its record, else the task that srun reports first."""
+    if evidence.facts.failure is not None:
+        return evidence.facts.failure.rank
+    ended = evidence.first(lambda f: f.kind == "task-ended" and bool(f.values.get("status")))
+    return ended.rank if ended is not None else None
+
+
+def _exit_status(facts: EndFacts) -> int | None:
+    """Return the status of the rank that failed first; srun's is the highest, usually of ranks that it ended."""
+    recorded = facts.failure.status if facts.failure is not None else None
+    return recorded or facts.exit_status
+
+
+def _signal(facts: EndFacts) -> str:
+    status = _exit_status(facts)
+    return f" (signal {status - 128})" if status is not None and 128 < status < 193 else ""
+
+
+def _status_in_words(facts: EndFacts) -> str:
+    status = _exit_status(facts)
+    return "why the job ended (exit status unknown)" if status is None else f"exit status {status}{_signal(facts)}"
