@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import itertools
 import json
 import os
 import re
@@ -143,14 +142,13 @@ def create(root: Path, job: Job) -> tuple[Path, BinaryIO]:
     draft = Path(tempfile.mkdtemp(prefix=".new-", dir=root))
     try:
         request = _write_request(draft / "job.json", job)
-        for number in itertools.count(newest + 1):
-            folder = root / f"L{number}"
-            if not _has_log(folder.name, job) and _is_moved(draft, folder):
-                return folder, request
+        number = newest + 1
+        while _has_log(f"L{number}", job) or not _is_moved(draft, root / f"L{number}"):
+            number += 1
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    raise AssertionError
+    return root / f"L{number}", request
 
 
 def _write_request(path: Path, job: Job) -> BinaryIO:
@@ -194,8 +192,10 @@ def read_state(folder: Path) -> State | None:
     If the supervisor is gone, the state is judged by what the job left; see :func:`_without_supervisor`.
     """
     job = read_job(folder)
-    if job is None:
-        return None
+    return _judge(folder, job) if job is not None else None
+
+
+def _judge(folder: Path, job: Job) -> State | None:
     supervised = is_supervised(folder)  # before the state is read: a supervisor that is gone has written its last one
     state = _read(State, folder / "state.json")
     if state is None:
@@ -212,7 +212,8 @@ def read_status(folder: Path) -> JobStatus | None:
     """Return a job's state as every scheduler reports it; None if the folder is not a job that ran."""
     id = JobId.parse(folder.name)
     try:
-        job, state = read_job(folder), read_state(folder)
+        job = read_job(folder)
+        state = _judge(folder, job) if job is not None else None
     except Unreadable as error:
         return JobStatus(id=id, state="UNKNOWN", outcome=outcome_of("UNKNOWN"), reason=str(error), source="local")
     return _status(id, job, state) if job is not None and state is not None else None

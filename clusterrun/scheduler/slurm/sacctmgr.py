@@ -39,14 +39,22 @@ def parse_qos(text: str) -> dict[str, Limits]:
             continue
         limits: Limits = {}
         for name, cell in zip(_COLUMNS.values(), cells[1:], strict=False):
-            if "TRES" in name:
-                limits |= {(name, tres): limit for tres, limit in _tres(cell).items()}
-            elif name == "MaxWallPJ":
-                limits |= {(name, ""): seconds / 60} if (seconds := parse_duration(cell)) is not None else {}
-            elif (number := _size(cell)) is not None:
-                limits[name, ""] = number
+            limits |= _limits(name, cell)
         found[cells[0]] = limits
     return found
+
+
+def _limits(name: str, cell: str) -> Limits:
+    """Parse the limits in one cell, of a name of slurmctld's; a cell without one is empty."""
+    if "TRES" in name:
+        return {(name, tres): limit for tres, limit in _tres(cell).items()}
+    limit = _minutes(cell) if name == "MaxWallPJ" else _size(cell)
+    return {} if limit is None else {(name, ""): limit}
+
+
+def _minutes(text: str) -> float | None:
+    seconds = parse_duration(text)
+    return None if seconds is None else seconds / 60
 
 
 def parse_qos_flags(text: str) -> dict[str, frozenset[str]]:

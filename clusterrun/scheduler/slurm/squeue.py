@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, pa
 _QUEUE_COLUMNS = (("JobArrayID", 48), ("JobID", 20), ("State", 24), ("Reason", 100), ("UserName", 64), ("Account", 100),
             ("QOS", 64), ("Partition", 200), ("PriorityLong", 20), ("NumNodes", 12), ("TimeLeft", 20),
             ("StartTime", 20), ("tres-alloc", 300), ("Licenses", 100))  # fmt: skip
+_QUEUE_NAMES = [name for name, _ in _QUEUE_COLUMNS]
 
 
 class Queued(NamedTuple):
@@ -59,28 +60,29 @@ def parse_queue(text: str) -> list[Queued]:
     jobs = []
     for line in text.split("\n"):
         cells = [cell.strip() for cell in line.split(SEP)]
-        if len(cells) != len(_QUEUE_COLUMNS) + 1 or (number := parse_int(cells[1])) is None:
-            continue
-        row = dict(zip((name for name, _ in _QUEUE_COLUMNS), cells, strict=False))
-        jobs.append(
-            Queued(
-                id=row["JobArrayID"].partition("[")[0].rstrip("_"),
-                raw=number,
-                state=row["State"],
-                reason="" if row["Reason"] == "None" else row["Reason"],
-                user=row["UserName"],
-                account=_plain(row["Account"]),
-                qos=_plain(row["QOS"]),
-                partitions=tuple(row["Partition"].split(",")),
-                priority=parse_int(row["PriorityLong"]) or 0,
-                nodes=parse_int(row["NumNodes"]) or 0,
-                left=parse_duration(row["TimeLeft"]),
-                start=parse_int(row["StartTime"]),
-                tres=parse_tres(row["tres-alloc"]),
-                licenses=parse_licenses(row["Licenses"]),
-            )
-        )
+        is_row = len(cells) == len(_QUEUE_COLUMNS) + 1
+        if is_row and parse_int(cells[1]) is not None:
+            jobs.append(_queued(dict(zip(_QUEUE_NAMES, cells, strict=False))))
     return jobs
+
+
+def _queued(row: Mapping[str, str]) -> Queued:
+    return Queued(
+        id=row["JobArrayID"].partition("[")[0].rstrip("_"),
+        raw=int(row["JobID"]),
+        state=row["State"],
+        reason="" if row["Reason"] == "None" else row["Reason"],
+        user=row["UserName"],
+        account=_plain(row["Account"]),
+        qos=_plain(row["QOS"]),
+        partitions=tuple(row["Partition"].split(",")),
+        priority=parse_int(row["PriorityLong"]) or 0,
+        nodes=parse_int(row["NumNodes"]) or 0,
+        left=parse_duration(row["TimeLeft"]),
+        start=parse_int(row["StartTime"]),
+        tres=parse_tres(row["tres-alloc"]),
+        licenses=parse_licenses(row["Licenses"]),
+    )
 
 
 _UNITS = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
