@@ -165,8 +165,8 @@ def test_slurm_may_answer_anything(key: str, count: int) -> None:
     check(case_of_answer(key), count)
 
 
-def test_the_owner_of_a_device_may_have_a_token_that_is_no_text(tmp_path: Path) -> None:
-    right, read = other_readers.CASES["the owner of a device"]
+def test_a_local_job_may_have_a_token_that_is_no_text(tmp_path: Path) -> None:
+    right, read = other_readers.CASES["a local job"]
     _other(read, tmp_path, json.dumps({**right, "token": "\udcff"}).encode())
 
 
