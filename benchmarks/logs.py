@@ -26,8 +26,9 @@ from clusterrun.base.job import JobId
 from clusterrun.logs.files import Source
 from clusterrun.logs.request import DisplayFormat, LogRequest
 from clusterrun.logs.show import show
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.submissions import SubmissionRecord
 
 JOB, WORLD = "101", 16
 OURS = f"'{sys.executable}' -m clusterrun"

@@ -72,9 +72,9 @@ def simulate_records(folder: Path) -> dict[str, float]:
 
     With spare nodes, so that the ranks look at the supervisor; the ranks advance.
     """
-    (folder / "epoch").write_text("1\n")
+    (folder / "attempt_number").write_text("1\n")
     os.environ |= {"CLUSTERRUN_SPARE_NODES": "1", "SLURM_JOB_ID": "1"}
-    os.environ |= {"CLUSTERRUN_EPOCH": "1", "CLUSTERRUN_EPOCH_FILE": str(folder / "epoch")}
+    os.environ |= {"CLUSTERRUN_ATTEMPT_NUMBER": "1", "CLUSTERRUN_ATTEMPT_NUMBER_FILE": str(folder / "attempt_number")}
     (folder / orphans.ALIVE).write_text("{}")
     progress = Progress()
     progress.enter("training")

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobId, JobStatus, outcome_of
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN
 from clusterrun.state.reconcile import Listing, RunState

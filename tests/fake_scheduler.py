@@ -8,8 +8,9 @@ from pathlib import Path
 
 from clusterrun.base.errors import Ambiguous, ClusterrunError, NoScheduler, NotDelivered, Refused, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, outcome_of
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol

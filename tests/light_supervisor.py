@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the job's Python may know nothing of this package
-from clusterrun.worker import claim, supervisor
+from clusterrun.run_folder import claims
+from clusterrun.worker import supervisor
 
-read = claim._read
+read = claims._read
 
 
 def run_body(job: supervisor.Job, work: Sequence[str], termination: supervisor.Termination, again: object) -> int:
@@ -38,5 +39,5 @@ def read_late(file: Path) -> str:
 
 if __name__ == "__main__":
     supervisor.run_step = run_body
-    claim._read = read_late
+    claims._read = read_late
     sys.exit(supervisor.main(sys.argv[2:]))

@@ -14,10 +14,10 @@ from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
 from clusterrun.logs.request import filter_ranks
-from clusterrun.records import claims, cleaning, launches, progress, run_record, snapshots, sweeps
+from clusterrun.records import cleaning, launches, progress, run_record, snapshots, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import rank_records
+from clusterrun.run_folder import claims, rank_records, submissions
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import held, ladder, reconcile, settle, show, sweep_table
 from clusterrun.state.reconcile import RunState
@@ -25,7 +25,6 @@ from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
-from clusterrun.worker import claim as claim_of_job
 from clusterrun.worker import end_records, hold, notify, requeue, restart, saved_code
 from clusterrun.worker.errors import WorkerError
 from tests.rank_files import put_end, put_progress
@@ -264,7 +263,7 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
     token = run.submission.token
     yield end_records.first_failure_error(folder), end_records.first_failure_rank(folder)
     yield end_records.first_failure_status(folder), end_records.read_hang(folder), hold.failed_node(folder)
-    yield claim_of_job.is_cancelled(run.run_dir, token), claim_of_job._later_owner(run.run_dir, "a" * 16)
+    yield submissions.is_cancelled(run.run_dir, token), claims._later_owner(run.run_dir, "a" * 16)
     yield (
         restart.read_json(folder / "launch.json"),
         requeue._stop_reason(folder),
@@ -282,7 +281,7 @@ def _kept(store: Store, run: RunRecord) -> Iterator[object]:
     yield snapshots.code_line(run)
     yield snapshots.is_damaged(run)
     yield snapshots.project_path(run, "/u/.clusterrun/snapshots/trees/" + "0" * 20 + "/files/a.py")
-    yield claims.claim_of(run)
+    yield run_record.claim_of(run)
     yield progress.last_metrics(run)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.job import JobId
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.submissions import SubmissionRecord
 
 AT = 1_795_000_000
 TOKEN = "k3v7qaabcdefghij"

@@ -1,4 +1,4 @@
-"""All errors of clusterrun, and the hint for a word that is perhaps misspelt.
+"""All errors of the commands, that of jobs (WorkerError), and the hint for a word that is perhaps misspelt.
 
     ClusterrunError                    exit 1
     ├── RequestError                   exit 2   the request is wrong; nothing was written
@@ -41,6 +41,20 @@ def _end_of(output: str) -> str:
     if "Traceback (most recent call last):" in output:
         output = next(line for line in reversed(output.splitlines()) if line.strip())
     return output if len(output) <= _LONGEST_DETAIL else "…" + output[-_LONGEST_DETAIL:]
+
+
+class WorkerError(Exception):
+    """Ends a process of a job with a one-line message and no traceback; no command raises it.
+
+    ``status`` is its exit status: 2 for a bad request, else 1. ``kind`` and ``values`` say the same as data, for the
+    end records: ``why/causes/recorded.py`` has a sentence for each kind.
+    """
+
+    def __init__(self, message: str, status: int = 1, kind: str = "", **values: object) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind or ("refused" if status == 2 else "worker")
+        self.values = values
 
 
 class RequestError(ClusterrunError):

@@ -13,12 +13,12 @@ from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.cli.common.session import json_option
 from clusterrun.config.files import current_folder
 from clusterrun.records.agreed import agree
-from clusterrun.records.identity import new_identity
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import INSTALLED, NOT_INSTALLED, Session
 from clusterrun.remote.ssh import LOST, Unreachable, find_host
 from clusterrun.remote.target import find_target, require_agreement
+from clusterrun.run_folder.identity import new_identity
 from clusterrun.terminal.ui import Ui
 
 #: Commands that read the project's files, which are sent before.

@@ -11,7 +11,7 @@ from clusterrun.base.decode import as_int, parse_fields
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.base.units import parse_time_limit
-from clusterrun.records import claims, rank_records, run_record
+from clusterrun.records import rank_records, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 
@@ -22,7 +22,7 @@ def end_of(run: RunRecord) -> JobStatus | None:
     end = files.read_json(folders[-1] / "end.json") if folders else None
     if end is None or run.job_id is None:
         return None
-    claim = claims.claim_of(run)
+    claim = run_record.claim_of(run)
     if claim is not None and claim.restart > (as_int(end.get("restart")) or 0):
         return None  # it was restarted and has not created its attempt folder yet
     due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)

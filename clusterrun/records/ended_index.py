@@ -26,13 +26,12 @@ from clusterrun.records.run_record import (
     RunRecord,
     build_run,
     build_sources,
-    build_submission,
     load,
-    submissions_changed_at,
 )
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import safe_files, submissions
+from clusterrun.run_folder.submissions import ENDED, build_submission
 
-FOLDER, RECORDS = "over", "records"
+RECORDS = "records"
 _LONGEST = 255  # bytes in a file name; a run with a longer one is read
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 _HEX = "="  # begins a job's name that is written as hexadecimal bytes
@@ -107,7 +106,7 @@ def load_index(runs: Path) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     try:
-        with safe_files.open_folder(runs.with_name(FOLDER)) as folder:
+        with safe_files.open_folder(runs.with_name(ENDED)) as folder:
             names = folder.names() if _is_trusted(folder) else []
     except OSError:
         return found
@@ -142,7 +141,7 @@ def unchanged(runs: Path, index: Mapping[str, str]) -> dict[str, str]:
 def load_records(runs: Path, index: Mapping[str, str]) -> dict[str, RunRecord]:
     """Return the records of runs in the index, by run id, as far as they were kept."""
     try:
-        data = safe_files.read_bytes(runs.with_name(FOLDER) / RECORDS, _MOST, owner=os.getuid())
+        data = safe_files.read_bytes(runs.with_name(ENDED) / RECORDS, _MOST, owner=os.getuid())
     except OSError:
         return {}
     lines = {}
@@ -194,15 +193,15 @@ class _KeptSources(Mapping[str, tuple[Any, str]]):
 
 
 def add(runs: Path, ended: Iterable[tuple[RunRecord, int]]) -> None:
-    """Add ended runs of one folder to its index, each with the value of ``submissions_changed_at`` before it was read.
+    """Add ended runs of one folder to its index, each with the value of ``submissions.changed_at`` before it was read.
 
     A run that has changed since is not added. An index that cannot be written costs only time.
     """
     with contextlib.suppress(OSError):
         if safe_files.owner_of(runs.parent) != os.getuid():
             return
-        safe_files.make_folder(runs.with_name(FOLDER), 0o700)
-        with safe_files.open_folder(runs.with_name(FOLDER)) as folder:
+        safe_files.make_folder(runs.with_name(ENDED), 0o700)
+        with safe_files.open_folder(runs.with_name(ENDED)) as folder:
             if _is_trusted(folder):
                 _add_to(folder, [(_entry(summarize(run), changed), run, changed) for run, changed in ended])
 
@@ -228,19 +227,10 @@ def _add(folder: safe_files.Folder, entry: str, run: RunRecord, changed: int) ->
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     os.close(os.open(entry, flags, 0o600, dir_fd=folder.descriptor))
-    if submissions_changed_at(run.run_dir) == changed:
+    if submissions.changed_at(run.run_dir) == changed:
         return True
     os.unlink(entry, dir_fd=folder.descriptor)
     return False
-
-
-def remove(run_dir: Path) -> None:
-    """Remove a run from the index and wait until that is on disk; raises OSError."""
-    folder = run_dir.parent.with_name(FOLDER)
-    with contextlib.suppress(FileNotFoundError):
-        names = [name for name in safe_files.list_names(folder) if name.startswith(f"{run_dir.name},")]
-        if names:
-            safe_files.remove(folder, names)
 
 
 def _json(run: RunRecord) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterrun.base.job import JobStatus, split_tasks, token_part
-from clusterrun.records import claims
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 
 
@@ -60,7 +60,7 @@ class JobIndex:
         alike = self.of(run)
         if not alike:
             return None
-        claim = claims.claim_of(run)
+        claim = run_record.claim_of(run)
         own_id = claim.job if claim else run.job_id.base if run.job_id else None
         found = next((job for job in alike if job.id.base == own_id), None)
         return found or (alike[0] if alike and claim is None else None)

@@ -8,57 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clusterrun.base.decode import Damaged, build, parse_object
-from clusterrun.base.job import MAX_TASKS, JobId, is_job_id, is_run_id
-from clusterrun.records import scripts
-from clusterrun.run_folder import safe_files
+from clusterrun.base.job import JobId, is_run_id
+from clusterrun.run_folder import claims, safe_files, scripts
+from clusterrun.run_folder.claims import CLUSTER_NAME, Claim, is_count
 from clusterrun.run_folder.safe_files import RECORDS
-
-#: The states of a submission.
-SUBMITTING, ACCEPTED, NOT_SUBMITTED = "submitting", "accepted", "not submitted"
-_TOKEN = re.compile(r"[a-z2-7]{16}", re.ASCII)
-#: The name of a cluster.
-CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionRecord:
-    """One submission of a run: its token, its state and, once known, its end.
-
-    Times are seconds since the epoch. ``submitter`` is the submitting process: (host, pid, start time in clock ticks).
-    ``final`` holds the end of the job, with the names of ``JobStatus``, and the last ``figures`` of
-    the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
-    ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
-    may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
-    array: the runs of an array share its token, and their job ids differ in the index only.
-    """
-
-    token: str
-    state: str = SUBMITTING
-    job_id: str = ""
-    cluster: str = ""
-    log_start: tuple[int, int] = (0, 0)
-    at: int = 0
-    submitter: tuple[str, int, int] = ("", 0, 0)
-    cancel_asked: int = 0
-    script: str = "script.sh"
-    task: int | None = None
-    final: Mapping[str, Any] | None = None
-
-    @property
-    def key(self) -> str:
-        """The name of the submission's claim, and the start of its attempts' names."""
-        return self.token if self.task is None else f"{self.token}_{self.task}"
-
-    def job(self, number: str) -> JobId:
-        """Return the job id of this submission, if sbatch returned ``number``."""
-        return JobId(number, self.task)
+from clusterrun.run_folder.submissions import SubmissionRecord, read_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +123,7 @@ def load_strictly(run_dir: Path, runs: safe_files.Folder | None = None, *, only_
         if only_mine and owner != os.getuid():
             raise NotMine(errno.EPERM, f"owned by {safe_files.user_name(owner)}", str(run_dir))
         data = parse_object(folder.read("record.json"))
-        submissions = _submissions(folder)
+        submissions = read_all(folder)
     if not submissions:
         raise FileNotFoundError(errno.ENOENT, "no submission", str(run_dir))
     return build_run(run_dir, data, submissions, owner, build_sources(data.get("sources", {})))
@@ -205,51 +165,6 @@ def build_sources(sources: object) -> dict[str, tuple[Any, str]]:
             case _:
                 raise Damaged("sources is invalid")
     return found
-
-
-def submissions_changed_at(run_dir: Path) -> int | None:
-    """Return when a file of a run's submissions was last replaced, in nanoseconds; None if that is unknown."""
-    try:
-        with safe_files.open_folder(run_dir / "submissions") as folder:
-            return folder.changed_at()
-    except OSError:
-        return None
-
-
-def _submissions(run: safe_files.Folder) -> list[SubmissionRecord]:
-    try:
-        with run.open_folder("submissions") as folder:
-            names = [name for name in folder.names() if name.endswith(".json") and not name.startswith(".")]
-            return [_submission(folder, name) for name in names]
-    except FileNotFoundError:
-        return []
-
-
-def _submission(folder: safe_files.Folder, name: str) -> SubmissionRecord:
-    one = build_submission(parse_object(folder.read(name)))
-    if f"{one.token}.json" != name:
-        raise Damaged("the token does not match the file name")
-    return one
-
-
-def build_submission(data: Mapping[str, Any]) -> SubmissionRecord:
-    """Return a submission from its JSON object. Raises Damaged."""
-    # without these three the job is found, too
-    one = build(SubmissionRecord, data, lenient=("submitter", "log_start", "final"))
-    if why := _why_wrong(one):
-        raise Damaged(why)
-    return one if one.job_id else replace(one, final=None)
-
-
-def _why_wrong(one: SubmissionRecord) -> str:
-    """Return what is wrong with a submission, or an empty text."""
-    if not _TOKEN.fullmatch(one.token):
-        return "the token is invalid"
-    if not scripts.is_script(one.script):
-        return "the script's name is invalid"
-    if one.task is not None and one.task >= MAX_TASKS:
-        return "the array index is invalid"
-    return "the job id is invalid" if one.job_id and not is_job_id(one.job_id) else ""
 
 
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
@@ -313,6 +228,14 @@ def has_job_id(record: RunRecord, job: JobId) -> bool:
     )
 
 
-def is_count(text: str) -> bool:
-    """Return whether a text is a number of restarts or launches."""
-    return text.isascii() and text.isdigit() and len(text) < 10
+def claim_of(record: RunRecord) -> Claim | None:
+    """Return the claim of the newest submission, or None if there is none or it cannot be read."""
+    try:
+        return read_claim(record)
+    except OSError:
+        return None
+
+
+def read_claim(record: RunRecord) -> Claim | None:
+    """Return the claim of the newest submission, or None; raises OSError if it cannot be read."""
+    return claims.read(record.run_dir, record.submission.key)

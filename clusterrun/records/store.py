@@ -21,10 +21,8 @@ from clusterrun.base.job import JobId, is_run_id, log_paths
 from clusterrun.records import ended_index
 from clusterrun.records.ended_index import RunSummary, number_of
 from clusterrun.records.run_record import (
-    ACCEPTED,
     NotMine,
     RunRecord,
-    SubmissionRecord,
     age_key,
     has_job_id,
     list_names,
@@ -32,10 +30,10 @@ from clusterrun.records.run_record import (
     load_strictly,
     read_lines,
     submission_of,
-    submissions_changed_at,
 )
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import safe_files, submissions
 from clusterrun.run_folder.safe_files import RECORDS
+from clusterrun.run_folder.submissions import ACCEPTED, SubmissionRecord
 
 _NOT_STORED = ("submissions", "run_dir", "root", "owner", "user")  # known from other files, or from the file system
 
@@ -175,14 +173,13 @@ class Store:
         """Replace one submission's file and return the updated record. Raises OSError, also for another user's run."""
         if not record.mine:
             raise PermissionError(errno.EPERM, f"the run belongs to {record.user}", str(record.run_dir))
-        path = record.run_dir / "submissions" / f"{submission.token}.json"
         before = load(record.run_dir)
         was_ended = before is not None and before.submission.final is not None
         if was_ended:
-            ended_index.remove(record.run_dir)
-        write(path, json.dumps({"version": 1, **asdict(submission)}, indent=1), record.shared)
+            submissions.unlist(record.run_dir)
+        submissions.write(record.run_dir, submission)
         if was_ended:  # once more: a command that read the run before may have added it meanwhile
-            ended_index.remove(record.run_dir)
+            submissions.unlist(record.run_dir)
         rest = tuple(s for s in record.submissions if s.token != submission.token)
         return replace(record, submissions=(*rest, submission), cluster=submission.cluster or record.cluster)
 
@@ -208,7 +205,7 @@ class Store:
 
     def is_staged(self, record: RunRecord) -> bool:
         """Return whether the newest submission is on disk; one that was discarded is not."""
-        return (record.run_dir / "submissions" / f"{record.submission.token}.json").exists()
+        return submissions.path_of(record.run_dir, record.submission.token).exists()
 
     def discard(self, record: RunRecord) -> None:
         """Delete a run of this user that never became a job; if it did before, only its newest submission."""
@@ -216,7 +213,7 @@ class Store:
             if safe_files.owner_of(record.run_dir) != os.getuid():
                 return
             if len(record.submissions) > 1:
-                (record.run_dir / "submissions" / f"{record.submission.token}.json").unlink(missing_ok=True)
+                submissions.path_of(record.run_dir, record.submission.token).unlink(missing_ok=True)
                 record.script.unlink(missing_ok=True)
             else:
                 import shutil  # it loads the archive formats
@@ -296,7 +293,7 @@ class Store:
 
     def _read(self, places: Mapping[Path, set[str]]) -> list[RunRecord]:
         """Read runs, and add those that have ended to the index."""
-        changed = {folder: submissions_changed_at(folder) for folder in _run_folders(places)}
+        changed = {folder: submissions.changed_at(folder) for folder in _run_folders(places)}
         loaded = list(self.load_all(changed))
         ended = defaultdict[Path, list[tuple[RunRecord, int]]](list)
         for run in loaded:

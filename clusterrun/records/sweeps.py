@@ -15,10 +15,9 @@ from typing import Any
 
 from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import is_run_id
-from clusterrun.records import scripts
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import write
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import safe_files, scripts
 from clusterrun.run_folder.safe_files import RECORDS
 
 #: The maximum size of a sweep's file, in bytes: a set takes about a hundred.

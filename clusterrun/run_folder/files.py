@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,3 +36,14 @@ def file_mode(folder: Path) -> int:
     The umask does not count; it is for the files of the user's own code.
     """
     return 0o600 | (folder.stat().st_mode & 0o040)
+
+
+def is_listed(file: Path) -> bool:
+    """Return whether a file exists.
+
+    NFS may remember "no such file" for a minute, but asks the server when it opens a folder.
+    """
+    try:
+        return file.name in os.listdir(file.parent)
+    except OSError:
+        return False

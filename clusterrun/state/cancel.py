@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
-from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Answer, Cancelled, Scheduler
 from clusterrun.state import external, reconcile
 from clusterrun.state.reconcile import RunState
@@ -196,7 +196,7 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     owner = run.user if run else job.user
     if not run.mine if run else owner not in ("", user):
         raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only the job's owner can {to}")
-    if run is not None and run.job_id is None and run.submission.state != run_record.NOT_SUBMITTED:
+    if run is not None and run.job_id is None and run.submission.state != submissions.NOT_SUBMITTED:
         raise Ambiguous(
             f"cannot tell whether run {run.run_id} was submitted",
             hint=f"run `clusterrun submit --recover {run.run_id}`",

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, covers
-from clusterrun.records import scripts
-from clusterrun.run_folder import safe_files
+from clusterrun.run_folder import safe_files, scripts
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
 

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from clusterrun.base.errors import NoScheduler, RequestError, SchedulerError
 from clusterrun.base.job import LOCAL, JobId, JobStatus, Outcome, covers, one_cluster, split_tasks, token_part
 from clusterrun.base.units import plural
-from clusterrun.records import run_record, scripts
+from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import scripts
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
 from clusterrun.state import external, filters, reconcile

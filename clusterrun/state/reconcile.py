@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from clusterrun.base.decode import as_int
 from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
 from clusterrun.base.units import format_duration
-from clusterrun.records import claims, progress, run_record
-from clusterrun.records.claims import Claim
+from clusterrun.records import progress, run_record
 from clusterrun.records.end_records import end_of, load_hold, status_of, unknown_status
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
+from clusterrun.run_folder.claims import Claim
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables
 
@@ -183,7 +184,7 @@ def _with_canceller(store: Store, state: RunState, past: Answer) -> RunState:
 def _accounted_canceller(run: RunRecord, past: Answer) -> int | None:
     if not past.jobs:
         return None
-    claim = claims.claim_of(run)
+    claim = run_record.claim_of(run)
     rows = (row for row in past.jobs if row.cancelled_by is not None and _is_accounted(row, run, claim))
     row = max(rows, key=lambda one: one.ended or 0, default=None)
     return row.cancelled_by if row is not None else None
@@ -244,7 +245,7 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     """Return the state of a run that is not in the queue and has no end record."""
     assert run.job_id is not None
     try:
-        claim, readable = claims.read_claim(run), True
+        claim, readable = run_record.read_claim(run), True
     except OSError:
         claim, readable = None, False
     closed = [job for job in past.jobs if _is_accounted(job, run, claim)]
@@ -284,7 +285,7 @@ def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     """Add what the queue does not show, the exit status and the restarts, from the run's own records."""
-    claim = claims.claim_of(run)
+    claim = run_record.claim_of(run)
     restarts = claim.restart if claim else job.restarts
     if job.outcome is Outcome.RUNNING:
         return replace(job, restarts=restarts)
@@ -356,7 +357,7 @@ def _unsubmitted(run: RunRecord) -> RunState:
     from clusterrun.system.processes import submitter_is_alive
 
     settle = f"clusterrun submit --recover {run.run_id}"
-    if run.submission.state == run_record.NOT_SUBMITTED:
+    if run.submission.state == submissions.NOT_SUBMITTED:
         why = f"never submitted: the submission was interrupted; submit the run now with `{settle}`"
     elif submitter_is_alive(run.submission.submitter):
         why = "being submitted"
@@ -378,7 +379,7 @@ def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
 
 
 def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
-    if run.submission.state == run_record.ACCEPTED:
+    if run.submission.state == submissions.ACCEPTED:
         return run
     from clusterrun.state.settle import settle_submission  # most queries settle none
 
@@ -392,7 +393,7 @@ def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunR
     """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
     if run.submission.final is not None and not jobs.of(run):
         return run
-    claim = claims.claim_of(run)
+    claim = run_record.claim_of(run)
     if claim is not None and run.job_id is not None and (
         claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
     ):  # fmt: skip

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from clusterrun.records import claims, run_record, sweeps
+from clusterrun.records import run_record, sweeps
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from clusterrun.system.processes import submitter_is_alive
 
 #: Seconds after which an abandoned submission without a job counts as never delivered: twice the lifetime of an
@@ -24,9 +25,9 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
     submitted may still be accepted later.
     """
     submission = record.submission
-    if submission.state == run_record.ACCEPTED or submitter_is_alive(submission.submitter):
+    if submission.state == submissions.ACCEPTED or submitter_is_alive(submission.submitter):
         return record
-    claim, job = claims.claim_of(record), jobs.own(record)
+    claim, job = run_record.claim_of(record), jobs.own(record)
     if claim is not None:
         return store.commit(record, submission.job(claim.job), claim.cluster)
     if job is not None:
@@ -37,6 +38,6 @@ def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered:
     here = submission.submitter[0] == os.uname().nodename
     settled = answered and now - submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
     never_sent = number is None and (here or not submission.submitter[1])  # a command of another host may live
-    if submission.state == run_record.SUBMITTING and (settled or never_sent):
-        return store.save_submission(record, replace(submission, state=run_record.NOT_SUBMITTED))
+    if submission.state == submissions.SUBMITTING and (settled or never_sent):
+        return store.save_submission(record, replace(submission, state=submissions.NOT_SUBMITTED))
     return record

@@ -14,10 +14,11 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.config.profiles import ENVIRONMENT
 from clusterrun.jobspec.spec import JobSpec, Task
-from clusterrun.records.identity import find_identity, new_identity
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import find_base, state_folder
+from clusterrun.run_folder.identity import find_identity, new_identity
 from clusterrun.run_folder.safe_files import RECORDS
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import notify_target
 from clusterrun.submit.checks import check_secrets

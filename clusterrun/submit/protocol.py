@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from clusterrun.base.errors import Ambiguous, NotDelivered, Refused, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, one_cluster
-from clusterrun.records import claims, run_record
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Scheduler, Submission
@@ -166,7 +166,7 @@ def find_job(
     token, since = record.submission.token, record.submission.at
     began, first_empty, empties = clock.now(), None, 0
     while True:
-        claim = next((found for run in records if (found := claims.claim_of(run)) is not None), None)
+        claim = next((found for run in records if (found := run_record.claim_of(run)) is not None), None)
         answer = scheduler.find(token, since, record.sent_script)
         job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
         if job is not None:

@@ -12,7 +12,7 @@ from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import files
+from clusterrun.run_folder import files, submissions
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
@@ -33,9 +33,9 @@ def recover(
     if not run.mine:
         raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
     of_sweep = run.submission.task is not None or (run.scheduler == LOCAL and bool(run.sweep))
-    if run.submission.state == run_record.ACCEPTED and not of_sweep:
+    if run.submission.state == submissions.ACCEPTED and not of_sweep:
         return run
-    if run.submission.state != run_record.ACCEPTED and processes.submitter_is_alive(run.submission.submitter):
+    if run.submission.state != submissions.ACCEPTED and processes.submitter_is_alive(run.submission.submitter):
         raise Ambiguous(
             f"run {run.run_id} is already being submitted by another command", hint="wait for that command to end"
         )
@@ -48,12 +48,12 @@ def recover(
         return run_record.load(run.run_dir) or run
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
-        if run.submission.state == run_record.ACCEPTED:
+        if run.submission.state == submissions.ACCEPTED:
             return run
         job = protocol.find_job(scheduler, [run], protocol.Clock(), notify)
         if job is not None:
             return store.commit(run, job, one_cluster(scheduler.cluster))
-        mine = replace(run.submission, state=run_record.SUBMITTING, submitter=processes.submitter())
+        mine = replace(run.submission, state=submissions.SUBMITTING, submitter=processes.submitter())
         run = store.save_submission(run, mine)
         return protocol.submit(store, scheduler, run, rebuild_submission(run, logs, environ), notify=notify)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import JobSpec, Task, load_spec
 from clusterrun.records import run_record
-from clusterrun.records.identity import new_token
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import files
+from clusterrun.run_folder import files, submissions
 from clusterrun.scheduler import Scheduler
 from clusterrun.submit import protocol
 from clusterrun.submit.job_python import WORKER
@@ -41,12 +39,10 @@ def resume(
         confirm(run)
         spec, workdir = _spec_again(run)
         saved = saved_spec(run, spec, notify)
-        token, at = new_token(), max(int(time.time()), run.submission.at + 1)
-        script = f"script-{token[:8]}.sh"
-        one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), script=script)
+        one = submissions.next_after(run.submission, processes.submitter())
         run = replace(run, submissions=(*run.submissions, one))
         places = Places(workdir, logs, WORKER, current_umask())
-        text = render(spec, RunIdentity(run.run_id, run.run_dir, token), places, local=run.scheduler == LOCAL)
+        text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)
         check(saved, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
             notify("--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning")

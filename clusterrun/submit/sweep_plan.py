@@ -15,10 +15,11 @@ from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.fields import FIELD, Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
-from clusterrun.records.identity import new_token
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.run_folder import files
+from clusterrun.run_folder.identity import new_token
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
 from clusterrun.submit.checks import check_secrets

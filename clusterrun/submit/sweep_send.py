@@ -19,6 +19,7 @@ from clusterrun.records import run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.records.sweeps import Sweep
+from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
@@ -123,7 +124,7 @@ def recover_sweep(
                 arrays.setdefault(record.submission.token, []).append(record)
         unsent, earlier = list[SweepArray](), list[str]()
         for token, records in arrays.items():
-            waiting = [one for one in records if one.submission.state != run_record.ACCEPTED]
+            waiting = [one for one in records if one.submission.state != submissions.ACCEPTED]
             number = sweep.jobs.get(token) or next((str(one.job_id.base) for one in records if one.job_id), "")
             # on this machine the runs are sent in order, so all after the first that waits were never sent
             if waiting and not number and (not unsent if local else token in sweep.jobs):
@@ -141,7 +142,7 @@ def recover_sweep(
 
 def _begin(store: Store, run: RunRecord) -> RunRecord:
     """Record that this process submits a run."""
-    mine = replace(run.submission, state=run_record.SUBMITTING, submitter=processes.submitter())
+    mine = replace(run.submission, state=submissions.SUBMITTING, submitter=processes.submitter())
     return store.save_submission(run, mine)
 
 

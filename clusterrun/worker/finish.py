@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import epoch
+from ..run_folder import attempt_number
 from .distenv import DistEnv, RunEnv
 from .errors import WorkerError
 from .progress import here
@@ -51,6 +51,6 @@ def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: 
     export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task}, files=work.files)
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
-        epoch.check()
+        attempt_number.check()
         problem = export.push_to_hub(folder, config.push_to_hub, os.environ)
         print(f"clusterrun: {problem or f'pushed to {config.push_to_hub}'}", flush=True)

@@ -13,8 +13,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from ..run_folder import attempt_number
 from ..run_folder.files import read_json, write_json
-from . import batch_host, end_records, epoch
+from . import batch_host, end_records
 from .batch_host import run_command
 from .errors import say
 from .job import Job
@@ -72,8 +73,8 @@ def failed_node(attempt_dir: Path) -> str:
 def _is_newest() -> bool:
     """Return whether no later start of the job is running: on a node that was cut off, this one may have lived on."""
     try:
-        epoch.check()
-    except (OSError, epoch.Superseded):
+        attempt_number.check()
+    except (OSError, attempt_number.Superseded):
         return False
     return True
 

@@ -9,10 +9,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ..run_folder.files import write_json, write_text
+from ..run_folder import attempt_number, claims, submissions
+from ..run_folder.claims import JobIdentity
+from ..run_folder.files import is_listed, write_json, write_text
 from ..run_folder.rank_records import Records
-from . import batch_host, claim, end_records
-from .claim import JobIdentity, listed
+from . import batch_host, end_records
 from .errors import WorkerError
 from .launch_record import LaunchRecord
 from .notify import Notifier
@@ -51,18 +52,18 @@ class Job:
     def begin(self, termination: Termination) -> None:
         """Claim the run; raises WorkerError if this job may not work in its folder."""
         self._wait_for_submission(termination)
-        claim.own_folders(self.run_dir)
-        claim.claim(self.run_dir, self.token, self.identity, self.folder_mode)
+        claims.own_folders(self.run_dir)
+        claims.claim(self.run_dir, self.token, self.identity, self.folder_mode)
         self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
         self.open_attempt(0, time.time() - self.options.elapsed)
         write_text(self.attempt_dir / "log-start", self.options.log_start + "\n")
 
     def open_attempt(self, launch: int, began: float | None = None) -> None:
-        """Begin the run's next epoch, and create the folder of the launch; raises WorkerError."""
-        epoch = claim.raise_epoch(self.run_dir, self.token, self.identity)
-        os.environ["CLUSTERRUN_EPOCH_FILE"] = str(claim.epoch_file(self.run_dir, self.identity))
-        os.environ["CLUSTERRUN_EPOCH"] = str(epoch)
+        """Begin the run's next attempt, and create the folder of the launch; raises WorkerError."""
+        number = attempt_number.begin_next(self.run_dir, self.token, self.identity)
+        os.environ[attempt_number.FILE] = str(attempt_number.path_of(self.run_dir, self.identity))
+        os.environ[attempt_number.NUMBER] = str(number)
         self.launch, self.unmarked, self.records = launch, 0, ({}, {})
         attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
         self.attempt_dir = self.run_dir / "attempts" / attempt
@@ -126,9 +127,9 @@ class Job:
         A script run by hand has none, so its records would describe a job that clusterrun never submitted: raises
         WorkerError, unless CLUSTERRUN_FORCE is 1.
         """
-        record = self.run_dir / "submissions" / f"{self.token}.json"
+        record = submissions.path_of(self.run_dir, self.token)
         until = time.monotonic() + self.options.shown_late
-        while self.identity.job_id == "none" or not listed(record):
+        while self.identity.job_id == "none" or not is_listed(record):
             # do not wait outside a Slurm job, or in a script from `render`
             rendered = self.token == "TOKEN"  # noqa: S105  (what `render` prints, no secret)
             if "SLURM_JOB_ID" not in os.environ or rendered or time.monotonic() >= until:

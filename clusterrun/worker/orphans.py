@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from . import epoch
-from .claim import JobIdentity
+from ..run_folder import attempt_number
+from ..run_folder.claims import JobIdentity
 
 ALIVE = "supervisor.alive"
 CLAIM = "abandoned"
@@ -45,7 +45,7 @@ class SupervisorWatch:
         if self._seen is None or self._seen[0] != beat:
             self._seen = beat, now
         elif now - self._seen[1] > self._limit:
-            epoch.check()  # not if the job has been started again already
+            attempt_number.check()  # not if the job has been started again already
             self._claim()
             if not end_job(self._job, self._restart, f"no heartbeat from the job's first node for {self._limit:.0f} s"):
                 (self._folder / CLAIM).unlink()  # perhaps only this node is cut off: another rank tries first

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from ..run_folder import rank_records
-from ..run_folder.files import read_json, write_json
+from ..run_folder.files import is_listed, read_json, write_json
 from ..run_folder.rank_records import Records
+from ..run_folder.submissions import is_cancelled
 from . import batch_host, end_records, successor
 from .batch_host import ANSWER_S, restarts, run_command
-from .claim import is_cancelled, listed
 from .end_records import SAVED
 from .errors import say
 from .job import Job
@@ -341,7 +341,7 @@ def _stop_reason(attempt_dir: Path) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     """Return a document of this run; empty if there is none, or it is no document."""
-    return (read_json(path) if listed(path) else None) or {}
+    return (read_json(path) if is_listed(path) else None) or {}
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..base.decode import parse_object
-from .claim import listed
+from ..run_folder.files import is_listed
 from .errors import WorkerError
 
 RECORD = "snapshot.json"
@@ -39,9 +39,9 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
         raise WorkerError(f"cannot read {run_dir / RECORD}: {error}") from None
     files = run_dir.parents[1] / "snapshots" / "trees" / digest / "files"
     until = time.monotonic() + patience
-    while re.fullmatch("[0-9a-f]+", digest) and not listed(files) and time.monotonic() < until:
+    while re.fullmatch("[0-9a-f]+", digest) and not is_listed(files) and time.monotonic() < until:
         time.sleep(1)
-    if not re.fullmatch("[0-9a-f]+", digest) or not listed(files):
+    if not re.fullmatch("[0-9a-f]+", digest) or not is_listed(files):
         raise WorkerError(
             f"the saved code of this run is gone: {files}\nclusterrun: hint: run"
             f" `clusterrun resubmit {run_dir.name}` to submit the current code as a new run",

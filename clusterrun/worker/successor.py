@@ -5,17 +5,18 @@ It is a submission of its own, with a new token: `clusterrun/submit/resume.py` d
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import re
 import subprocess
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..base.decode import parse_object
-from ..run_folder.files import write_json, write_text
+from ..run_folder import submissions
+from ..run_folder.files import write_text
+from ..run_folder.submissions import SubmissionRecord
 from .batch_host import clean
 from .job import Job
 
@@ -32,40 +33,33 @@ def submit(job: Job, used_seconds: float) -> tuple[str, str]:
     `used_seconds` of --total-time are used up. A submission that Slurm does not confirm stays recorded:
     `clusterrun status` looks its job up.
     """
-    submissions = job.run_dir / "submissions"
     try:
-        old = parse_object((submissions / f"{job.token}.json").read_bytes())
+        last = submissions.read(job.run_dir, job.token)
         spec = parse_object((job.run_dir / "spec.json").read_bytes())
-        token = base64.b32encode(os.urandom(10)).decode().lower()
-        script = job.run_dir / f"script-{token[:8]}.sh"
-        text = (job.run_dir / Path(str(old.get("script", "script.sh"))).name).read_text()
-        text = DEPENDENCY.sub("", text).replace(job.token, token).replace(f".{job.token[:8]}", f".{token[:8]}")
+        new = submissions.next_after(last, (os.uname().nodename, os.getpid(), 0))
+        new = replace(new, cluster=last.cluster)
+        text = (job.run_dir / last.script).read_text()
         left = max(1, int(job.options.total_time - used_seconds))
-        text = text.replace("/train_%A_%a.", "/train_%j.")  # the next job of an array's task is no task
-        text = TOTAL_TIME.sub(rf"\g<1>{left}", text)
-        new = {**old, "token": token, "script": script.name, "state": "submitting", "job_id": "", "log_start": [0, 0],
-               "at": max(int(time.time()), int(old["at"]) + 1), "submitter": [os.uname().nodename, os.getpid(), 0],
-               "task": None, "cancel_asked": 0, "final": None}  # fmt: skip
-        write_text(script, text)
-        unlist(job.run_dir)
-        write_json(submissions / f"{token}.json", new)
-        unlist(job.run_dir)  # once more: a command that read the run before may have added it meanwhile
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        write_text(job.run_dir / new.script, _next_script(text, job.token, new.token, left))
+        submissions.unlist(job.run_dir)
+        submissions.write(job.run_dir, new)
+        submissions.unlist(job.run_dir)
+    except (OSError, ValueError) as error:
         return "", f"the record of the new job cannot be written: {error}"
-    return _send(job, script, spec, submissions / f"{token}.json", new)
+    return _send(job, spec, new)
 
 
-def unlist(run_dir: Path) -> None:
-    """Remove a run from the index of ended runs (records/ended_index.py), where it is only if its end was recorded."""
-    folder = run_dir.parent.with_name("over")
-    with contextlib.suppress(FileNotFoundError):
-        for path in list(folder.glob(f"{run_dir.name},*")):
-            path.unlink(missing_ok=True)
+def _next_script(text: str, old: str, new: str, seconds: int) -> str:
+    """Return a job's script for its successor, which has the ``new`` token and so many seconds of --total-time."""
+    text = DEPENDENCY.sub("", text).replace(old, new).replace(f".{old[:8]}", f".{new[:8]}")
+    text = text.replace("/train_%A_%a.", "/train_%j.")  # the next job of an array's task is no task
+    return TOTAL_TIME.sub(rf"\g<1>{seconds}", text)
 
 
-def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[str, Any]) -> tuple[str, str]:
+def _send(job: Job, spec: dict[str, Any], new: SubmissionRecord) -> tuple[str, str]:
     after = f"--dependency=afterany:{job.identity.job_id}"  # its ranks may still be saving
-    command = ["sbatch", "--parsable", after, *map(str, spec.get("sbatch_args") or ()), "--", str(script)]
+    script = str(job.run_dir / new.script)
+    command = ["sbatch", "--parsable", after, *map(str, spec.get("sbatch_args") or ()), "--", script]
     folder = str(spec.get("workdir") or Path.cwd())
     try:
         done = subprocess.run(
@@ -75,23 +69,23 @@ def _send(job: Job, script: Path, spec: dict[str, Any], record: Path, new: dict[
     except subprocess.TimeoutExpired:
         return NOT_CONFIRMED, ""
     except OSError as error:
-        _discard(record, script)
+        _discard(job.run_dir, new)
         return "", f"{error.filename}: {error.strerror}"
     found = JOB_ID.findall(done.stdout.decode(errors="replace"))
     if done.returncode == 0 and len(found) == 1:
         job_id, cluster = found[0]
-        new |= {"state": "accepted", "job_id": job_id, "cluster": cluster or new.get("cluster", "")}
         with contextlib.suppress(OSError):  # else `clusterrun status` finds the job by its token
-            write_json(record, new)
+            accepted = replace(new, state=submissions.ACCEPTED, job_id=job_id, cluster=cluster or new.cluster)
+            submissions.write(job.run_dir, accepted)
         return job_id, ""
     text = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0 or "timed out" in text or "Connection" in text:
         return NOT_CONFIRMED, ""
-    _discard(record, script)
+    _discard(job.run_dir, new)
     return "", text.splitlines()[-1] if text else f"sbatch exited with {done.returncode}"
 
 
-def _discard(record: Path, script: Path) -> None:
-    for path in (record, script):
+def _discard(run_dir: Path, new: SubmissionRecord) -> None:
+    for path in (submissions.path_of(run_dir, new.token), run_dir / new.script):
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,6 +1,6 @@
 """Ends a rank whose run has been started again elsewhere: its node was cut off, and came back. Standard library only.
 
-Built-in tasks check the epoch before each write (epoch.py). The user's code does not, so its process is ended.
+Built-in tasks check the attempt number before each write. The user's code does not, so its process is ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import signal
 import threading
 from contextlib import suppress
 
-from . import epoch, probe
+from ..run_folder import attempt_number
+from . import probe
 
 PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
 
@@ -18,13 +19,13 @@ PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
 def end_if_superseded(rank: int) -> None:
     """Kill this process and all its descendants if a newer attempt of the run has started.
 
-    Raises OSError if the epoch cannot be read. Not SIGTERM: many scripts save a checkpoint then, into the folder that
+    Raises OSError if the number cannot be read. Not SIGTERM: many scripts save a checkpoint then, into the folder that
     the newer attempt writes to.
     """
     try:
-        epoch.check()
+        attempt_number.check()
         return
-    except epoch.Superseded as error:
+    except attempt_number.Superseded as error:
         line = f"clusterrun: rank {rank}: {error}\n"
     printing = threading.Thread(target=_print, args=(line,), daemon=True)
     printing.start()

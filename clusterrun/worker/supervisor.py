@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ..run_folder import rank_records
+from ..run_folder.attempt_number import FOLDER_GONE
 from ..run_folder.files import write_text
 from . import batch_host, end_records, hold, requeue, restart, spares, step
 from .distenv import NODES
 from .end_records import SAVED
-from .epoch import FOLDER_GONE
 from .errors import WorkerError, say
 from .job import Job
 from .requeue import Requeue

@@ -24,7 +24,7 @@ Start = Callable[..., WarmProcess]
 
 @pytest.fixture
 def start(tmp_path: Path, warm: WarmPrograms) -> Iterator[Start]:
-    """Start one rank of a very small training, as attempt number `epoch` of a run: `start("run", 1, key=value …)`."""
+    """Start one rank of a very small training, as attempt `number` of a run: `start("run", 1, key=value …)`."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 300}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
     LlamaConfig(**shape, **heads).save_pretrained(tmp_path / "m")
@@ -32,20 +32,20 @@ def start(tmp_path: Path, warm: WarmPrograms) -> Iterator[Start]:
     text.write_text("".join(f"line {i} is {i * i} and {i % 7}\n" for i in range(200)))
     started: list[WarmProcess] = []
 
-    def start(run: str, epoch: int, **settings: object) -> WarmProcess:
+    def start(run: str, number: int, **settings: object) -> WarmProcess:
         folder = tmp_path / ".clusterrun" / "runs" / run
-        attempt = folder / "attempts" / str(epoch)
+        attempt = folder / "attempts" / str(number)
         attempt.mkdir(parents=True)
-        new = folder / f"epoch.{epoch}"
-        new.write_text(f"{epoch}\n")
-        os.replace(new, folder / "epoch")  # as the batch script raises it
+        new = folder / f"attempt_number.{number}"
+        new.write_text(f"{number}\n")
+        os.replace(new, folder / "attempt_number")  # as the batch script raises it
         variables = {
             "CLUSTERRUN_RUN_DIR": folder,
             "CLUSTERRUN_RUN_ID": run,
             "CLUSTERRUN_JOB_ID": "140",
             "CLUSTERRUN_ATTEMPT_DIR": attempt,
-            "CLUSTERRUN_EPOCH": epoch,
-            "CLUSTERRUN_EPOCH_FILE": folder / "epoch",
+            "CLUSTERRUN_ATTEMPT_NUMBER": number,
+            "CLUSTERRUN_ATTEMPT_NUMBER_FILE": folder / "attempt_number",
             "OMP_NUM_THREADS": 1,
         }
         given: dict[str, object] = {"vocab": 300, "seq_len": 16, "model": tmp_path / "m", "data": text, "log_every": 1}

@@ -1,4 +1,4 @@
-"""What the job's script does around the ranks: its files, its claim and epoch, and what a file system shows late."""
+"""What the job's script does around the ranks: files, claim, attempt number, and what a file system shows late."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_um
     made = {name: mode for name, mode in modes(run.run_dir).items() if name not in before}
     here = f"attempts/{TOKEN}.0.0"
     assert {Path(name).name for name in made} >= {
-        TOKEN, "owner", "epoch", "log-start", "log-clock", "start.json", "node-0.ranks", "end.json",
+        TOKEN, "owner", "attempt_number", "log-start", "log-clock", "start.json", "node-0.ranks", "end.json",
     }  # fmt: skip
     for name, mode in made.items():
         assert mode == (folder if name in (here, f"claims/{TOKEN}") else file), f"{name} has {mode}"
@@ -168,50 +168,50 @@ def test_a_copy_that_finds_the_run_claimed_runs_no_setup_line(tmp_path: Path) ->
     assert run.end()["job"] == "L1"
 
 
-# -- epoch and log-start ---------------------------------------------------------------------------------------------
+# -- attempt number and log-start -------------------------------------------------------------------------------------
 
-TELL = 'echo "epoch $CLUSTERRUN_EPOCH in $CLUSTERRUN_EPOCH_FILE"'
+TELL = 'echo "attempt $CLUSTERRUN_ATTEMPT_NUMBER in $CLUSTERRUN_ATTEMPT_NUMBER_FILE"'
 
 
-def test_each_start_of_a_run_raises_its_epoch(tmp_path: Path) -> None:
+def test_each_start_of_a_run_begins_its_next_attempt(tmp_path: Path) -> None:
     run = stage(tmp_path, body=TELL)
     for restart in range(3):
         said = run.run({"SLURM_RESTART_COUNT": str(restart)})
-        assert f"epoch {restart + 1} in {run.run_dir}/epoch" in said
-        assert (run.run_dir / "epoch").read_text() == f"{restart + 1}\n"
+        assert f"attempt {restart + 1} in {run.run_dir}/attempt_number" in said
+        assert (run.run_dir / "attempt_number").read_text() == f"{restart + 1}\n"
 
 
-def test_a_copy_that_leaves_does_not_raise_the_epoch(tmp_path: Path) -> None:
+def test_a_copy_that_leaves_begins_no_attempt(tmp_path: Path) -> None:
     run = stage(tmp_path, body=TELL)
     run.run()
     assert "is already running" in run.run({"CLUSTERRUN_LOCAL_JOB_ID": "L2"}, status=75)
-    assert (run.run_dir / "epoch").read_text() == "1\n"
+    assert (run.run_dir / "attempt_number").read_text() == "1\n"
 
 
-def test_each_task_of_an_array_has_its_own_epoch(tmp_path: Path) -> None:
+def test_each_task_of_an_array_has_its_own_attempt_number(tmp_path: Path) -> None:
     run = stage(tmp_path, body=TELL)
     for task in "38":
-        assert f"epoch 1 in {run.run_dir}/epoch_{task}" in run.run({"SLURM_ARRAY_TASK_ID": task})
+        assert f"attempt 1 in {run.run_dir}/attempt_number_{task}" in run.run({"SLURM_ARRAY_TASK_ID": task})
 
 
-def test_an_epoch_that_is_no_number_stops_the_job(tmp_path: Path) -> None:
+def test_an_attempt_number_that_is_none_stops_the_job(tmp_path: Path) -> None:
     run = stage(tmp_path, body="touch started")
-    (run.run_dir / "epoch").write_text("-1; x\n")
+    (run.run_dir / "attempt_number").write_text("-1; x\n")
     assert "does not contain a number" in run.run(status=1)
     assert not (tmp_path / "started").exists()
 
 
-def test_a_start_that_was_taken_over_before_its_epoch_leaves(tmp_path: Path) -> None:
-    """A node stops between claim and epoch, the job starts again elsewhere, and the node comes back."""
+def test_a_start_that_was_taken_over_before_its_attempt_leaves(tmp_path: Path) -> None:
+    """A node stops between claim and attempt, the job starts again elsewhere, and the node comes back."""
     run = stage(tmp_path, body=TELL)
     stalled = run.start({"STALL": str(tmp_path / "go")})
     while not (run.run_dir / "claims" / TOKEN).exists():
         time.sleep(0.02)
-    assert "epoch 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
+    assert "attempt 1 in" in run.run({"SLURM_RESTART_COUNT": "1", "STALL": ""})
     (tmp_path / "go").touch()
     _, said = stalled.communicate(timeout=HUNG)
     assert stalled.returncode == 75 and "has been restarted" in said
-    assert (run.run_dir / "epoch").read_text() == "1\n"
+    assert (run.run_dir / "attempt_number").read_text() == "1\n"
 
 
 def test_log_start_holds_the_sizes_of_both_logs_as_the_job_found_them(tmp_path: Path) -> None:

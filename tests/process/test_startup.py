@@ -11,8 +11,9 @@ import time
 import pytest
 
 from clusterrun.base.job import JobId
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP

@@ -170,7 +170,7 @@ def it_ended_well(crafted: Crafted, town: Town) -> None:
 #: Files of a run that readers open, each below the run's folder; {token} is the submission's.
 READ = (
     "record.json", "spec.json", "script.sh", "submissions/{token}.json", "submissions/second.json",
-    "claims/{token}/owner", "metrics.jsonl", "samples.jsonl", "latest", "checkpoints/latest", "epoch",
+    "claims/{token}/owner", "metrics.jsonl", "samples.jsonl", "latest", "checkpoints/latest", "attempt_number",
     "attempts/{token}.0.0/start.json", "attempts/{token}.0.0/end.json", "attempts/{token}.0.0/first_failure.json",
     "attempts/{token}.0.0/stopped", "attempts/{token}.0.0/node-0.ranks",
     "attempts/{token}.0.0/log-clock", "attempts/{token}.0.0/log-start",

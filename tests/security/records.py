@@ -29,7 +29,7 @@ RAW: list[bytes] = [
     b'{"at": 1e999}', b'{"at": ' + b"9" * 5000 + b"}", b"NaN", b'{"run_id": "a", "run_id": "b"}', b"\xef\xbb\xbf{}",
 ]  # fmt: skip
 FILES = (
-    "record.json", "spec.json", "script.sh", "epoch", "metrics.jsonl", "samples.jsonl", "best.json", "latest",
+    "record.json", "spec.json", "script.sh", "attempt_number", "metrics.jsonl", "samples.jsonl", "best.json", "latest",
     "submissions/{token}.json", "submissions/second.json", "submissions/.hidden.json", "claims/{token}/owner",
     "attempts/{token}.0.0/start.json", "attempts/{token}.0.0/end.json", "attempts/{token}.0.0/first_failure.json",
     "attempts/{token}.0.0/stopped", "attempts/{token}.0.0/node-0.ranks",
@@ -108,7 +108,7 @@ class Generator:
             f"claims/{token}/owner": f"{cluster} {job_id or 7} 0\n", f"{attempt}/start.json": json.dumps(start),
             **({f"{attempt}/end.json": json.dumps(end)} if self.dice.random() < 0.6 else {}),
             f"{attempt}/first_failure.json": json.dumps(failure),
-            "metrics.jsonl": json.dumps(step) + "\n", "epoch": "1\n", f"{attempt}/log-start": "0 0\n",
+            "metrics.jsonl": json.dumps(step) + "\n", "attempt_number": "1\n", f"{attempt}/log-start": "0 0\n",
         }  # fmt: skip
 
     def _path(self, folder: Path, token: str) -> Path:

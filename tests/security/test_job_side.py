@@ -18,7 +18,7 @@ PLANTER = """
 import os, sys
 runs, aim = sys.argv[1:]
 names = [".end.json", "end.json", "launch.json", "check.json", "first_failure.json", "start.json", "stopped",
-         "log-start", "log-clock", "epoch", ".epoch", "node-0.ranks", ".start.json", "owner",
+         "log-start", "log-clock", "attempt_number", ".attempt_number", "node-0.ranks", ".start.json", "owner",
          "hold.json", "hang_request.json", "hang.json", "stacks-rank-0.txt", ".stacks-rank-0.txt.tmp"]
 print("ready", flush=True)
 while True:

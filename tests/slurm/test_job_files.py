@@ -58,7 +58,8 @@ def test_a_running_jobs_secrets_show_nowhere_to_another_user(lab: Lab, site: Sit
         assert done.stdout.strip(), (words, done.stderr)
         assert secret not in done.stdout, words
         assert token not in done.stdout, words
-    assert variable(env, "CLUSTERRUN_EPOCH") == "1" and variable(env, "CLUSTERRUN_EPOCH_FILE") == f"{job.run_dir}/epoch"
+    assert variable(env, "CLUSTERRUN_ATTEMPT_NUMBER") == "1"
+    assert variable(env, "CLUSTERRUN_ATTEMPT_NUMBER_FILE") == f"{job.run_dir}/attempt_number"
 
 
 def test_nothing_that_the_job_makes_in_the_runs_folder_is_for_others_to_write(site: Site, job: Job) -> None:

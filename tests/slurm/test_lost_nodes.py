@@ -92,7 +92,7 @@ def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_
     (program,) = until(lambda: descendants(rank), LATE)
     cut(lab, job, node)
     lab.wait_job(job.id, "PENDING", timeout=LATE)
-    assert start_time(rank) and start_time(program), "the epoch has not changed yet"
+    assert start_time(rank) and start_time(program), "no newer attempt has begun yet"
     until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
     until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
     until(lambda: start_time(rank) is start_time(program) is None, 60)

@@ -9,7 +9,7 @@ import pytest
 from clusterrun import Cluster
 from clusterrun.base.errors import NoScheduler, Refused
 from clusterrun.base.job import JobId, Outcome
-from clusterrun.records import run_record
+from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Scheduler
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol
@@ -56,7 +56,7 @@ def test_jobs_are_cancelled_held_and_found_by_their_token(tmp_path: Path) -> Non
     assert fake.jobs[first].outcome is Outcome.CANCELLED and fake.cancelled == [first, JobId("7")]
     fake.answers = False
     assert not fake.query().complete
-    assert record.submission.state == run_record.SUBMITTING
+    assert record.submission.state == submissions.SUBMITTING
 
 
 def test_a_cluster_takes_it_in_place_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

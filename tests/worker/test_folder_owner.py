@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import checkpoint, folder_owner
 from clusterrun.worker.training.background_writer import BackgroundWriter
@@ -89,9 +89,9 @@ def test_the_same_run_continues_and_its_older_attempt_stops(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = run(tmp_path, "a")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
     older, _ = folder_owner.claim(kept, env)
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "2")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "2")
     newer, notes = folder_owner.claim(kept, env)
     assert notes == []
     newer.check()
@@ -114,7 +114,9 @@ def test_of_two_that_come_at_once_one_is_the_owner(tmp_path: Path, kept: Path, m
     assert os.listdir(kept) == ["owner.json"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"run_id": 1, "job_id": 2, "epoch": "x"}', '{"time": 1e999}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"run_id": 1, "job_id": 2, "attempt_number": "x"}', '{"time": 1e999}']
+)
 def test_a_damaged_owner_is_no_owner(tmp_path: Path, kept: Path, content: str) -> None:
     (kept / "owner.json").write_text(content)
     owner, _ = folder_owner.claim(kept, run(tmp_path, "a"))

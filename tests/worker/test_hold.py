@@ -85,9 +85,9 @@ def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
 def test_an_earlier_start_of_the_job_holds_nothing(
     tmp_path: Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "epoch").write_text("2\n")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
+    (tmp_path / "attempt_number").write_text("2\n")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(tmp_path / "attempt_number"))
     hold.hold_nodes(job(tmp_path), 1, was_terminated=False)
     assert not slurm.calls
 

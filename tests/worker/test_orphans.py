@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker import orphans
-from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.orphans import ALIVE, CLAIM, CLAIM_S, INTERVALS, SupervisorWatch
 from tests.slurm_stand_ins import squeue_line
 
@@ -87,9 +87,9 @@ def test_a_job_without_spare_nodes_is_ended_by_slurm(
 def test_a_job_that_was_started_again_is_left_alone(
     tmp_path: Path, clock: list[float], ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "epoch").write_text("3")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(tmp_path / "epoch"))
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "2")
+    (tmp_path / "attempt_number").write_text("3")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(tmp_path / "attempt_number"))
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "2")
     rank = SupervisorWatch(tmp_path, 2.0, SPARED)
     (tmp_path / ALIVE).write_text("1")
     rank.look()

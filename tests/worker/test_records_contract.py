@@ -12,8 +12,9 @@ from clusterrun.jobspec import fields
 from clusterrun.records import rank_records
 from clusterrun.records.progress import RankProgress, last_metrics, read_ranks
 from clusterrun.records.rank_records import Failure, RankEnd
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.rank_records import RankSlot
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.worker import end_records, notify
 from clusterrun.worker.distenv import DistEnv, RunEnv
 from clusterrun.worker.progress import Progress, Recorder

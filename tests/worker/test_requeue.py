@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.worker import requeue, spares, supervisor
-from clusterrun.worker.claim import JobIdentity
 from tests.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.worker import requeue
-from clusterrun.worker.claim import JobIdentity
 
 TOKEN = "abcdefgh22345672"
 

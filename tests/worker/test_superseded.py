@@ -34,22 +34,23 @@ while True:
 
 
 @pytest.fixture
-def epoch(tmp_path: Path) -> Path:
-    file = tmp_path / "epoch"
+def attempt(tmp_path: Path) -> Path:
+    file = tmp_path / "attempt_number"
     file.write_text("1\n")
     return file
 
 
-def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: Path, epoch: Path) -> None:
-    environ = {**os.environ, "CLUSTERRUN_EPOCH": "1", "CLUSTERRUN_EPOCH_FILE": str(epoch), "PYTHONPATH": str(ROOT)}
+def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: Path, attempt: Path) -> None:
+    number = {"CLUSTERRUN_ATTEMPT_NUMBER": "1", "CLUSTERRUN_ATTEMPT_NUMBER_FILE": str(attempt)}
+    environ = {**os.environ, **number, "PYTHONPATH": str(ROOT)}
     rank = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)], env=environ, stderr=subprocess.PIPE)
     try:
         until((tmp_path / "sleep.pid").exists, 30)
         before = (tmp_path / "counts").stat().st_size
         until(lambda: (tmp_path / "counts").stat().st_size > before + 50, 30)
-        assert rank.poll() is None, "its epoch is the newest"
-        (tmp_path / "epoch.new").write_text("2\n")
-        os.replace(tmp_path / "epoch.new", epoch)
+        assert rank.poll() is None, "its attempt is the newest"
+        (tmp_path / "attempt_number.new").write_text("2\n")
+        os.replace(tmp_path / "attempt_number.new", attempt)
         _, printed = rank.communicate(timeout=HUNG)
     finally:
         rank.kill()
@@ -60,14 +61,14 @@ def test_the_rank_and_its_programs_are_killed_and_write_nothing_more(tmp_path: P
     assert not (tmp_path / "saved").exists(), "a script may save a checkpoint on SIGTERM"
 
 
-def test_an_epoch_that_cannot_be_read_ends_nothing(
-    tmp_path: Path, epoch: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_attempt_number_that_cannot_be_read_ends_nothing(
+    tmp_path: Path, attempt: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(epoch))
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(attempt))
     superseded.end_if_superseded(0)
-    epoch.unlink()
-    with pytest.raises(OSError, match="epoch"):
+    attempt.unlink()
+    with pytest.raises(OSError, match="attempt_number"):
         superseded.end_if_superseded(0)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker.claim import JobIdentity
+from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.worker.time_limit import FILE, KnownEnd, TimeLimit
 from tests.installed_command import until
 from tests.slurm_stand_ins import Slurm
@@ -64,7 +64,7 @@ import sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from clusterrun.worker import time_limit
-from clusterrun.worker.claim import JobIdentity
+from clusterrun.run_folder.claims import JobIdentity
 time_limit.WAKE_S = 0.2
 job = SimpleNamespace(identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=Path(sys.argv[1]))
 time_limit.TimeLimit(job, sys.argv[2], lambda end: end).start()

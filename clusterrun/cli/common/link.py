@@ -17,7 +17,7 @@ from typing import NamedTuple
 from clusterrun.base.decode import parse_object
 from clusterrun.base.errors import RequestError
 from clusterrun.logs.places import Resume, parse_place
-from clusterrun.records.identity import SUBMISSION
+from clusterrun.run_folder.identity import SUBMISSION
 
 VERSION = 1
 

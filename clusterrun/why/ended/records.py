@@ -13,7 +13,7 @@ from clusterrun.base.decode import as_int
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.logs.files import LogFile
-from clusterrun.records import claims, launches, progress, rank_records, run_record
+from clusterrun.records import launches, progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
@@ -41,7 +41,7 @@ def load_end_facts(state: RunState) -> EndFacts:
 
 def _other_owner(run: RunRecord, status: JobStatus) -> str:
     """Return the job that has claimed the run if it is not this one; empty if it is, or if that is not known."""
-    claim = claims.claim_of(run)
+    claim = run_record.claim_of(run)
     return claim.job if claim is not None and claim.job != status.id.base else ""
 
 

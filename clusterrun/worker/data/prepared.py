@@ -21,8 +21,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ...run_folder import atomic
-from .. import epoch
+from ...run_folder import atomic, attempt_number
 from ..distenv import DistEnv
 from ..errors import WorkerError
 from ..training.consensus import broadcast
@@ -128,7 +127,7 @@ def _visible(folder: Path, files: dict[str, int]) -> bool:
 def _make(folder: Path, key: dict[str, Any], build: Build) -> dict[str, int]:
     """Build into a temporary folder, sync it, and rename it to `folder`; returns its files with their sizes."""
     with _in_words(folder.parent):
-        epoch.check()  # of a project that was renamed meanwhile, nothing is created again
+        attempt_number.check()  # of a project that was renamed meanwhile, nothing is created again
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(folder)
         temporary = _beside(folder)

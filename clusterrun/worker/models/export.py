@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.decode import parse_object
-from ...run_folder import atomic
-from .. import epoch
+from ...run_folder import atomic, attempt_number
 from ..errors import WorkerError
 from .hub import push_to_hub
 from .load import quiet
@@ -66,12 +65,12 @@ def export(
     from safetensors import SafetensorError
 
     try:
-        epoch.check()
+        attempt_number.check()
     except OSError as error:
         raise WorkerError(f"cannot write the model to {folder}: {error.strerror}") from None
     folder = check_target(folder, run_id)
     # a name per attempt: an older attempt that still runs must not write into it
-    temporary = folder.with_name(f".{folder.name}.{run_id}.{epoch.number()}.tmp")
+    temporary = folder.with_name(f".{folder.name}.{run_id}.{attempt_number.number()}.tmp")
     try:
         for left in folder.parent.glob(f"{glob.escape(f'.{folder.name}.{run_id}.')}*tmp"):
             shutil.rmtree(left, ignore_errors=True)  # of an attempt that was killed
@@ -126,9 +125,9 @@ def _owner(folder: Path) -> str | None:
 def _replace(new: Path, folder: Path, former: Path) -> None:
     shutil.rmtree(former, ignore_errors=True)
     if folder.exists():
-        epoch.check()
+        attempt_number.check()
         folder.rename(former)
-    epoch.check()
+    attempt_number.check()
     new.rename(folder)
     atomic.sync(folder.parent)
     shutil.rmtree(former, ignore_errors=True)

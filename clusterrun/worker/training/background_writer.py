@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from ...base.decode import as_int, parse_object
-from ...run_folder import atomic
-from .. import end_records, epoch
+from ...run_folder import atomic, attempt_number
+from .. import end_records
 from . import atomic_files, checkpoint
 
 BEST = "best.json"
@@ -31,7 +31,7 @@ class BackgroundWriter:
         keep_last: int,
         in_use: Path | None = None,
         run_id: str | None = None,
-        check: atomic.Check = epoch.check,
+        check: atomic.Check = attempt_number.check,
     ) -> None:
         self.last_saved: int | None = None
         self.seconds = 0.0
@@ -42,7 +42,7 @@ class BackgroundWriter:
         self._in_use = in_use
         self._run_id = run_id
         self._check = check
-        self._superseded: epoch.Superseded | None = None
+        self._superseded: attempt_number.Superseded | None = None
         self._thread: threading.Thread | None = None
         atomic_files.sweep(folder)
 
@@ -70,7 +70,7 @@ class BackgroundWriter:
         began = time.monotonic()
         try:
             checkpoint.write(self._folder, snapshot, self._check)
-        except epoch.Superseded as superseded:
+        except attempt_number.Superseded as superseded:
             self._superseded = superseded
             return
         except Exception as error:  # in a thread: nothing else would report it
@@ -89,7 +89,7 @@ class BackgroundWriter:
                 )
                 self.best = snapshot.step
             checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use, self._run_id, self._check)
-        except epoch.Superseded as superseded:
+        except attempt_number.Superseded as superseded:
             self._superseded = superseded
         except OSError as error:
             self._print(

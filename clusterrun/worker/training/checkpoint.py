@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from ...base.decode import parse_object
-from ...run_folder import atomic
+from ...run_folder import atomic, attempt_number
 from ...run_folder.atomic import Check
-from .. import epoch
 from . import atomic_files
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
@@ -73,7 +72,7 @@ def memory_key(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def write(folder: Path, snapshot: Snapshot, check: Check = epoch.check) -> Path:
+def write(folder: Path, snapshot: Snapshot, check: Check = attempt_number.check) -> Path:
     """Write a checkpoint into `folder` and return its path once it is on disk.
 
     Raises OSError, and Superseded from `check`, which runs before each rename. An error leaves nothing behind, and the
@@ -167,7 +166,7 @@ def prune(
     best: int | None = None,
     in_use: Path | None = None,
     run_id: str | None = None,
-    check: Check = epoch.check,
+    check: Check = attempt_number.check,
 ) -> None:
     """Delete all but the newest `keep_last` checkpoints, step `best` and `in_use`; raises OSError and Superseded.
 

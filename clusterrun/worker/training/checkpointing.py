@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from .. import end_records, epoch
+from ...run_folder import attempt_number
+from .. import end_records
 from ..distenv import DistEnv, RunEnv
 from ..errors import WorkerError
 from . import checkpoint, folder_owner, resume, stopping
@@ -170,7 +171,7 @@ class Checkpointer:
                 raise WorkerError(f"stopping ({reason}), but step {step} could not be saved: {self._writer.failure}")
         elif step == 0:
             saved = "nothing to save yet"
-        epoch.check()
+        attempt_number.check()
         stopping.clear_stop_file(self._run.run_dir)
         line = f"stopped at step {step} by {reason}: {saved}"
         if self._run.attempt_dir is not None:
@@ -214,7 +215,7 @@ class Checkpointer:
 def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str]]:
     """Take the folder for this run; raise WorkerError before training if it is another run's or not writable."""
     try:
-        epoch.check()  # of a project that was renamed meanwhile, nothing is created again
+        attempt_number.check()  # of a project that was renamed meanwhile, nothing is created again
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
         return folder_owner.claim(folder, run)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import parse_object
-from ...run_folder import atomic, rank_records
-from .. import epoch
+from ...run_folder import atomic, attempt_number, rank_records
 from ..distenv import RunEnv
 from ..errors import WorkerError
 from . import atomic_files
@@ -22,18 +21,18 @@ SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show i
 
 @dataclass(frozen=True)
 class FolderOwner:
-    """The right of a run, in one epoch, to write into a folder."""
+    """The right of a run, in one attempt, to write into a folder."""
 
     folder: Path
     run_id: str
-    epoch: int
+    attempt_number: int
 
     def check(self) -> None:
         """Raise Superseded if this process may no longer write into the folder; raises OSError if that is unknown."""
-        epoch.check()
+        attempt_number.check()
         owner = _read(self.folder)
-        if owner is not None and (owner["run_id"] != self.run_id or owner["epoch"] > self.epoch):
-            raise epoch.Superseded(
+        if owner is not None and (owner["run_id"] != self.run_id or owner["attempt_number"] > self.attempt_number):
+            raise attempt_number.Superseded(
                 f"{self.folder} now belongs to {_named(owner)}: this process will stop and write nothing more"
             )
 
@@ -44,17 +43,17 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
     The same run may always continue, and the folder of a run that has ended is taken over. Raises WorkerError
     (status 2) if another run is active in it, and OSError.
     """
-    mine = FolderOwner(folder, run.run_id, epoch.number())
+    mine = FolderOwner(folder, run.run_id, attempt_number.number())
     document = {
         "run_id": run.run_id,
         "job_id": os.environ.get("CLUSTERRUN_JOB_ID", ""),
-        "epoch": mine.epoch,
+        "attempt_number": mine.attempt_number,
         "attempt_dir": str(run.attempt_dir or ""),
         "time": time.time(),
     }
     owner = _read(folder)
     text = json.dumps(document).encode()
-    if owner is None and atomic.create_once(folder / OWNER, text, mode=None, check=epoch.check):
+    if owner is None and atomic.create_once(folder / OWNER, text, mode=None, check=attempt_number.check):
         return mine, []
     owner = owner or _read(folder)
     others = owner is not None and owner["run_id"] != run.run_id
@@ -64,7 +63,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
             f" checkpoint_dir (you can still set resume={folder}, which only reads checkpoints)",
             status=2,
         )
-    atomic.replace(folder / OWNER, text, mode=None, check=epoch.check)
+    atomic.replace(folder / OWNER, text, mode=None, check=attempt_number.check)
     return mine, [f"took over checkpoint_dir from {_named(owner)}, which has ended"] if owner and others else []
 
 
@@ -75,7 +74,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
         return {
             "run_id": str(owner["run_id"]),
             "job_id": str(owner["job_id"]),
-            "epoch": int(owner["epoch"]),
+            "attempt_number": int(owner["attempt_number"]),
             "attempt_dir": str(owner["attempt_dir"]),
             "time": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(owner["time"]))),
         }

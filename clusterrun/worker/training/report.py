@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import as_int, parse_object
-from ...run_folder import atomic
-from .. import epoch
+from ...run_folder import atomic, attempt_number
 from ..distenv import RunEnv
 from ..errors import WorkerError
 
@@ -71,7 +70,7 @@ class Report:
             if file is not None:
                 _drop_rows_after(file, start_step)
         folder = run.run_dir or Path()
-        epoch.check()
+        attempt_number.check()
         if config.tensorboard:
             self._board = _open_tensorboard(folder / "tensorboard", start_step)
         if config.wandb:
@@ -114,7 +113,7 @@ class Report:
         if self._board is None and self._wandb is None:
             return
         with _report_write_error("to TensorBoard or W&B"):
-            epoch.check()
+            attempt_number.check()
             if self._board is not None:
                 for key, value in known.items():
                     self._board.add_scalar(key, value, step)
@@ -161,9 +160,9 @@ def _append(file: Path | None, row: dict[str, Any]) -> None:
         return
     line = json.dumps(row, ensure_ascii=False) + "\n"
     with _report_write_error(file.name):
-        epoch.check()  # says more of a missing folder than `open`
+        attempt_number.check()  # says more of a missing folder than `open`
         with file.open("a", encoding="utf-8") as out:
-            epoch.check()
+            attempt_number.check()
             out.write(line)
 
 
@@ -189,7 +188,7 @@ def _drop_rows_after(file: Path, step: int) -> None:
         # a run that starts from the beginning measures step 0 again
         if at is not None and at <= step and step > 0:
             kept.append(line)
-    atomic.replace(file, "".join(line + "\n" for line in kept).encode(), mode=None, check=epoch.check)
+    atomic.replace(file, "".join(line + "\n" for line in kept).encode(), mode=None, check=attempt_number.check)
 
 
 def _open_tensorboard(folder: Path, step: int) -> Any:

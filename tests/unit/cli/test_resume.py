@@ -13,6 +13,7 @@ from clusterrun.base.errors import Ambiguous
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from tests.command_desk import Desk, shell_line, work_words
 from tests.listed_jobs import rows, run_row
 from tests.run_records import attempt, claim, end
@@ -52,7 +53,7 @@ def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run
     assert (said.data["job_id"], said.data["run_id"]) == ("102", run.run_id)
     first, second = loaded(run).submissions
     assert (first.token, first.job_id, second.state, second.job_id) == (
-        run.submission.token, "101", run_record.ACCEPTED, "102",
+        run.submission.token, "101", submissions.ACCEPTED, "102",
     )  # fmt: skip
     before, script = ((run.run_dir / one.script).read_text() for one in (first, second))
     assert work_words(script) == work_words(before) and shell_line(script, "CR_OPTIONS=") in before
@@ -114,7 +115,7 @@ def test_a_refusal_leaves_the_run_as_it_was(desk: Desk, run: RunRecord) -> None:
 def test_an_interrupted_submission_is_finished_with_its_token(desk: Desk, run: RunRecord) -> None:
     ended(run)
     store, before = Store(desk.project, desk.state), loaded(run)
-    one = replace(before.submission, token="abcdefgh22345672", job_id="", state=run_record.SUBMITTING, final=None,
+    one = replace(before.submission, token="abcdefgh22345672", job_id="", state=submissions.SUBMITTING, final=None,
                   at=before.submission.at + 1, script="script-abcdefgh.sh", submitter=("", 0, 0))  # fmt: skip
     store.stage_again(replace(before, submissions=(*before.submissions, one)), "#!/bin/bash\n")
     moved = replace(before, submissions=(*before.submissions, one))

@@ -19,7 +19,7 @@ from clusterrun.records import ended_index, run_record
 from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.worker import successor
+from clusterrun.run_folder import submissions
 from tests.opened import Opened
 from tests.run_records import submitted
 
@@ -77,7 +77,7 @@ def test_the_next_job_that_a_run_submits_itself_removes_it_from_the_index(store:
     run = ended(store, submitted(store, 1))
     other = ended(store, submitted(store, 2))
     assert names(store) == []
-    successor.unlist(run.run_dir)
+    submissions.unlist(run.run_dir)
     assert [*ended_index.load_index(store.runs)] == [other.run_id]
 
 
@@ -102,14 +102,14 @@ def test_a_crash_while_a_run_changes_leaves_no_wrong_entry(
 ) -> None:
     run = ended(store, submitted(store))
     assert names(store) == []
-    write = stores.write
+    write = submissions.write
 
     def killed(*arguments: Any, **more: Any) -> None:
         if crash == "after the write":
             write(*arguments, **more)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stores, "write", killed)
+    monkeypatch.setattr(submissions, "write", killed)
     with pytest.raises(KeyboardInterrupt):
         ended(store, run, None)
     monkeypatch.undo()

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.records.progress import SUMMARY, Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.submissions import SubmissionRecord
 from tests.rank_files import put_bytes, put_progress
 
 JSON = st.recursive(

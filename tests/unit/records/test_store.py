@@ -13,10 +13,11 @@ import pytest
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobId
-from clusterrun.records import claims, run_record
+from clusterrun.records import run_record
 from clusterrun.records import store as stores
 from clusterrun.records.store import Store
-from clusterrun.run_folder import files
+from clusterrun.run_folder import files, submissions
+from clusterrun.run_folder.claims import Claim
 from tests.run_records import AT, attempt, claim, make_run, submitted
 
 
@@ -35,7 +36,7 @@ def test_a_record_comes_back_as_it_was(store: Store) -> None:
     run = submitted(store, name='odd "é🙂\udcff\x1b', what="a\tb")
     me = {"owner": os.getuid(), "user": pwd.getpwuid(os.getuid()).pw_name}
     assert run_record.load(run.run_dir) == replace(run, **me)  # type: ignore[arg-type]
-    assert run.job_id == JobId("101") and run.submission.state == run_record.ACCEPTED
+    assert run.job_id == JobId("101") and run.submission.state == submissions.ACCEPTED
     assert (run.run_dir / "script.sh").read_text() == "#!/bin/bash\n"
     assert run.world_size == 8 and run.logs == store.root / "logs"
 
@@ -181,7 +182,7 @@ def test_all_runs_oldest_first(store: Store) -> None:
 
 def test_attempts_and_claims(store: Store) -> None:
     run = submitted(store)
-    assert run_record.attempts(run) == [] and claims.claim_of(run) is None
+    assert run_record.attempts(run) == [] and run_record.claim_of(run) is None
     for restart, launch in ((10, 0), (2, 1), (2, 0)):
         attempt(run, restart, launch)
     (run.run_dir / "attempts" / "stranger.0.0").mkdir()
@@ -189,10 +190,10 @@ def test_attempts_and_claims(store: Store) -> None:
     assert [path.name.partition(".")[2] for path in run_record.attempts(run)] == ["2.0", "2.1", "10.0"]
     claim(run, restart=2)
     owner = run.run_dir / "claims" / run.submission.token / "owner"
-    assert claims.claim_of(run) == claims.Claim("lab", "101", 2, int(owner.stat().st_mtime))
+    assert run_record.claim_of(run) == Claim("lab", "101", 2, int(owner.stat().st_mtime))
     for torn in ("", "lab", "lab 101", "lab 101 x", "a b c d"):
         owner.write_text(torn)
-        assert claims.claim_of(run) is None
+        assert run_record.claim_of(run) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "7", "null", '{"a": 1} x', "\x80"])

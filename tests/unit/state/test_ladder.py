@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.job import JobId, JobStatus, outcome_of
-from clusterrun.records.run_record import RunRecord, SubmissionRecord
+from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.state.ladder import Ladder, load_ladder
 from clusterrun.state.reconcile import RunState
 

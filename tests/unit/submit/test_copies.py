@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.base.job import JobId, Outcome
-from clusterrun.records import claims, run_record
+from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Answer
 from clusterrun.submit import protocol
 from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged, status
@@ -54,7 +55,7 @@ def test_a_claim_that_is_none_is_not_believed(tmp_path: Path, owner: str) -> Non
     _, record, _ = staged(tmp_path)
     claim(record, "7")
     (record.run_dir / "claims" / TOKEN / "owner").write_text(owner)
-    assert claims.claim_of(record) is None
+    assert run_record.claim_of(record) is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_which_of_the_jobs_with_a_token_is_the_runs(
 
 
 def accepted(root: Path, token: str, job: str, **changes: object) -> RunRecord:
-    return staged(root, token, state=run_record.ACCEPTED, job_id=job, submitter=GONE, **changes)[1]
+    return staged(root, token, state=submissions.ACCEPTED, job_id=job, submitter=GONE, **changes)[1]
 
 
 @pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETED", "FAILED"])

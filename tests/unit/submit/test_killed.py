@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.base.job import JobId
-from clusterrun.records import run_record
+from clusterrun.run_folder import submissions
 from clusterrun.system import processes
 from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
 
@@ -18,7 +18,7 @@ def test_killed_before_sbatch_it_says_so_and_later_that_it_was_never_submitted(t
     soon, later = ask(slurm, tmp_path), ask(slurm, tmp_path, NOW + 61)
     assert "unknown whether the run was submitted" in soon.status.reason
     assert later.status.reason.startswith("never submitted") and "--recover" in later.status.reason
-    assert left(tmp_path)[0].submission.state == run_record.NOT_SUBMITTED
+    assert left(tmp_path)[0].submission.state == submissions.NOT_SUBMITTED
 
 
 def test_a_submitter_on_another_host_is_given_longer(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_nothing_is_concluded_from_silence(tmp_path: Path) -> None:
     slurm = FakeSlurm(Time(), deaf=[(0, 1e9)])
     staged(tmp_path, submitter=GONE)
     assert "unknown" in ask(slurm, tmp_path, NOW + 10_000).status.reason
-    assert left(tmp_path)[0].submission.state == run_record.SUBMITTING
+    assert left(tmp_path)[0].submission.state == submissions.SUBMITTING
 
 
 def test_a_living_submitter_is_left_alone(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_a_living_submitter_is_left_alone(tmp_path: Path) -> None:
     staged(tmp_path)
     slurm.make(TOKEN)
     assert ask(slurm, tmp_path, NOW + 10_000).status.reason == "being submitted"
-    assert left(tmp_path)[0].submission.state == run_record.SUBMITTING
+    assert left(tmp_path)[0].submission.state == submissions.SUBMITTING
 
 
 @pytest.mark.parametrize("how", ["queue", "claim"])
-@pytest.mark.parametrize("before", [run_record.SUBMITTING, run_record.NOT_SUBMITTED])
+@pytest.mark.parametrize("before", [submissions.SUBMITTING, submissions.NOT_SUBMITTED])
 def test_a_job_that_turns_up_is_adopted_however_late(tmp_path: Path, how: str, before: str) -> None:
     slurm = FakeSlurm(Time())
     _, record, _ = staged(tmp_path, submitter=GONE, state=before)
@@ -56,7 +56,7 @@ def test_a_job_that_turns_up_is_adopted_however_late(tmp_path: Path, how: str, b
     state = ask(slurm, tmp_path, NOW + 10_000)
     assert state.status.id == JobId("101")
     (read,) = left(tmp_path)
-    assert (read.submission.state, str(read.job_id)) == (run_record.ACCEPTED, "101")
+    assert (read.submission.state, str(read.job_id)) == (submissions.ACCEPTED, "101")
 
 
 def test_killed_while_staging_leaves_nothing_that_looks_like_a_run(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from clusterrun.base.errors import Ambiguous, NoScheduler, NotDelivered, Refused
 from clusterrun.base.job import JobId
-from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from clusterrun.state import reconcile
 from clusterrun.system import processes
 from tests.fake_scheduler import BUSY, NOW, left, send
@@ -23,7 +23,7 @@ def test_an_accepted_submission_is_on_disk_with_its_id(tmp_path: Path) -> None:
     slurm, run = send(tmp_path, ["accept"])
     assert isinstance(run, RunRecord) and str(run.job_id) == "100" and (slurm.sent, slurm.asked) == (1, 0)
     (read,) = left(tmp_path)
-    assert (read.submission.state, str(read.job_id)) == (run_record.ACCEPTED, "100")
+    assert (read.submission.state, str(read.job_id)) == (submissions.ACCEPTED, "100")
     assert [r.run_id for r in Store(tmp_path, tmp_path / "state").by_job(JobId("100"))] == [run.run_id]
 
 
@@ -64,7 +64,7 @@ def test_a_controller_that_stays_silent_leaves_the_record_and_says_how_to_go_on(
     assert isinstance(error, Ambiguous) and error.exit_code == 75 and slurm.time.seconds < 180
     (run,) = left(tmp_path)
     assert error.hint == f"run `clusterrun submit --recover {run.run_id}` later"
-    assert run.submission.state == run_record.SUBMITTING and run.job_id is None
+    assert run.submission.state == submissions.SUBMITTING and run.job_id is None
     assert not processes.submitter_is_alive(run.submission.submitter), "nobody is at it, though this process lives on"
 
 
@@ -131,7 +131,7 @@ def test_whatever_happens_none_is_lost_doubled_or_wrong(plan: list[str], silent:
             slurm.time.seconds += 1000
             (healed,) = reconcile.reconcile(Store(root, root / "state"), slurm, runs, now=NOW + 1000)
             assert healed.record is not None
-            expected = (run_record.ACCEPTED, made[0]) if made else (run_record.NOT_SUBMITTED, None)
+            expected = (submissions.ACCEPTED, made[0]) if made else (submissions.NOT_SUBMITTED, None)
             assert (healed.record.submission.state, healed.record.job_id) == expected
         else:
             assert not made and not runs, "a job without a record"

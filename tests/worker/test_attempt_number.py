@@ -1,4 +1,4 @@
-"""A process of an older epoch gives nothing its name, appends nothing, deletes nothing, and stops."""
+"""A process of an older attempt gives nothing its name, appends nothing, deletes nothing, and stops."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from clusterrun.worker import epoch
+from clusterrun.run_folder import attempt_number
+from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker.data.prepared import _make
 from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.epoch import Superseded
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models.export import export
 from clusterrun.worker.training import checkpoint
@@ -29,16 +29,16 @@ Raise = Callable[[], None]
 
 
 @pytest.fixture
-def raise_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
-    """This process is of epoch 1; a call makes 2 the newest, as the next attempt's batch script does."""
-    file = tmp_path / "epoch"
+def begin_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Raise:
+    """This process is of attempt 1; a call makes 2 the newest, as the next attempt's batch script does."""
+    file = tmp_path / "attempt_number"
     file.write_text("1\n")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(file))
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(file))
 
     def raise_it() -> None:
-        (tmp_path / "epoch.new").write_text("2\n")
-        os.replace(tmp_path / "epoch.new", file)
+        (tmp_path / "attempt_number.new").write_text("2\n")
+        os.replace(tmp_path / "attempt_number.new", file)
 
     return raise_it
 
@@ -53,30 +53,30 @@ def numbered(step: int) -> Snapshot:
     return Snapshot(step, {"w": weights}, {"optimizer": {}, "scaler": None}, {"run_id": "r1"}, "{}")
 
 
-def test_the_newest_attempt_may_write_and_an_older_one_is_told_which_is(raise_epoch: Raise) -> None:
-    epoch.check()
-    raise_epoch()
+def test_the_newest_attempt_may_write_and_an_older_one_is_told_which_is(begin_attempt: Raise) -> None:
+    attempt_number.check()
+    begin_attempt()
     with pytest.raises(
         Superseded,
         match=r"a newer attempt .* has started \(the attempt counter is now 2; it was 1 when this process started\)",
     ) as it:
-        epoch.check()
+        attempt_number.check()
     assert it.value.status != 0
 
 
 def test_a_script_run_by_hand_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CLUSTERRUN_EPOCH", raising=False)
-    monkeypatch.delenv("CLUSTERRUN_EPOCH_FILE", raising=False)
-    epoch.check()
+    monkeypatch.delenv("CLUSTERRUN_ATTEMPT_NUMBER", raising=False)
+    monkeypatch.delenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", raising=False)
+    attempt_number.check()
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.unlink(), lambda file: file.write_text("x"), os.truncate])
-def test_an_epoch_that_cannot_be_read_is_no_leave_to_write(
-    tmp_path: Path, raise_epoch: Raise, damage: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+def test_an_attempt_number_that_cannot_be_read_is_no_leave_to_write(
+    tmp_path: Path, begin_attempt: Raise, damage: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    damage(tmp_path / "epoch", *([0] if damage is os.truncate else []))
+    damage(tmp_path / "attempt_number", *([0] if damage is os.truncate else []))
     with pytest.raises(OSError):
-        epoch.check()
+        attempt_number.check()
     saver = BackgroundWriter(tmp_path / "kept", keep_last=1)
     saver.save(numbered(1))
     saver.wait()
@@ -84,8 +84,8 @@ def test_an_epoch_that_cannot_be_read_is_no_leave_to_write(
 
 
 @pytest.mark.parametrize("moment", range(7))
-def test_once_the_epoch_is_raised_no_name_changes_any_more(
-    tmp_path: Path, raise_epoch: Raise, moment: int, monkeypatch: pytest.MonkeyPatch
+def test_once_a_newer_attempt_begins_no_name_changes_any_more(
+    tmp_path: Path, begin_attempt: Raise, moment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer thread replaces a checkpoint, moves `latest` and best.json, and prunes: six changes of a name."""
     folder = tmp_path / "kept"
@@ -94,16 +94,16 @@ def test_once_the_epoch_is_raised_no_name_changes_any_more(
     rename = os.rename
     changes: list[str] = []
 
-    def counted(old: Any, new: Any) -> None:
-        rename(old, new)
+    def counted(old: Any, new: Any, **folders: int) -> None:
+        rename(old, new, **folders)
         changes.append(str(new))
         if len(changes) == moment:
-            raise_epoch()
+            begin_attempt()
 
     monkeypatch.setattr(os, "rename", counted)
     saver = BackgroundWriter(folder, keep_last=1)
     if moment == 0:
-        raise_epoch()
+        begin_attempt()
     saver.save(numbered(3), best=True)
     if moment < 6:
         with pytest.raises(Superseded):
@@ -116,13 +116,13 @@ def test_once_the_epoch_is_raised_no_name_changes_any_more(
     assert checkpoint.newest_valid(folder)[0] is not None
 
 
-def test_a_save_that_is_on_its_way_when_the_epoch_is_raised_ends_the_process(
-    tmp_path: Path, raise_epoch: Raise, monkeypatch: pytest.MonkeyPatch
+def test_a_save_that_is_on_its_way_when_a_newer_attempt_begins_ends_the_process(
+    tmp_path: Path, begin_attempt: Raise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint.write(tmp_path / "kept", numbered(1))
     before = state(tmp_path / "kept")
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (raise_epoch(), fsync(descriptor)))
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (begin_attempt(), fsync(descriptor)))
     saver = BackgroundWriter(tmp_path / "kept", keep_last=1)
     saver.save(numbered(2))
     with pytest.raises(Superseded):
@@ -132,13 +132,13 @@ def test_a_save_that_is_on_its_way_when_the_epoch_is_raised_ends_the_process(
 
 @pytest.mark.parametrize("tensorboard", [False, True])
 def test_no_row_no_sample_and_no_event_is_appended(
-    tmp_path: Path, raise_epoch: Raise, tensorboard: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, begin_attempt: Raise, tensorboard: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = RunEnv(run_id="r1", run_dir=tmp_path)
     report = Report(0, run, Training(tensorboard=tensorboard), 0, {})
     report.row(1, 2, {"loss": 1.0})
     report.sample(1, "a", "b")
-    raise_epoch()
+    begin_attempt()
     capsys.readouterr()
     before = state(tmp_path)
     with pytest.raises(Superseded):
@@ -152,26 +152,26 @@ def test_no_row_no_sample_and_no_event_is_appended(
     assert capsys.readouterr().out == ""
 
 
-def test_no_model_is_exported(tmp_path: Path, raise_epoch: Raise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_model_is_exported(tmp_path: Path, begin_attempt: Raise, monkeypatch: pytest.MonkeyPatch) -> None:
     export(make_model(), None, tmp_path / "out", run_id="r1", card={})
     before = state(tmp_path / "out")
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (raise_epoch(), fsync(descriptor)))  # while it is written
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (begin_attempt(), fsync(descriptor)))  # while it is written
     for _ in range(2):
         with pytest.raises(Superseded):
             export(make_model(seed=2), None, tmp_path / "out", run_id="r1", card={})
         assert state(tmp_path / "out") == before
-        assert sorted(os.listdir(tmp_path)) == ["epoch", "out"]
+        assert sorted(os.listdir(tmp_path)) == ["attempt_number", "out"]
 
 
 def test_an_older_attempt_takes_no_stop_file_from_the_newer(
-    tmp_path: Path, raise_epoch: Raise, signals_as_before: None
+    tmp_path: Path, begin_attempt: Raise, signals_as_before: None
 ) -> None:
     (tmp_path / "STOP").touch()
 
     class Raising(Counting):
         def batch(self, indices: Any) -> Any:
-            raise_epoch()
+            begin_attempt()
             return super().batch(indices)
 
     with pytest.raises(Superseded):
@@ -183,8 +183,8 @@ def test_an_older_attempt_takes_no_stop_file_from_the_newer(
 def renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The run's folder in a project that was renamed while this process ran."""
     run_dir = tmp_path / "project" / ".clusterrun" / "runs" / "r1"
-    monkeypatch.setenv("CLUSTERRUN_EPOCH", "1")
-    monkeypatch.setenv("CLUSTERRUN_EPOCH_FILE", str(run_dir / "epoch"))
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
+    monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(run_dir / "attempt_number"))
     return run_dir
 
 

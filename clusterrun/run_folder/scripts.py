@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from clusterrun.run_folder.safe_files import RECORDS
+from .safe_files import RECORDS
 
 _SCRIPT = re.compile(r"script(-[a-z2-7]{8})?\.sh", re.ASCII)
 _ARRAY_SCRIPT = re.compile(r"([0-9]{8}-[0-9]{6}-[a-z2-7]{6})-[a-z2-7]{8}\.sh", re.ASCII)
@@ -14,6 +14,11 @@ _ARRAY_SCRIPT = re.compile(r"([0-9]{8}-[0-9]{6}-[a-z2-7]{6})-[a-z2-7]{8}\.sh", r
 def is_script(name: str) -> bool:
     """Return whether a file name is that of a run's script."""
     return _SCRIPT.fullmatch(name) is not None
+
+
+def name_of_next(token: str) -> str:
+    """Return the name of the script of a submission that is not a run's first."""
+    return f"script-{token[:8]}.sh"
 
 
 def array_script(root: Path, sweep: str, token: str) -> Path:

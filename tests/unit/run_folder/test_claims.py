@@ -1,4 +1,4 @@
-"""The claim on a run: one job has it, a restart of that job renews it, and each start raises the epoch."""
+"""The claim on a run: one job has it, a restart of that job renews it, and each start begins an attempt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.claim import JobIdentity, claim, own_folders, raise_epoch
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.run_folder import attempt_number
+from clusterrun.run_folder.claims import JobIdentity, claim, own_folders
 
 TOKEN = "k3v7qaabcdefghij"
 
@@ -55,29 +56,29 @@ def test_a_restart_renews_the_claim_and_an_earlier_start_cannot(run: Path) -> No
 def test_tasks_of_an_array_have_claims_of_their_own(run: Path) -> None:
     for task in ("_1", "_2"):
         claim(run, TOKEN, job(task=task), 0o700)
-        assert raise_epoch(run, TOKEN, job(task=task)) == 1
-    assert {path.name for path in run.glob("epoch*")} == {"epoch_1", "epoch_2"}
+        assert attempt_number.begin_next(run, TOKEN, job(task=task)) == 1
+    assert {path.name for path in run.glob("attempt_number*")} == {"attempt_number_1", "attempt_number_2"}
 
 
-def test_each_launch_raises_the_epoch(run: Path) -> None:
+def test_each_launch_is_a_new_attempt(run: Path) -> None:
     claim(run, TOKEN, job(), 0o700)
-    assert [raise_epoch(run, TOKEN, job()) for _ in range(3)] == [1, 2, 3]
+    assert [attempt_number.begin_next(run, TOKEN, job()) for _ in range(3)] == [1, 2, 3]
 
 
-def test_a_start_that_was_taken_over_raises_no_epoch(run: Path) -> None:
+def test_a_start_that_was_taken_over_begins_no_attempt(run: Path) -> None:
     claim(run, TOKEN, job(restart=0), 0o700)
     claim(run, TOKEN, job(restart=1), 0o700)
     with pytest.raises(WorkerError, match="has been restarted") as error:
-        raise_epoch(run, TOKEN, job(restart=0))
-    assert error.value.status == 75 and not (run / "epoch").exists()
+        attempt_number.begin_next(run, TOKEN, job(restart=0))
+    assert error.value.status == 75 and not (run / "attempt_number").exists()
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1; x", "²"])
-def test_an_epoch_that_is_no_number_is_refused(run: Path, text: str) -> None:
+def test_an_attempt_number_that_is_none_is_refused(run: Path, text: str) -> None:
     claim(run, TOKEN, job(), 0o700)
-    (run / "epoch").write_text(text)
+    (run / "attempt_number").write_text(text)
     with pytest.raises(WorkerError, match="does not contain a number"):
-        raise_epoch(run, TOKEN, job())
+        attempt_number.begin_next(run, TOKEN, job())
 
 
 def test_a_claim_without_an_owner_is_somebody_elses(run: Path) -> None:

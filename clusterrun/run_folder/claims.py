@@ -7,20 +7,21 @@ it; the other exits before it uses a GPU or a checkpoint of the run. A job that 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-from ..base.decode import as_int
-from ..run_folder.files import read_json, write_text
-from .errors import WorkerError
+from ..base.errors import RequestError, WorkerError
+from ..base.job import JobId
+from . import safe_files, submissions
+from .files import write_text
 
+CLUSTER_NAME = re.compile(r"(?!\.)[A-Za-z0-9_.-]{0,64}", re.ASCII)
 ALREADY_RUNS = 75
-CANCEL_S = 3600.0  # in which a cancelled job ends, its grace time included
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,13 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
     claims, name = run_dir / "claims", token + job.task
     if later := _later_owner(run_dir, token):
         raise _already_runs(run_dir, later, job)
-    mine = f"{job.cluster} {job.job_id} {job.restart}"
     try:
         staged = Path(tempfile.mkdtemp(prefix=".", dir=claims))
         staged.chmod(mode)
-        write_text(staged / "owner", mine + "\n")
+        write_text(staged / "owner", _text(job) + "\n")
     except OSError as error:
         raise WorkerError(f"cannot record in {claims} that this job owns the run: {error.strerror}") from None
-    owner = claims / name / "owner"
+    owner = _owner_file(run_dir, name)
     try:
         os.rename(staged, claims / name)
     except OSError:
@@ -97,6 +97,26 @@ def _already_runs(run_dir: Path, owner: list[str], job: JobIdentity) -> WorkerEr
     )
 
 
+def check_owner(run_dir: Path, token: str, job: JobIdentity) -> None:
+    """Raise WorkerError with status 75 if the run is no longer this start's."""
+    if later := _later_owner(run_dir, token):
+        raise _already_runs(run_dir, later, job)
+    owner = _read(_owner_file(run_dir, token + job.task)).strip()
+    if owner != _text(job):
+        raise WorkerError(
+            f"job {job.job_id} has been restarted: this earlier copy (restart {job.restart}) is exiting.",
+            status=ALREADY_RUNS,
+        )
+
+
+def _text(job: JobIdentity) -> str:
+    return f"{job.cluster} {job.job_id} {job.restart}"
+
+
+def _owner_file(run_dir: Path, key: str) -> Path:
+    return run_dir / "claims" / key / "owner"
+
+
 def _owner(file: Path) -> list[str]:
     """Return cluster, job id and restart of a claim; empty texts if it cannot be read."""
     return [*_read(file).split(), "", "", ""][:3]
@@ -104,74 +124,16 @@ def _owner(file: Path) -> list[str]:
 
 def _later_owner(run_dir: Path, token: str) -> list[str]:
     """Return the owner of a later submission's claim, empty if there is none: Slurm may restart a run's old job."""
-    mine = _submitted_at(run_dir, token)
+    mine = submissions.submitted_at(run_dir, token)
     try:
         names = sorted(os.listdir(run_dir / "claims"))
     except OSError:
         return []
     for name in names:
         other = name.partition("_")[0]
-        if not name.startswith(".") and other != token and _submitted_at(run_dir, other) > mine > 0:
-            return _owner(run_dir / "claims" / name / "owner")
+        if not name.startswith(".") and other != token and submissions.submitted_at(run_dir, other) > mine > 0:
+            return _owner(_owner_file(run_dir, name))
     return []
-
-
-def _submitted_at(run_dir: Path, token: str) -> int:
-    return as_int(_submission(run_dir, token).get("at")) or 0
-
-
-def _submission(run_dir: Path, token: str) -> dict[str, Any]:
-    return read_json(run_dir / "submissions" / f"{token}.json") or {}
-
-
-def is_cancelled(run_dir: Path, token: str) -> bool:
-    """Return whether the user has just cancelled this submission: `clusterrun cancel` records it before scancel.
-
-    An old mark is of a cancel that did not come through, or after which the user requeued the job.
-    """
-    asked = as_int(_submission(run_dir, token).get("cancel_asked"))
-    return asked is not None and time.time() - asked < CANCEL_S
-
-
-def epoch_file(run_dir: Path, job: JobIdentity) -> Path:
-    """Return the file with the run's epoch (epoch.py); each task of an array has its own."""
-    return run_dir / f"epoch{job.task}"
-
-
-def listed(file: Path) -> bool:
-    """Return whether a file exists.
-
-    NFS may remember "no such file" for a minute, but asks the server when it opens a folder.
-    """
-    try:
-        return file.name in os.listdir(file.parent)
-    except OSError:
-        return False
-
-
-def raise_epoch(run_dir: Path, token: str, job: JobIdentity) -> int:
-    """Begin the run's next epoch: processes of an earlier one may write no more (epoch.py). Return its number.
-
-    Raises WorkerError, with status 75 if the run is no longer this start's.
-    """
-    later = _later_owner(run_dir, token)
-    if later:
-        raise _already_runs(run_dir, later, job)
-    file = epoch_file(run_dir, job)
-    text = _read(file).strip() if listed(file) else "0"
-    if not (text.isascii() and text.isdigit()):
-        raise WorkerError(f"{file} does not contain a number: {text!r}")
-    owner = _read(run_dir / "claims" / (token + job.task) / "owner").strip()
-    if owner != f"{job.cluster} {job.job_id} {job.restart}":
-        raise WorkerError(
-            f"job {job.job_id} has been restarted: this earlier copy (restart {job.restart}) is exiting.",
-            status=ALREADY_RUNS,
-        )
-    try:
-        write_text(file, f"{int(text) + 1}\n")
-    except OSError as error:
-        raise WorkerError(f"cannot write {file}: {error.strerror}") from None
-    return int(text) + 1
 
 
 def _read(file: Path) -> str:
@@ -179,3 +141,31 @@ def _read(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
+
+
+class Claim(NamedTuple):
+    """The job that claimed a submission; ``restart`` is Slurm's restart count, ``at`` the time in epoch seconds."""
+
+    cluster: str
+    job: str
+    restart: int
+    at: int
+
+
+def read(run_dir: Path, key: str) -> Claim | None:
+    """Return the claim of a submission (``SubmissionRecord.key``), or None; raises OSError if it cannot be read."""
+    try:
+        with safe_files.open_file(_owner_file(run_dir, key)) as descriptor:
+            text, at = os.read(descriptor, 1024), int(os.fstat(descriptor).st_mtime)
+        cluster, job, restart = text.decode("ascii").split()
+        is_valid = CLUSTER_NAME.fullmatch(cluster) and is_count(restart)
+        return Claim(cluster, JobId.parse(job).base, int(restart), at) if is_valid else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, RequestError):
+        return None
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text is a number of restarts or launches."""
+    return text.isascii() and text.isdigit() and len(text) < 10
