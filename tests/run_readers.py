@@ -259,7 +259,7 @@ def _together(store: Store, run: RunRecord) -> Iterator[object]:
 
 
 def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
-    (folder,) = run_record.attempts(run)
+    folder = next((run.run_dir / "attempts").iterdir())  # the job knows its own, whatever the records hold
     token = run.submission.token
     yield end_records.first_failure_error(folder), end_records.first_failure_rank(folder)
     yield end_records.first_failure_status(folder), end_records.read_hang(folder), hold.failed_node(folder)
