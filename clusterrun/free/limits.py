@@ -58,65 +58,108 @@ class UserLimit:
         return LABELS[self.name].format(_TRES.get(self.tres, self.tres.removeprefix("gres/").replace("gpu:", "GPUs ")))
 
 
-def account_chain(holders: Iterable[LimitScope], account: str) -> frozenset[str]:
+def account_chain(scopes: Iterable[LimitScope], account: str) -> frozenset[str]:
     """Return the names of an account and its parents."""
-    groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
-    return frozenset({account, *(group.account for group in _above(groups, account))})
+    return frozenset({account, *(scope.account for scope in _above(_of_accounts(scopes), account))})
 
 
-def _above(groups: Mapping[str, LimitScope], account: str) -> list[LimitScope]:
+def _of_accounts(scopes: Iterable[LimitScope]) -> dict[str, LimitScope]:
+    """Return the association of each account itself."""
+    return {scope.account: scope for scope in scopes if scope.kind == "association" and not scope.user}
+
+
+def _above(accounts: Mapping[str, LimitScope], name: str) -> list[LimitScope]:
     """Return an account, its parent, and so on to the root."""
-    found: list[LimitScope] = []
-    while (group := groups.get(account)) is not None and group not in found:
-        found.append(group)
-        account = group.parent
-    return found
+    chain: list[LimitScope] = []
+    account = accounts.get(name)
+    while account is not None and account not in chain:
+        chain.append(account)
+        account = accounts.get(account.parent)
+    return chain
 
 
 def limits_of(
-    holders: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
+    scopes: Sequence[LimitScope], by_qos: Mapping[str, Limits], user: str, uid: int, names: Mapping[str, str]
 ) -> list[UserLimit]:
     """Return the limits on a user: of the associations, their parent accounts and the QOS of ``names``.
 
-    ``names`` maps each QOS to its name in the output, since a partition may set it. ``holders`` are from slurmctld and
+    ``names`` maps each QOS to its name in the output, since a partition may set it. ``scopes`` are from slurmctld and
     ``by_qos`` from accounting; both are empty if unknown.
     """
-    own = [h for h in holders if h.kind == "association" and h.user == user]
-    found = [limit for h in own for limit in _set(_place(h), _values(h), accounts=(h.account,))]
-    accounts = {h.account for h in own}
-    groups = {h.account: h for h in holders if h.kind == "association" and not h.user}
-    chains = {account: [group.account for group in _above(groups, account)] for account in sorted(accounts)}
-    for name in dict.fromkeys(name for chain in chains.values() for name in chain):
-        mine = tuple(account for account, chain in chains.items() if name in chain)
-        found += _set(f"account {name}", _values(groups[name]), accounts=mine)
-    for name, called in names.items():
-        of_qos = [h for h in holders if h.qos == name]
-        # slurmctld lists a user or account in a QOS only after the first job there: until then nothing is used
-        unused = 0.0 if of_qos else None
-        limits = by_qos.get(name, {})
-        shared: dict[Key, Pair] = {k: (v, unused if k[0].endswith("PU") else None) for k, v in limits.items()}
-        per_account: dict[Key, Pair] = {k: (v, unused) for k, v in limits.items() if k[0].endswith("PA")}
-        for holder in of_qos:
-            if holder.kind == "qos" or (holder.kind == "qos user" and holder.user in (str(uid), user)):
-                shared = _joined(shared, holder)
-        found += _set(called, {k: v for k, v in shared.items() if k not in per_account}, qos=name)
-        for account in sorted(accounts):
-            mine_here = dict(per_account)
-            for holder in of_qos:
-                if holder.kind == "qos account" and holder.account == account:
-                    mine_here = _joined(mine_here, holder)
-            found += _set(f"{called}, account {account}", mine_here, qos=name, accounts=(account,))
-    return found
+    own = [scope for scope in scopes if scope.kind == "association" and scope.user == user]
+    accounts = sorted({scope.account for scope in own})
+    limits: list[UserLimit] = []
+    for scope in own:
+        limits += _set(_place(scope), _values(scope), accounts=(scope.account,))
+    limits += _limits_of_accounts(scopes, accounts)
+    for qos, label in names.items():
+        of_qos = [scope for scope in scopes if scope.qos == qos]
+        limits += _limits_of_qos(qos, label, of_qos, by_qos.get(qos, {}), (user, str(uid)), accounts)
+    return limits
 
 
-def _joined(values: Mapping[Key, Pair], holder: LimitScope) -> dict[Key, Pair]:
-    """Return the values, replaced by those of a holder that have a limit or are new."""
-    own = {key: pair for key, pair in _values(holder).items() if pair[0] is not None or key not in values}
-    return {**values, **own}
+def _limits_of_accounts(scopes: Sequence[LimitScope], accounts: Sequence[str]) -> list[UserLimit]:
+    """Return the limits of these accounts and of their parents, each for the accounts below it."""
+    of_accounts = _of_accounts(scopes)
+    below: dict[str, list[str]] = {}
+    for account in accounts:
+        for scope in _above(of_accounts, account):
+            below.setdefault(scope.account, []).append(account)
+    limits: list[UserLimit] = []
+    for name, included in below.items():
+        limits += _set(f"account {name}", _values(of_accounts[name]), accounts=tuple(included))
+    return limits
 
 
-def _values(holder: LimitScope) -> dict[Key, Pair]:
-    return {(name, bound.tres): (bound.limit, bound.used) for name in LABELS for bound in holder.bounds(name)}
+def _limits_of_qos(
+    qos: str, label: str, scopes: Sequence[LimitScope], by_accounting: Limits, user: tuple[str, str],
+    accounts: Sequence[str],
+) -> list[UserLimit]:  # fmt: skip
+    """Return the limits that a QOS sets for all, for each user (by name or uid), and for each of the accounts."""
+    # slurmctld lists a user or account in a QOS only after the first job there: until then nothing is used
+    shared, per_account = _limits_by_accounting(by_accounting, unused=0.0 if scopes else None)
+    for scope in scopes:
+        if _is_for_user(scope, user):
+            _update(shared, scope)
+    for key in per_account:
+        shared.pop(key, None)
+    limits = [*_set(label, shared, qos=qos)]
+    for account in accounts:
+        of_account = dict(per_account)
+        for scope in scopes:
+            if scope.kind == "qos account" and scope.account == account:
+                _update(of_account, scope)
+        limits += _set(f"{label}, account {account}", of_account, qos=qos, accounts=(account,))
+    return limits
+
+
+def _limits_by_accounting(limits: Limits, unused: float | None) -> tuple[dict[Key, Pair], dict[Key, Pair]]:
+    """Return the limits that accounting lists for all and for each user, and those for each account."""
+    shared: dict[Key, Pair] = {}
+    per_account: dict[Key, Pair] = {}
+    for (name, tres), limit in limits.items():
+        if name.endswith("PA"):
+            per_account[name, tres] = limit, unused
+        else:
+            shared[name, tres] = limit, unused if name.endswith("PU") else None
+    return shared, per_account
+
+
+def _is_for_user(scope: LimitScope, user: tuple[str, str]) -> bool:
+    """Return whether a scope of a QOS is the QOS itself, or the share of this user (name, uid)."""
+    return scope.kind == "qos" or (scope.kind == "qos user" and scope.user in user)
+
+
+def _update(values: dict[Key, Pair], scope: LimitScope) -> None:
+    """Replace the values by those of a scope that have a limit or are new."""
+    for key, pair in _values(scope).items():
+        limit, _ = pair
+        if limit is not None or key not in values:
+            values[key] = pair
+
+
+def _values(scope: LimitScope) -> dict[Key, Pair]:
+    return {(name, bound.tres): (bound.limit, bound.used) for name in LABELS for bound in scope.bounds(name)}
 
 
 def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[UserLimit]:
@@ -125,5 +168,5 @@ def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[
             yield UserLimit(by, name, tres, limit, None if name in _PER_JOB else used, qos, accounts)
 
 
-def _place(holder: LimitScope) -> str:
-    return f"you in account {holder.account}" + (f", partition {holder.partition}" if holder.partition else "")
+def _place(scope: LimitScope) -> str:
+    return f"you in account {scope.account}" + (f", partition {scope.partition}" if scope.partition else "")

@@ -6,7 +6,7 @@ PreemptMode is not OFF (slurm.conf(5)).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from clusterrun.scheduler.slurm.nodes import Node
@@ -36,20 +36,34 @@ class Preemption:
 def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
     """Return the partitions whose jobs can be preempted, from ``scontrol show partition``."""
     blocks = {block["PartitionName"]: block for block in parse_show(partitions) if block.get("PartitionName")}
-    sharing: dict[str, set[str]] = {name: set() for name in blocks}
-    for names in {node.partitions for node in nodes}:
-        for name in names:
-            sharing.setdefault(name, set()).update(names)
-    found = {}
+    on_same_nodes = _partitions_on_same_nodes(nodes)
+    preempted = {}
     for name, block in blocks.items():
-        words = block.get("PreemptMode", "OFF").upper().split(",")
-        done = next((_DONE[word] for word in words if word in _DONE), "")
-        first = tuple(n for n in blocks if n in sharing[name] and _tier(blocks[n]) > _tier(block))
-        if done and first:
-            found[name] = Preemption(done, first)
-    return found
+        neighbours = on_same_nodes.get(name, set())
+        higher = [other for other in blocks if other in neighbours and _tier(blocks[other]) > _tier(block)]
+        done = _done_to_jobs(block)
+        if done and higher:
+            preempted[name] = Preemption(done, tuple(higher))
+    return preempted
 
 
-def _tier(block: dict[str, str]) -> int:
+def _partitions_on_same_nodes(nodes: Iterable[Node]) -> dict[str, set[str]]:
+    """Return the partitions that have a node with each partition in common, itself included."""
+    neighbours: dict[str, set[str]] = {}
+    for partitions in {node.partitions for node in nodes}:
+        for name in partitions:
+            neighbours.setdefault(name, set()).update(partitions)
+    return neighbours
+
+
+def _done_to_jobs(block: Mapping[str, str]) -> str:
+    """Return what preemption does to the partition's jobs, "" for nothing."""
+    for mode in block.get("PreemptMode", "OFF").upper().split(","):
+        if mode in _DONE:
+            return _DONE[mode]
+    return ""
+
+
+def _tier(block: Mapping[str, str]) -> int:
     tier = parse_int(block.get("PriorityTier", ""))
     return 1 if tier is None else tier

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.free.preemption import Preemption
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node, Partition
+
+#: The states of nodes in the order in which a partition's row counts them; others come last.
+_STANDINGS = (*OPEN, "allocated", "completing", "powered down", "reserved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,67 +56,97 @@ class NodeRow:
         return fold(self.names)
 
 
-def partition_sums(seen: ClusterSnapshot) -> list[PartitionSum]:
+def partition_sums(cluster: ClusterSnapshot) -> list[PartitionSum]:
     """Return all partitions in Slurm's order, closed ones last."""
-    rows = [_sum(seen, partition) for partition in seen.partitions]
+    rows = [_sum(cluster, partition) for partition in cluster.partitions]
     return sorted(rows, key=lambda row: bool(row.closed))
 
 
-def _sum(seen: ClusterSnapshot, partition: Partition) -> PartitionSum:
-    nodes = seen.nodes_of(partition.name)
-    gpus = any(node.gpus for node in nodes)
-    free: Counter[str] = Counter()
-    total: Counter[str] = Counter()
-    for node in nodes:
-        free.update(dict(node.gpus_free) if gpus else {"": node.cpus_free})
-        total.update(dict(node.gpus) if gpus else {"": node.cpus})
+def _sum(cluster: ClusterSnapshot, partition: Partition) -> PartitionSum:
+    nodes = cluster.nodes_of(partition.name)
+    has_gpus = any(node.gpus for node in nodes)
+    free, total = _count_gpus(nodes) if has_gpus else _count_cpus(nodes)
     standings = Counter(node.standing for node in nodes)
-    order = (*OPEN, "allocated", "completing", "powered down", "reserved")
     return PartitionSum(
         partition=partition,
-        unit="GPUs" if gpus else "CPUs",
+        unit="GPUs" if has_gpus else "CPUs",
         free=sum(free.values()),
         total=sum(total.values()),
         types=tuple((kind, free[kind], total[kind]) for kind in sorted(total) if kind),
-        standings=tuple(sorted(standings.items(), key=lambda s: (order.index(s[0]) if s[0] in order else 99, s[0]))),
+        standings=tuple(sorted(standings.items(), key=_order_of_standing)),
         untold=sum(node.gpus_used is None for node in nodes),
-        closed=seen.closed(partition),
-        preemption=seen.preempted.get(partition.name),
+        closed=cluster.closed(partition),
+        preemption=cluster.preempted.get(partition.name),
     )
+
+
+def _count_gpus(nodes: Iterable[Node]) -> tuple[Counter[str], Counter[str]]:
+    """Return the free GPUs and all, by type."""
+    free: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for node in nodes:
+        free.update(dict(node.gpus_free))
+        total.update(dict(node.gpus))
+    return free, total
+
+
+def _count_cpus(nodes: Sequence[Node]) -> tuple[Counter[str], Counter[str]]:
+    """Return the free CPUs and all, which have no types."""
+    free = sum(node.cpus_free for node in nodes)
+    return Counter({"": free}), Counter({"": sum(node.cpus for node in nodes)})
+
+
+def _order_of_standing(count: tuple[str, int]) -> tuple[int, str]:
+    standing, _ = count
+    return _STANDINGS.index(standing) if standing in _STANDINGS else len(_STANDINGS), standing
 
 
 def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
     """Return the nodes, similar ones in one row; most free first, then by state."""
     alike: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
-        per_node: tuple[object, ...] = (node.full, *((node.gpus, node.gpus_idle) if node.gpus else (node.cpus_free,)))
-        if node.standing in OUT:
-            per_node = (node.gpus,)  # what still runs there does not matter
         # one command may mark many nodes a moment apart: the day is enough
         day = node.reason_at // 86_400 if node.reason_at else None
-        key = (node.standing, node.partitions, per_node, node.cpus, node.reason, node.reason_by, day)
+        key = (node.standing, node.partitions, _state(node), node.cpus, node.reason, node.reason_by, day)
         alike.setdefault(key, []).append(node)
-    return sorted((_row(same) for same in alike.values()), key=_order)
+    return sorted(map(_row, alike.values()), key=_order)
+
+
+def _state(node: Node) -> tuple[object, ...]:
+    """Return what a row says of each of its nodes."""
+    if node.standing in OUT:
+        return (node.gpus,)  # what still runs there does not matter
+    if node.gpus:
+        return (node.full, node.gpus, node.gpus_idle)
+    return (node.full, node.cpus_free)
 
 
 def _order(row: NodeRow) -> tuple[object, ...]:
     return row.unit != "GPUs", -row.free, row.standing, row.names
 
 
-def _row(same: list[Node]) -> NodeRow:
-    one = same[0]
-    gpus = bool(one.gpus)
+def _row(alike: Sequence[Node]) -> NodeRow:
+    node = alike[0]
+    unit, free, idle, total = _amounts(node)
+    marked_at = [node.reason_at for node in alike if node.reason_at]
     return NodeRow(
-        names=tuple(node.name for node in same),
-        partitions=one.partitions,
-        standing=one.standing,
-        unit="GPUs" if gpus else "CPUs",
-        free=one.gpu_free if gpus else one.cpus_free,
-        idle=sum(number for _, number in one.gpus_idle) if gpus else max(0, one.cpus - one.cpus_used),
-        total=one.gpu_total if gpus else one.cpus,
-        types=tuple(pair for pair in one.gpus_free if pair[0]),
-        full=one.full,
-        reason=one.reason,
-        by=one.reason_by,
-        since=min((node.reason_at for node in same if node.reason_at), default=None),
+        names=tuple(node.name for node in alike),
+        partitions=node.partitions,
+        standing=node.standing,
+        unit=unit,
+        free=free,
+        idle=idle,
+        total=total,
+        types=tuple(pair for pair in node.gpus_free if pair[0]),
+        full=node.full,
+        reason=node.reason,
+        by=node.reason_by,
+        since=min(marked_at, default=None),
     )
+
+
+def _amounts(node: Node) -> tuple[str, int, int, int]:
+    """Return a node's unit, and how many are free, idle and there."""
+    if node.gpus:
+        return "GPUs", node.gpu_free, sum(number for _, number in node.gpus_idle), node.gpu_total
+    return "CPUs", node.cpus_free, max(0, node.cpus - node.cpus_used), node.cpus

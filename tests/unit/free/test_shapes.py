@@ -51,6 +51,7 @@ def test_every_shape_has_as_many(nodes: int, each: int, most: int) -> None:
         ({"mem": "0"}, Shape(1, 8), {"nodes": 1, "gpus-per-node": 8}),
         ({"mem": "10G"}, Shape(8, 1), {"nodes": 8, "gpus-per-node": 1, "mem": "2560M"}),
         ({"mem": "1001"}, Shape(4, 2), {"nodes": 4, "gpus-per-node": 2, "mem": "512512K"}),
+        ({"mem": "1001K"}, Shape(4, 2), {"nodes": 4, "gpus-per-node": 2, "mem": "501K"}),
         ({"gres": "gpu:a100:2,gpu:h100:2"}, Shape(1, 8), None),
         ({"nodelist": "n1,n2"}, Shape(1, 8), None),
         ({"tasks_per_node": 1}, Shape(4, 2), None),
