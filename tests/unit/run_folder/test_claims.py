@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.run_folder import attempt_number
-from clusterrun.run_folder.claims import JobIdentity, claim, own_folders
+from clusterrun.run_folder.claims import JobIdentity, claim, own_folders, read
 
 TOKEN = "k3v7qaabcdefghij"
 
@@ -51,6 +51,26 @@ def test_a_restart_renews_the_claim_and_an_earlier_start_cannot(run: Path) -> No
     assert owner(run) == "lab 7 2\n"
     with pytest.raises(WorkerError, match=r"job 7 \(restart 2\) is already running run: this copy, job 7 \(restart 1"):
         claim(run, TOKEN, job(restart=1), 0o700)
+
+
+@pytest.mark.parametrize(("number", "task"), [("7", ""), ("7_3", "_3"), ("none", "")])
+def test_a_command_reads_the_claim_that_a_job_made(run: Path, number: str, task: str) -> None:
+    assert read(run, TOKEN + task) is None
+    claim(run, TOKEN, job(number, restart=2, task=task), 0o700)
+    found = read(run, TOKEN + task)
+    if number == "none":  # a script run by hand is no job
+        assert found is None
+    else:
+        assert found is not None and (found.cluster, found.job, found.restart) == ("lab", "7", 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "lab 7", "lab 7 -1", "lab 7 1 9", "../x 7 0", "lab x 0", "lab 7 \N{SUPERSCRIPT TWO}"]
+)
+def test_a_claim_that_no_job_makes_is_none(run: Path, text: str) -> None:
+    (run / "claims" / TOKEN).mkdir()
+    (run / "claims" / TOKEN / "owner").write_text(text)
+    assert read(run, TOKEN) is None
 
 
 def test_tasks_of_an_array_have_claims_of_their_own(run: Path) -> None:
