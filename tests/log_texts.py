@@ -39,5 +39,9 @@ def follow(paths, *, stop, stream="both", ranks=None, tail=None, grep=None, worl
 
 
 def _last(tail, new_reader, file, end):
-    lines, reader, _ = reading.last_lines(file, end, tail, new_reader, finish=False)
-    return end, lines, reader
+    """Begin with the last lines; the rest of the file is new."""
+    start, count = reading.find_last(file, 0, end, tail, new_reader, finish=False)
+    reader = new_reader()
+    reading.read_before(file, start, reader.feed)
+    lines = [line for block in file.blocks(start, end) for line in reader.feed(block)]
+    return end, lines[max(0, count - tail) :], reader

@@ -13,7 +13,7 @@ from clusterrun.base.errors import NoScheduler
 from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
-from clusterrun.logs.request import filter_ranks
+from clusterrun.logs.request import RankFilter, filter_run
 from clusterrun.records import cleaning, launches, progress, run_record, snapshots, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -197,9 +197,9 @@ def _top(store: Store, run: RunRecord) -> Iterator[object]:
 def _logs(store: Store, run: RunRecord) -> Iterator[object]:
     logs = logfiles.RunLogs(run, run.job_id or JobId("101"))
     for attempts in ((), (0,), (0, 0)):
-        source = logs.source(filter_ranks(None, (), ()), attempts)
+        source = logs.source(RankFilter(), attempts)
         yield source
-    yield logs.source(filter_ranks({"ranks": [{"rank": 0, "task": 0, "node": "n1"}]}, (0,), (), labelled=True))
+    yield logs.source(filter_run({"ranks": [{"rank": 0, "task": 0, "node": "n1"}]}, (0,), (), ()))
     yield [launches.log_start(folder) for folder in logs.attempts]
     yield follow.format_attempts([*logs.attempts, Path("x.1.0")])
 

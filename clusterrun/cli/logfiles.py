@@ -13,8 +13,8 @@ from clusterrun.base.errors import NoSuchJob, RequestError
 from clusterrun.base.job import JobId, is_job_id, is_run_id, log_paths
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, read_ticks
-from clusterrun.logs.locations import LogLocation, find_location, parse_locations, parse_submit_line
-from clusterrun.logs.request import LogRequest, RankFilter, filter_ranks
+from clusterrun.logs.locations import LogLocation, find_location, locate, parse_locations, parse_submit_line
+from clusterrun.logs.request import LogRequest, RankFilter, filter_run
 from clusterrun.records import launches, rank_records, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.safe_files import user_name
@@ -48,7 +48,7 @@ class RunLogs:
         )
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"available ranks: 0-{self.run.world_size - 1}")
-        return filter_ranks(start, ranks, request.nodes, files=self.paths, labelled=True)
+        return filter_run(start, ranks, request.nodes, self.paths)
 
     def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
         """Return the files with the selected ranks and the log clock; only what one attempt or launch wrote if given.
@@ -203,16 +203,11 @@ def _parse_row(row: dict[str, str]) -> LogLocation | None:
     if not is_job_id(row["JobID"]):
         return None
     job = JobId.parse(row["JobID"])
-    line = row.get("SubmitLine")
-    if line is None:
-        if not row["StdOut"]:
-            return None
-        options = [f"--output={row['StdOut']}"] + ([f"--error={row['StdErr']}"] if row["StdErr"] else [])
-        line = shlex.join(["sbatch", *options])
     hosts = expand(row["NodeList"]) if row["NodeList"] != "None assigned" else []
-    fields = row["User"], row["JobName"], row["JobIDRaw"], hosts[0] if hosts else ""
-    location = parse_submit_line(job, line, row["WorkDir"], *fields)
-    return location if location is None or location.err != location.out else replace(location, err=None)
+    about = row["WorkDir"], row["User"], row["JobName"], row["JobIDRaw"], hosts[0] if hosts else ""
+    if "SubmitLine" in row:
+        return parse_submit_line(job, row["SubmitLine"], *about)
+    return locate(job, row["StdOut"], row["StdErr"], *about) if row["StdOut"] else None
 
 
 def _find_unreadable(path: Path) -> Path | None:

@@ -21,7 +21,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source
 from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines
-from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, filter_ranks, parse_request
+from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, filter_external, parse_request
 from clusterrun.logs.show import show
 from clusterrun.state.filters import refuse_parts
 from clusterrun.terminal.ui import Ui
@@ -145,7 +145,7 @@ def _show_external_logs(ui: Ui, cluster: Cluster, logs: ExternalLogs, request: L
             f"job {logs.job} has no log yet, so its lines cannot be selected by rank",
             hint="use --rank after the job has started",
         )
-    ranks = filter_ranks(None, request.ranks, request.nodes, files=files)
+    ranks = filter_external(request.ranks, request.nodes, files)
     request = _add_prefix(ui, request, ranks)
     if request.follow:
         from clusterrun.cli.follow_external import follow_external

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from clusterrun.logs.lines import LogLine
+from clusterrun.logs.labels import Labels, LogLine
 
 # A plain word in the text, and the pattern that the text must then match: searching for the words first is thirty times
 # faster than one pattern of them all.
@@ -58,69 +58,86 @@ _SEARCHED = 8192  # characters of a line: an error is named at its start
 _WORDS = tuple(word.encode() for word in (*(word for word, _ in _SIGNS), _TRACEBACK, *_BETWEEN))
 _NOT_IN_WORDS = bytes(set(range(256)) - set(b"".join(_WORDS)) - set(b"\n"))
 _SHAPES_KEPT = 4096
-_MANY = 8  # if more than one line in so many must be checked, checking all is faster
+_PART = 8192  # bytes of several lines in a row
 
 
-class ErrorMatcher:
-    """Matches the lines of one file that look like errors. It must be called for every line in order.
+class ErrorFilter:
+    """Passes the lines of one file that look like errors.
 
-    A traceback is its first line, the indented lines after it and the next one, all of one task. Of the lines that are
-    an error or part of a traceback, those that ``grep`` finds match.
+    A traceback is its first line, the indented lines after it and the next one, all of one task.
     """
 
-    def __init__(self, grep: re.Pattern[str] | None = None) -> None:
-        self._grep = grep
+    def __init__(self, labels: Labels) -> None:
+        self._labels = labels
         self._open: set[int | None] = set()  # tasks inside a traceback
-        self._harmless: set[bytes] = set()  # shapes of lines without a word: the line without _NOT_IN_WORDS
+        self._harmless: set[bytes] = set()  # lines without a word, one or several, as shapes: without _NOT_IN_WORDS
 
-    def __call__(self, line: LogLine) -> bool:
-        return self._is_error(line) and (self._grep is None or self._grep.search(line.text) is not None)
-
-    def find_errors(self, raws: bytes, parse: Callable[[bytes], LogLine]) -> list[LogLine] | None:
-        """Return the matching lines of a block without its last newline; None if each line has to be checked.
-
-        ``parse`` turns a raw line into a LogLine. The lines of a log differ in their numbers but share their words, so
-        most shapes were seen before and need no check.
-        """
-        shapes = raws.translate(None, _NOT_IN_WORDS).split(b"\n")
-        if not self._open and self._harmless.issuperset(shapes):
-            return []
-        self._learn(set(shapes) - self._harmless)
-        unknown = [shape not in self._harmless for shape in shapes]
-        if sum(unknown) * _MANY > len(unknown):
-            return None
-        found: list[LogLine] = []
-        for raw, check in zip(raws.split(b"\n"), unknown, strict=True):
-            if self._open or check:
-                line = parse(raw)
-                if (check or line.rank in self._open) and self(line):
-                    found.append(line)
-        return found
-
-    def _learn(self, shapes: set[bytes]) -> None:
-        if len(self._harmless) > _SHAPES_KEPT:
-            self._harmless.clear()
-        data = b"\n".join(shapes)
-        words = [word for word in _WORDS if word[:1] in data and word in data]  # one byte is found far faster
-        self._harmless |= {shape for shape in shapes if not any(word in shape for word in words)} if words else shapes
-
-    def _is_error(self, line: LogLine) -> bool:
+    def passes(self, line: LogLine) -> bool:
         text = line.text
-        if text.startswith("[rank"):
-            text = _PREFIX.sub("", text, count=1)
+        if prefix := _PREFIX.match(text):
+            text = text[prefix.end() :]
         if line.rank in self._open:
-            if not text.startswith((" ", "\t")) and text:
+            if text and not text.startswith((" ", "\t")):
                 self._open.discard(line.rank)
-            if text or line.rank in self._open:
-                return True
+            return True
         if _TRACEBACK in text:
             if len(self._open) < _OPEN_KEPT:
                 self._open.add(line.rank)
             return True
-        if text.startswith(_BETWEEN):
-            return True
-        text = text[:_SEARCHED]
-        for word, pattern in _SIGNS:
-            if word in text and pattern.search(text):
-                return "NCCL WARN" in text or _WARNING.search(text) is None
-        return False
+        return text.startswith(_BETWEEN) or _names_error(text[:_SEARCHED])
+
+    def select(self, block: bytes) -> bytes:
+        """Return the lines that look like errors.
+
+        The lines of a log differ in their numbers but share their words, so most shapes, also of several lines in a
+        row, were seen before and need no check.
+        """
+        kept: list[bytes] = []
+        for part in _parts(block):
+            shape = part.translate(None, _NOT_IN_WORDS)
+            if self._open or shape not in self._harmless:
+                kept += self._select_each(part, shape)
+        return b"".join(kept)
+
+    def _select_each(self, part: bytes, shape: bytes) -> list[bytes]:
+        shapes = shape.split(b"\n")
+        shapes.pop()  # after the last newline
+        self._learn(set(shapes) - self._harmless)
+        if not self._open and self._harmless.issuperset(shapes):
+            self._harmless.add(shape)
+            return []
+        kept: list[bytes] = []
+        for raw, shape_of_raw in zip(part.split(b"\n"), shapes, strict=False):
+            if (self._open or shape_of_raw not in self._harmless) and self._passes_raw(raw, shape_of_raw):
+                kept.append(raw + b"\n")
+        return kept
+
+    def _passes_raw(self, raw: bytes, shape: bytes) -> bool:
+        rank, label, payload = self._labels.split(raw)
+        if shape in self._harmless and rank not in self._open:
+            return False
+        return self.passes(LogLine("out", rank, payload, label=label))
+
+    def _learn(self, shapes: set[bytes]) -> None:
+        """Remember which of these shapes have no word."""
+        if len(self._harmless) > _SHAPES_KEPT:
+            self._harmless.clear()
+        data = b"\n".join(shapes)
+        words = [word for word in _WORDS if word[:1] in data and word in data]  # one byte is found far faster
+        self._harmless |= {shape for shape in shapes if not any(word in shape for word in words)}
+
+
+def _parts(block: bytes) -> Iterator[bytes]:
+    """Yield whole lines, about ``_PART`` bytes at a time."""
+    at = 0
+    while at < len(block):
+        end = block.find(b"\n", at + _PART) + 1 or len(block)
+        yield block[at:end]
+        at = end
+
+
+def _names_error(text: str) -> bool:
+    for word, pattern in _SIGNS:
+        if word in text and pattern.search(text):
+            return "NCCL WARN" in text or _WARNING.search(text) is None
+    return False

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterrun.logs.files import LogFile, Stream
-from clusterrun.logs.lines import LineReader, LogLine
+from clusterrun.logs.labels import LogLine
+from clusterrun.logs.lines import LineReader
 
 HEAD = 512 * 1024
 TAIL = 4 * 1024 * 1024

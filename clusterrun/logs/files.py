@@ -11,7 +11,7 @@ import math
 import os
 import shlex
 import stat
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -216,29 +216,32 @@ def parse_ticks(data: bytes) -> Iterator[Tick]:
             yield tick
 
 
-def interleave(ticks: Sequence[Tick], sizes: Sequence[int], start: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return parts of out (0) and err (1) in the order of writing, as (which, from, to) in bytes.
+def interleave(
+    ticks: Sequence[Tick], sizes: Mapping[Stream, int], starts: Mapping[Stream, int]
+) -> list[tuple[Stream, int, int]]:
+    """Return parts of both files in the order of writing, as (stream, from, to) in bytes.
 
-    They go from ``start`` to ``sizes``. Between two ticks the order is unknown, and out comes first.
+    They go from ``starts`` to ``sizes``. Between two ticks the order is unknown, and out comes first.
     """
-    parts: list[tuple[int, int, int]] = []
-    at = list(start)
-    for point in [*(tick[1:] for tick in _since_cut(ticks)), sizes]:
-        for which, size in enumerate(sizes):
-            to = min(point[which], size)
-            if to > at[which]:
-                parts.append((which, at[which], to))
-                at[which] = to
+    parts: list[tuple[Stream, int, int]] = []
+    at = dict(starts)
+    for tick in [*_since_cut(ticks), Tick(math.inf, sizes["out"], sizes["err"])]:
+        written: dict[Stream, int] = {"out": tick.out, "err": tick.err}
+        for stream, size in sizes.items():
+            to = min(written[stream], size)
+            if to > at[stream]:
+                parts.append((stream, at[stream], to))
+                at[stream] = to
     return parts
 
 
-def offsets_at(ticks: Sequence[Tick], sizes: Sequence[int], time: float) -> tuple[int, int]:
+def offsets_at(ticks: Sequence[Tick], sizes: Mapping[Stream, int], time: float) -> dict[Stream, int]:
     """Return the sizes of both files at the last tick before a time; 0 without such a tick, or if the file was cut."""
-    before = [tick for tick in _since_cut(ticks) if tick.time <= time]
-    if not before:
-        return 0, 0
-    out, err = (at if at <= size else 0 for at, size in zip(before[-1][1:], sizes, strict=True))
-    return out, err
+    offsets: dict[Stream, int] = {"out": 0, "err": 0}
+    for tick in _since_cut(ticks):
+        if tick.time <= time:
+            offsets = {"out": tick.out, "err": tick.err}
+    return {stream: at if at <= sizes[stream] else 0 for stream, at in offsets.items()}
 
 
 def _since_cut(ticks: Sequence[Tick]) -> Sequence[Tick]:

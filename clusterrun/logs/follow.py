@@ -7,7 +7,7 @@ sees only after it opens the file again. No line is lost or repeated; a ``Notice
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -43,44 +43,29 @@ class Timing:
 
 
 def follow_files(
-    files: Sequence[FollowedFile[T]], *, stop: Callable[[], bool], timing: Timing | None = None,
+    files: Sequence[FollowedFile[T]], *, stop: Callable[[], bool], timing: Timing,
     first: Sequence[tuple[FollowedFile[T], int]] = (),
 ) -> Iterator[T | Notice]:  # fmt: skip
     """Yield the items of files as they grow, until ``stop()``, which is called only when nothing is new.
 
     ``first`` are files and offsets: what comes before the rest, in this order.
     """
-    timing = timing or Timing()
-    idle = 0.0  # since the files were last opened
-    after: float | None = None  # since stop() was true
-    quiet = 0.0
+    pause = _Pause(stop, timing)
     try:
         for file in files:
             yield from file.begin()
         for file, end in first:
             yield from _read_to(file, end)
         while True:
-            most = 0
-            for file in files:  # one block of each in turn, so that neither waits for the other
-                count, items = file.step()
-                most = max(most, count)
-                yield from items
+            most = yield from _step_each(files)
             now = timing.now()
             for file in files:
                 yield from file.late(now)
-            quiet = 0.0 if most else quiet
             if most >= BLOCK:
                 continue
-            if after is None and stop():
-                after, quiet = 0.0, 0.0
-            elif after is not None and (after >= _LATE or (quiet >= timing.grace and not most)):
+            if pause.ends(most):
                 break
-            else:
-                timing.sleep(timing.poll)
-                idle, quiet = 0.0 if most else idle + timing.poll, quiet + timing.poll
-                after = None if after is None else after + timing.poll
-            reopen = after is not None or idle >= timing.reopen
-            idle = 0.0 if reopen else idle
+            reopen = pause.wait()
             for file in files:
                 yield from file.check(reopen=reopen)
         for file in files:
@@ -88,6 +73,49 @@ def follow_files(
     finally:
         for file in files:
             file.close()
+
+
+class _Pause:
+    """Waits between two reads of files, and decides when nothing more will come; all in seconds."""
+
+    def __init__(self, stop: Callable[[], bool], timing: Timing) -> None:
+        self._stop, self._timing = stop, timing
+        self._idle = 0.0  # since the last new bytes, or since the files were last opened
+        self._quiet = 0.0  # since the last new bytes, or since stop() was true
+        self._stopped: float | None = None  # since stop() was true
+
+    def ends(self, count: int) -> bool:
+        """Return whether the job has ended and its logs are complete; ``count`` new bytes were just read."""
+        if count:
+            self._idle = self._quiet = 0.0
+        if self._stopped is None:
+            return False
+        return self._stopped >= _LATE or (not count and self._quiet >= self._timing.grace)
+
+    def wait(self) -> bool:
+        """Wait until the next read, but not when ``stop()`` becomes true; return whether to open files again."""
+        if self._stopped is None and self._stop():
+            self._stopped = self._quiet = 0.0
+        else:
+            self._timing.sleep(self._timing.poll)
+            self._idle += self._timing.poll
+            self._quiet += self._timing.poll
+            if self._stopped is not None:
+                self._stopped += self._timing.poll
+        if self._stopped is None and self._idle < self._timing.reopen:
+            return False
+        self._idle = 0.0
+        return True
+
+
+def _step_each(files: Sequence[FollowedFile[T]]) -> Generator[T | Notice, None, int]:
+    """Read one block of each file, so that none waits for another; return the most new bytes of one."""
+    most = 0
+    for file in files:
+        count, items = file.step()
+        most = max(most, count)
+        yield from items
+    return most
 
 
 def _read_to(file: FollowedFile[T], end: int) -> Iterator[T | Notice]:

@@ -1,22 +1,21 @@
 """Turn the bytes of one log file into lines: labels removed, srun's pieces joined, in bounded memory.
 
-``srun --label`` writes ``RANK: text``, the rank right-aligned to the width of the largest. slurmstepd
-sends whole lines in messages of at most 1024 bytes, and a longer line in pieces of exactly 1024 and a
-rest, each with its own label and newline, with pieces of other tasks in between (Slurm 22.05 to 26.05:
-``_task_build_message`` in slurmstepd/io.c, ``write_labelled_message``). They are joined per task, and
-before decoding, as the cut may fall inside a character. A line of exactly 1024 bytes is followed by an
-empty piece, so it is whole too (seen on 22.05). Two cuts leave no trace and cannot be joined: those of
-``srun --unbuffered``, which sends whatever it has read, and those in the last 4 KiB of a task that
-ended while slurmstepd had no free buffer.
+slurmstepd sends whole lines in messages of at most 1024 bytes, and a longer line in pieces of exactly 1024 and a rest,
+each with its own label and newline, with pieces of other tasks in between (Slurm 22.05 to 26.05:
+``_task_build_message`` in slurmstepd/io.c, ``write_labelled_message``). They are joined per task, before decoding, as
+the cut may fall inside a character. A line of exactly 1024 bytes is followed by an empty piece, so it is whole too
+(seen on 22.05). Two cuts leave no trace and cannot be joined: those of ``srun --unbuffered``, which sends whatever it
+has read, and those in the last 4 KiB of a task that ended while slurmstepd had no free buffer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from clusterrun.logs.bars import BLANK, Bars, as_returns, count, first_state, last_state
+from clusterrun.logs.bars import Bars, as_returns, count, draws, first_state, from_last_state, last_state
 from clusterrun.logs.files import Stream
+from clusterrun.logs.filters import Filter, choose_ranks
+from clusterrun.logs.labels import LABEL_CAP, Labels, LogLine
 
 PIECE = 1024
 """The size of a piece in bytes, without label (SLURM_IO_MAX_MSG_LEN)."""
@@ -24,39 +23,16 @@ LINE_CAP = 256 * 1024
 """Bytes kept of one line; the rest are counted and dropped."""
 HELD_CAP = 16 * 1024 * 1024
 """Bytes kept of all unfinished lines of one file."""
-_LABEL_CAP = 12  # the longest label is "4294967294: "
-_LABELS_KEPT = 65_536
-_SEARCHED = 16  # labels that are searched in a block; with more, reading the block is faster
 
-
-class LogLine(NamedTuple):
-    """One line of a log. ``rank`` is its srun label (the task); None for lines of the batch script and Slurm.
-
-    ``text`` has no label and no newline, and must not be printed without ``safe_text``. ``cut`` is the
-    number of bytes left out after it. ``label``
-    is the rank as it is in the file, with blanks.
-    """
-
-    # a tuple: building one takes half the time of a frozen dataclass, and there are millions
-    stream: Stream
-    rank: int | None
-    text: str
-    cut: int = 0
-    label: str = ""
-
-
-#: an unfinished line: the bytes kept, the number dropped, its label, the first state of a bar that it draws
-_Held = tuple[bytearray, int, str, bytes]
-#: whether a line passes; None: all pass, at no cost
-Match = Callable[[LogLine], bool] | None
+Chunk = bytes | LogLine
+"""A line, or the bytes of whole lines that are as in the file, labels included: none is a piece or draws a bar."""
 
 
 class LineReader:
-    """Turns the bytes of one file, in blocks of any size, into LogLines; a progress bar into its last state.
+    """Turns the bytes of one file, in blocks of any size, into lines; a progress bar into its last state.
 
-    With ``world_size``, a number is a label only if srun could have written it: as wide as the largest
-    rank, and below the world size. Without it, any ``N: `` is one. With ``ranks``, lines of other ranks
-    and lines without a label are left out early. Of the rest, the lines that ``match`` passes are returned.
+    With ``ranks``, lines of other ranks and lines without a label are left out; of the rest, those that do not pass the
+    ``filters``. ``world_size`` is that of ``Labels``.
     """
 
     def __init__(
@@ -65,285 +41,272 @@ class LineReader:
         *,
         world_size: int | None = None,
         ranks: Collection[int] | None = None,
-        match: Match = None,
+        filters: Sequence[Filter] = (),
     ) -> None:
-        self._stream = stream
-        self.match = match
-        self._world_size = world_size
-        self._width = len(str(world_size - 1)) if world_size else None
-        self._wanted = None if ranks is None else frozenset(ranks)
-        self._ranks: dict[str, int] = {}  # label field -> rank, for the labels seen ...
-        self._labels: dict[bytes, tuple[int, str]] = {}  # ... and for their bytes
-        self._tail = b""  # the line without its newline yet
-        self._tail_lost = 0
-        self._tail_first = b""  # of a shortened tail: the first state of its bar
-        self._held: dict[int, _Held] = {}  # rank -> its whole pieces so far
+        self.stream = stream
+        self.labels = Labels(world_size)
+        self._ranks, self._filters = ranks, filters
+        self._choose = None if ranks is None else choose_ranks(ranks, self.labels)
+        self._tail = b""  # the line without its newline yet ...
+        self._long: _Unfinished | None = None  # ... if it is too long to be kept whole
+        self._held: dict[int, _Unfinished] = {}  # the whole pieces of each rank's unfinished line
         self._held_bytes = 0
-        self._bars: Bars[LogLine] = Bars()
-
-    def waits_for(self, block: bytes) -> bool:
-        """Whether a line of this block could complete an unfinished one, or follow a held progress bar."""
-        if self._tail:
-            return True
-        if not self._held and not self._bars:
-            return False
-        labels = {label for _, _, label, _ in self._held.values()} | {line.label for line in self._bars.lines()}
-        if self._world_size is None or "" in labels or len(labels) > _SEARCHED:
-            return True  # the label may have another width, or none, or the search is too slow
-        wanted = [f"{label}: ".encode() for label in labels]
-        return any(block.startswith(label) or b"\n" + label in block for label in wanted)
-
-    @property
-    def in_line(self) -> bool:
-        """Whether the last line is unfinished."""
-        return bool(self._tail)
+        self._bars = Bars()
 
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete; an unfinished last line waits for the next call."""
-        lines = self._feed(data)
-        return lines if self.match is None else list(filter(self.match, lines))
+        lines: list[LogLine] = []
+        for chunk in self.blocks(data):
+            lines += [chunk] if isinstance(chunk, LogLine) else self.labels.lines(self.stream, chunk)
+        return lines
 
-    def join(self, block: bytes) -> list[bytes | LogLine]:
-        """``feed`` for whole lines of the selected ranks; lines that only need joining stay bytes, with labels."""
-        if self._width is None or self._tail or self.match is not None or None in self._bars:
-            return [*self.feed(block)]
-        skip = self._width + len(": ")
-        piece, returns = skip + PIECE, _draws(block)
-        growing = {  # the held lines that only need their next pieces
-            f"{label}: ".encode(): before
-            for before, lost, label, _ in self._held.values()
-            if not lost and b"\r" not in before
-        }
-        hard = {f"{label}: ".encode() for _, _, label, _ in self._held.values()} - growing.keys()
-        hard |= {f"{line.label}: ".encode() for line in self._bars.lines()}
-        found: list[bytes | LogLine] = []
-        easy: list[bytes] = []
-        loose = False  # whether a bar without a label is held: any line without one may end it
-        raws = block[:-1].split(b"\n")
-        for at, raw in enumerate(raws):
-            label, length = raw[:skip], len(raw)
-            before = growing.get(label)
-            if not (loose or label in hard or (returns and _draws(raw))):
-                if length == piece:
-                    if before is not None and len(before) <= LINE_CAP - PIECE and self._held_bytes <= HELD_CAP - PIECE:
-                        before += raw[skip:]
-                        self._held_bytes += PIECE
-                        continue
-                elif before is None:
-                    if length <= LINE_CAP:
-                        easy.append(raw)
-                        continue
-                elif len(before) + length <= LINE_CAP:
-                    easy.append(b"".join((label, before, raw[skip:])))
-                    del growing[label]
-                    self._release(self._labels[raw[: self._width]][0])
-                    continue
-            if loose or self._held_bytes > HELD_CAP - PIECE:  # this line may affect another one
-                return [*found, *_together(easy), *self.feed(b"\n".join((*raws[at:], b"")))]
-            lines: list[LogLine] = []
-            self._add(lines, raw, 0, b"")
-            if lines:
-                found += [*_together(easy), *lines]
-                easy.clear()
-            rank = self.split(raw)[0]
-            held = self._held.get(rank) if rank is not None else None
-            loose = None in self._bars
-            growing.pop(label, None)
-            if rank in self._bars or (held and (held[1] or b"\r" in held[0])):
-                hard.add(label)
-            elif held:
-                growing[label] = held[0]
-        return found + _together(easy)
+    def blocks(self, data: bytes) -> list[Chunk]:
+        """Return ``feed`` with as many lines as possible left together in blocks, which is many times as fast."""
+        return list(self._filtered(self._read(data)))
 
     def skip(self, data: bytes) -> None:
         """Take bytes before the offset where reading begins; none of their lines is returned, nor a bar drawn there."""
-        self.feed(data)
+        self.blocks(data)
         self._bars.late(0.0)
 
     def late(self, now: float) -> list[LogLine]:
         """Return states of progress bars to show before their last one; ``now`` in seconds of any clock."""
-        return list(filter(self.match, self._bars.late(now))) if self._bars else []
+        return [line for line in self._bars.late(now) if self._passes(line)]
 
     def end(self) -> list[LogLine]:
         """Return the unfinished lines: each task's held pieces, a last line without its newline, and bars."""
-        lines: list[LogLine] = []
-        if self._tail:
-            self._add(lines, self._tail, self._tail_lost, self._tail_first)
-            self._tail, self._tail_lost, self._tail_first = b"", 0, b""
-        for rank in list(self._held):
-            self._give(lines, rank, *self._release(rank))
-        return list(filter(self.match, lines + self._bars.end()))
+        lines = self.feed(b"\n") if self._tail or self._long is not None else []
+        unfinished = [self._release(rank) for rank in list(self._held)]
+        rest = [line for part in unfinished for line in self._complete(part)] + self._bars.end()
+        return lines + [line for line in rest if self._passes(line)]
 
-    def split(self, raw: bytes) -> tuple[int | None, str, bytes]:
-        """Return (rank, label, the rest) of a raw line."""
-        end = raw.find(b": ", 0, _LABEL_CAP)
-        if end <= 0:
-            return None, "", raw
-        found = self._labels.get(raw[:end])
-        if found is None:
-            label = raw[:end].decode("latin-1")
-            rank = self._rank(label)
-            if rank is None:
-                return None, "", raw
-            found = rank, label
-            if len(self._labels) < _LABELS_KEPT:
-                self._labels[raw[:end]] = found
-        return (*found, raw[end + 2 :])
+    def _read(self, data: bytes) -> Iterator[Chunk]:
+        if self._long is not None:
+            rest, newline, data = data.partition(b"\n")
+            self._long.append(rest)
+            if not newline:
+                return
+            yield from self._complete(self._long)
+            self._long = None
+        end = data.rfind(b"\n") + 1
+        if end:
+            block = b"".join((self._tail, memoryview(data)[:end]))
+            self._tail = data[end:]
+            yield from self._read_block(block)
+        else:
+            self._tail += data
+        if len(self._tail) > LINE_CAP + LABEL_CAP:
+            self._long = self._continued(self._tail)
+            self._tail = b""
 
-    def single(self, raw: bytes) -> LogLine:
-        """Return the LogLine of a raw line that is no piece."""
-        rank, label, payload = self.split(raw)
-        return LogLine(self._stream, rank, payload.decode("utf-8", "replace"), label=label)
+    def _read_block(self, block: bytes) -> Iterator[Chunk]:
+        """Yield the chunks of whole lines."""
+        if self._choose is not None:
+            block = self._choose(block)
+        if self._is_plain_block(block):
+            yield block
+        elif block:
+            yield from self._read_each(block[:-1].split(b"\n"))
 
-    def _feed(self, data: bytes) -> list[LogLine]:
-        last = data.rfind(b"\n")
-        if last < 0:
-            self._tail, self._tail_lost = self._shorten(self._tail + data, self._tail_lost)
-            return []
-        block = self._tail + data[:last]
-        lost, self._tail_lost, self._tail = self._tail_lost, 0, data[last + 1 :]
-        first, self._tail_first = self._tail_first, b""
-        raws = block.split(b"\n")
-        easy = not (self._held or lost or self._bars or _draws(block)) and max(map(len, raws)) < PIECE
-        if easy and self._wanted is None:
-            # Nothing to join, cut or replace: decode the block at once. Replacing a byte never removes
-            # a newline, so the lines are the same as if each were decoded alone.
-            return self._plain(block.decode("utf-8", "replace"))
-        lines: list[LogLine] = []
+    def _read_each(self, raws: Iterable[bytes]) -> Iterator[Chunk]:
+        """Yield the chunks of lines; those that stay as they are remain together."""
+        plain: list[bytes] = []
         for raw in raws:
-            self._add(lines, raw, lost, first)
-            lost, first = 0, b""
-        return lines
+            if self._is_plain(raw):
+                plain.append(raw)
+                continue
+            lines = self._add(raw)
+            if lines and plain:
+                yield _joined(plain)
+                plain.clear()
+            yield from lines
+        if plain:
+            yield _joined(plain)
 
-    def _plain(self, text: str) -> list[LogLine]:
-        stream, ranks, make = self._stream, self._ranks, tuple.__new__  # locals, as this is the hot loop
-        lines: list[LogLine] = []
-        for line in text.split("\n"):
-            end = line.find(": ", 0, _LABEL_CAP)
-            if end > 0:
-                label = line[:end]
-                rank = ranks.get(label)
-                if rank is None:
-                    rank = self._rank(label)
-                if rank is not None:
-                    lines.append(make(LogLine, (stream, rank, line[end + 2 :], 0, label)))
-                    continue
-            lines.append(make(LogLine, (stream, None, line, 0, "")))
-        return lines
+    def _is_plain_block(self, block: bytes) -> bool:
+        """Return whether every line is plain, without a look at each."""
+        return not (self._held or self._bars or draws(block)) and _are_short(block)
 
-    def _add(self, lines: list[LogLine], raw: bytes, lost: int, first: bytes) -> None:
-        rank, label, payload = self.split(raw)
-        if self._wanted is not None and rank not in self._wanted:
-            return
-        payload = as_returns(payload)
-        if payload[:1] == b"\r" and not first:
-            first = first_state(payload)
-        if rank is not None:
-            whole_piece = len(payload) == PIECE
-            if rank in self._held:
-                if whole_piece and self._grow(lines, rank, payload, lost):
-                    return
-                before, lost_before, _, first = self._release(rank)
-                payload, lost = before + payload, lost + lost_before
-            if whole_piece:
-                payload, lost = _squeeze(payload, lost)
-                self._held[rank] = bytearray(payload), lost, label, first
-                self._held_bytes += len(payload)
-                self._bound(lines)
-                return
-            if not (lost or self._bars or len(payload) > LINE_CAP or b"\r" in payload):
-                text = payload.decode("utf-8", "replace")
-                lines.append(tuple.__new__(LogLine, (self._stream, rank, text, 0, label)))
-                return  # nearly all lines: the same as below, faster
-        self._give(lines, rank, payload, lost, label, first)
-
-    def _grow(self, lines: list[LogLine], rank: int, payload: bytes, lost: int) -> bool:
-        """Append a piece to a held line, unless it draws a bar; the bytes of a very long line are only counted."""
-        before, lost_before, label, first = self._held[rank]
-        if b"\r" in payload or before.rfind(b"\r") > 0:
+    def _is_plain(self, raw: bytes) -> bool:
+        """Return whether a line is no piece, continues none, draws no progress bar and ends none."""
+        if len(raw) >= _piece_length() or draws(raw):
             return False
-        room = max(0, LINE_CAP - len(before))
-        before += payload[:room]
-        lost += lost_before + max(0, len(payload) - room)
-        self._held[rank] = before, lost, label, first
-        self._held_bytes += min(room, len(payload))
-        self._bound(lines)
-        return True
+        if not self._held and not self._bars:
+            return True
+        rank, _, _ = self.labels.split(raw)
+        return rank not in self._held and rank not in self._bars
 
-    def _bound(self, lines: list[LogLine]) -> None:
+    def _add(self, raw: bytes) -> list[LogLine]:
+        """Take a line of the file; return the lines that it completes."""
+        line = self._continued(raw)
+        if line.rank is None or len(raw) != len(line.label) + len(": ") + PIECE:
+            return self._complete(line)
+        self._held[line.rank] = line
+        self._held_bytes += len(line.payload)
+        lines: list[LogLine] = []
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: return the oldest unfinished
-            oldest = next(iter(self._held))
-            self._give(lines, oldest, *self._release(oldest))
+            lines += self._complete(self._release(next(iter(self._held))))
+        return lines
 
-    def _release(self, rank: int) -> tuple[bytes, int, str, bytes]:
-        payload, lost, label, first = self._held.pop(rank)
-        self._held_bytes -= len(payload)
-        return bytes(payload), lost, label, first
+    def _continued(self, raw: bytes) -> _Unfinished:
+        """Return the line that these bytes of the file begin, or continue if the task has pieces."""
+        rank, label, payload = self.labels.split(raw)
+        line = self._release(rank) if rank in self._held else _Unfinished(rank, label)
+        line.append(payload)
+        return line
 
-    def _give(
-        self, lines: list[LogLine], rank: int | None, payload: bytes, lost: int, label: str, first: bytes
-    ) -> None:
-        payload, lost = _squeeze(payload, lost)
-        text = payload.decode("utf-8", "replace")
+    def _release(self, rank: int | None) -> _Unfinished:
+        assert rank is not None
+        line = self._held.pop(rank)
+        self._held_bytes -= len(line.payload)
+        return line
+
+    def _complete(self, line: _Unfinished) -> list[LogLine]:
+        """Return the lines to show now that this one is complete; a state of a bar waits for the next."""
+        rank, payload = line.rank, bytes(line.payload)
+        if self._ranks is not None and rank not in self._ranks:
+            return []
         drawn = rank in self._bars
-        if "\r" in text:
-            begins, text = text[0] == "\r", last_state(text)
-            if (begins and count(text) is not None) or (drawn and not text):
-                line = LogLine(self._stream, rank, text, lost, label)
-                lines += self._bars.draw(rank, first.decode("utf-8", "replace"), text, line)
-                return
-        if drawn:
-            lines += self._bars.finish(rank)
-        line = tuple.__new__(LogLine, (self._stream, rank, text, lost, label))
-        if payload or not drawn:  # an empty line after a bar is only the bar's newline
-            lines.append(line)
+        if b"\r" in payload:
+            begins, payload = payload.startswith(b"\r"), last_state(payload)
+            if (begins and count(payload) is not None) or (drawn and not payload):
+                return self._bars.draw(line.first, LogLine(self.stream, rank, payload, line.lost, line.label))
+        ended = self._bars.finish(rank)
+        if drawn and not payload:
+            return ended  # an empty line after a bar is only the bar's newline
+        return [*ended, LogLine(self.stream, rank, payload, line.lost, line.label)]
 
-    def _shorten(self, raw: bytes, lost: int) -> tuple[bytes, int]:
-        """Return an unfinished line within bounds, with its label."""
-        if len(raw) <= LINE_CAP + _LABEL_CAP:
-            return raw, lost
-        rank, _, payload = self.split(raw)
-        label = raw[: len(raw) - len(payload)] if rank is not None else b""
-        self._tail_first = self._tail_first or first_state(as_returns(payload))
-        payload, lost = _squeeze(payload, lost)
-        return label + payload, lost
+    def _filtered(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+        for chunk in chunks:
+            if isinstance(chunk, LogLine):
+                if self._passes(chunk):
+                    yield chunk
+                continue
+            for line_filter in self._filters:
+                chunk = line_filter.select(chunk) if chunk else chunk  # noqa: PLW2901
+            if chunk:
+                yield chunk
 
-    def _rank(self, label: str) -> int | None:
-        """Return the rank of a label, None if srun would not write it."""
-        digits = label.lstrip(" ")
-        if not (digits.isascii() and digits.isdigit()) or (digits[0] == "0" and digits != "0"):
-            return None
-        rank = int(digits)
-        if self._world_size is not None and (rank >= self._world_size or len(label) != self._width):
-            return None
-        if len(self._ranks) < _LABELS_KEPT:
-            self._ranks[label] = rank
-        return rank
+    def _passes(self, line: LogLine) -> bool:
+        return all(line_filter.passes(line) for line_filter in self._filters)
 
 
-def _draws(data: bytes) -> bool:
-    """Return whether these bytes may draw a progress bar."""
-    return b"\r" in data or b"\b" in data
+class _Unfinished:
+    """A line that comes in parts: the bytes kept, the number dropped, the first state of a bar that it draws."""
+
+    def __init__(self, rank: int | None, label: bytes) -> None:
+        self.rank, self.label = rank, label
+        self.payload = bytearray()
+        self.lost = 0
+        self.first = b""
+
+    def append(self, data: bytes) -> None:
+        if not self.payload:
+            self.first = first_state(as_returns(data))
+        self.payload += data
+        if draws(data):
+            self._shorten_bar()
+        excess = len(self.payload) - LINE_CAP
+        if excess > 0:
+            self.lost += excess
+            del self.payload[LINE_CAP:]
+
+    def _shorten_bar(self) -> None:
+        payload = as_returns(bytes(self.payload))
+        if b"\r" not in payload:
+            return
+        payload, had_earlier_states = from_last_state(payload)
+        if had_earlier_states:
+            self.lost = 0  # the dropped bytes were an earlier state
+        self.payload[:] = payload
 
 
-def _together(lines: list[bytes]) -> list[bytes | LogLine]:
-    return [b"\n".join(lines) + b"\n"] if lines else []
+class RawReader:
+    """Passes the bytes of one file; with ``ranks`` or ``filters``, only their lines.
 
-
-def _squeeze(payload: bytes, lost: int) -> tuple[bytes, int]:
-    """Return an unfinished line within bounds: the newest state of a progress bar, or the start of a long line.
-
-    A state keeps the carriage return before it; blanks after it keep one too, so that the next state is separate.
+    A line is as it is in the file: pieces of a long line are not joined, states of a bar not replaced.
     """
-    payload = as_returns(payload)
-    if b"\r" in payload:
-        shown = payload.rstrip(BLANK.encode())
-        start, end = shown.rfind(b"\r"), payload.find(b"\r", len(shown))
-        if start > 0:
-            lost = 0  # the dropped bytes were an earlier state
-        start = max(start, 0)
-        payload = payload[start:] if end < 0 else shown[start:] + payload[payload.rfind(b"\r") :]
-    if len(payload) > LINE_CAP:
-        lost += len(payload) - LINE_CAP
-        payload = payload[:LINE_CAP]
-    return payload, lost
+
+    def __init__(
+        self, *, world_size: int | None = None, ranks: Collection[int] | None = None, filters: Sequence[Filter] = ()
+    ) -> None:
+        by_rank = [] if ranks is None else [choose_ranks(ranks, Labels(world_size))]
+        self._selects = [*by_rank, *(line_filter.select for line_filter in filters)]
+        self._tail = b""
+        self._passing: bool | None = None  # of a line so long that only its beginning was filtered
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the lines that these bytes complete, one by one."""
+        return [line for block in self._read(data) for line in _each(block)]
+
+    def blocks(self, data: bytes) -> list[bytes]:
+        """Return the lines that these bytes complete, or the bytes themselves if no line is left out."""
+        if self._selects:
+            return list(self._read(data))
+        data, self._tail = self._tail + data, b""
+        return [data]
+
+    def skip(self, data: bytes) -> None:
+        """Take bytes before the offset where reading begins."""
+        self.blocks(data)
+
+    def late(self, _now: float) -> list[bytes]:
+        """Return nothing: no line waits here."""
+        return []
+
+    def end(self) -> list[bytes]:
+        """Return the last line if it has no newline."""
+        tail, self._tail = self._tail, b""
+        return [tail] if tail and self._select(tail + b"\n") else []
+
+    def _read(self, data: bytes) -> Iterator[bytes]:
+        if self._passing is not None:
+            end = data.find(b"\n") + 1 or len(data)
+            if self._passing:
+                yield data[:end]
+            if data[end - 1 : end] == b"\n":
+                self._passing = None
+            data = data[end:]
+        data = self._tail + data
+        end = data.rfind(b"\n") + 1
+        self._tail = data[end:]
+        lines = self._select(data[:end])
+        if lines:
+            yield lines
+        if len(self._tail) > LINE_CAP:
+            self._passing = bool(self._select(self._tail + b"\n"))
+            if self._passing:
+                yield self._tail
+            self._tail = b""
+
+    def _select(self, lines: bytes) -> bytes:
+        for select in self._selects:
+            if lines:
+                lines = select(lines)
+        return lines
+
+
+def _each(block: bytes) -> list[bytes]:
+    """Return the lines of a block with their newlines; the last may have none."""
+    *lines, rest = block.split(b"\n")
+    return [line + b"\n" for line in lines] + [rest] * bool(rest)
+
+
+def _joined(lines: list[bytes]) -> bytes:
+    return b"\n".join(lines) + b"\n"
+
+
+def _piece_length() -> int:
+    """Return the length of the shortest piece with its label: shorter lines are none."""
+    return len("0: ") + PIECE
+
+
+def _are_short(block: bytes) -> bool:
+    """Return whether no line can be a piece; searches newlines backwards in steps of the length of a piece."""
+    at, step = 0, _piece_length()
+    last = len(block) - step
+    while at < last:
+        at = block.rfind(b"\n", at, at + step) + 1
+        if not at:
+            return False
+    return True

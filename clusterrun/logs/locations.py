@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +20,7 @@ NO_TASK = "4294967294"
 #: what scontrol of 26.05 prints as the node's name (%N) before the job has one
 NO_HOST = "(null)"
 _FIELD = re.compile(r"%(?:%|(\d{0,2})([AajJNnstux]))")
-_OUT = ("-o", "--output")
-_ERR = ("-e", "--error")
+_STREAMS = {"-o": "out", "--output": "out", "-e": "err", "--error": "err"}
 #: sbatch options without a value (man sbatch, 22.05 and 25.05)
 _FLAGS = frozenset({
     "-H", "-h", "-I", "-k", "-O", "-Q", "-s", "-v", "-W", "--hold", "--help", "--overcommit", "--quiet",
@@ -79,7 +78,7 @@ def parse_submit_line(
 ) -> LogLocation | None:
     """Return the location in an sbatch command line; None without --output, as the script may set it.
 
-    ``raw_id`` is the task's own job id, ``host`` the job's first node. Without --error, both streams go into one file.
+    The rest is as for ``locate``.
     """
     try:
         words = shlex.split(line)
@@ -87,12 +86,28 @@ def parse_submit_line(
         return None
     if not words or Path(words[0]).name != "sbatch":
         return None
-    out, err = _option(words, _OUT), _option(words, _ERR)
-    if out is None:
+    patterns: dict[str, str] = {}
+    for option, value in _options(words[1:]):
+        if option in _STREAMS:
+            patterns[_STREAMS[option]] = value
+    if "out" not in patterns:
         return None  # then the script may set it, and Slurm does not keep the script
-    fields = _fields(job, raw_id, user, name, host)
-    base = Path(workdir or "/")
-    return LogLocation(job, base / expand(out, fields), base / expand(err, fields) if err is not None else None, user)
+    return locate(job, patterns["out"], patterns.get("err", ""), workdir, user, name, raw_id, host)
+
+
+def locate(job: JobId, out: str, err: str, workdir: str, user: str, name: str, raw_id: str, host: str) -> LogLocation:
+    """Return the location that sbatch's file patterns give; without ``err``, both streams go into one file.
+
+    ``raw_id`` is the task's own job id, ``host`` the job's first node, "" if unknown.
+    """
+    task = "" if job.task is None else str(job.task)
+    fields = {  # of the batch script, whose node and task are the first ones (seen on 22.05)
+        "A": job.raw, "a": task or NO_TASK, "j": raw_id, "J": f"{raw_id}.batch", "u": user, "x": name,
+        "N": host.partition(".")[0], "n": "0", "t": "0", "s": "batch",
+    }  # fmt: skip
+    folder = Path(workdir or "/")
+    out_path, err_path = folder / expand(out, fields), folder / expand(err or out, fields)
+    return LogLocation(job, out_path, err_path if err_path != out_path else None, user)
 
 
 def expand(pattern: str, fields: Mapping[str, str]) -> str:
@@ -109,42 +124,38 @@ def expand(pattern: str, fields: Mapping[str, str]) -> str:
 
 def _parse_block(block: Mapping[str, str]) -> LogLocation | None:
     raw, out, err = block.get("JobId", ""), block.get("StdOut", ""), block.get("StdErr", "")
-    array, task = block.get("ArrayJobId", ""), block.get("ArrayTaskId", "")
     if not is_job_id(raw) or not out:
         return None
-    whole = f"{array or raw}_{task}"
+    array = block.get("ArrayJobId", "")
+    whole = f"{array or raw}_{block.get('ArrayTaskId', '')}"
     job = JobId.parse(whole) if is_job_id(whole) else JobId(array or raw)
     is_pattern = bool(array) and job.task is None
-    user = block.get("UserId", "").partition("(")[0]
     host = block.get("BatchHost", "")
-    fields = _fields(job, raw, user, block.get("JobName", ""), host)
-    paths = [expand(path if host else path.replace(NO_HOST, "%N"), fields) for path in (out, err or out)]
-    if is_pattern:
-        paths = [path.replace(NO_TASK, "{task}") for path in paths]
-    return LogLocation(job, Path(paths[0]), Path(paths[1]) if paths[1] != paths[0] else None, user, is_pattern)
+    if not host:
+        out, err = out.replace(NO_HOST, "%N"), err.replace(NO_HOST, "%N")
+    user = block.get("UserId", "").partition("(")[0]
+    location = locate(job, out, err, "", user, block.get("JobName", ""), raw, host)
+    return _as_pattern(location) if is_pattern else location
 
 
-def _fields(job: JobId, raw_id: str, user: str, name: str, host: str) -> dict[str, str]:
-    """Return the fields of the file names of a batch script; its node and task are the first ones (seen on 22.05)."""
-    task = "" if job.task is None else str(job.task)
-    return {
-        "A": job.raw, "a": task or NO_TASK, "j": raw_id, "J": f"{raw_id}.batch", "u": user, "x": name,
-        "N": host.partition(".")[0], "n": "0", "t": "0", "s": "batch",
-    }  # fmt: skip
+def _as_pattern(location: LogLocation) -> LogLocation:
+    """Return the location of all pending tasks from that of one without its number."""
+    out, err = (path and Path(str(path).replace(NO_TASK, "{task}")) for path in (location.out, location.err))
+    assert out is not None
+    return replace(location, out=out, err=err, is_pattern=True)
 
 
-def _option(words: Sequence[str], names: tuple[str, str]) -> str | None:
-    """Return the last value of an option in the arguments of sbatch, before the script and its own arguments."""
-    short, long = names
-    found, at = None, 1
-    while at < len(words) and words[at].startswith("-"):
-        word = words[at]
-        takes_next = word not in _FLAGS and (len(word) == 2 if not word.startswith("--") else "=" not in word)
-        if word in names and at + 1 < len(words):
-            found = words[at + 1]
-        elif word.startswith(long + "="):
-            found = word[len(long) + 1 :]
-        elif word.startswith(short) and not word.startswith("--") and len(word) > 2:
-            found = word[2:]
-        at += 2 if takes_next else 1
-    return found
+def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options in the arguments of sbatch that have a value, up to the script and its own arguments."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            return
+        if word in _FLAGS:
+            continue
+        option, value = word[:2], word[2:]
+        if word.startswith("--"):
+            option, _, value = word.partition("=")
+        if not value and "=" not in word:
+            value = next(rest, "")
+        yield option, value

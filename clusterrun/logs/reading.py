@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from clusterrun.logs.files import LogFile, NotTheJobs, Source, Stream, Tick, interleave, offsets_at
-from clusterrun.logs.lines import LineReader, LogLine
+from clusterrun.logs.files import LogFile, NotTheJobs, Source, Stream, interleave, offsets_at
+from clusterrun.logs.labels import LogLine
+from clusterrun.logs.lines import LineReader
 from clusterrun.logs.request import LineFilter, LogRequest
 
 BEFORE = 256 * 1024  # bytes read before an offset, as a long line may have begun in them
-_COUNTED = 10_000  # more last lines than this are counted first and read again, instead of kept in memory
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -36,7 +35,29 @@ class Reader(Protocol[T_co]):
         """Return the unfinished items."""
 
 
-R = TypeVar("R", bound=Reader[Any])
+@dataclass
+class Skip:
+    """The number of lines still to be read before the first one that is shown."""
+
+    left: int = 0
+
+    def drop(self, lines: Sequence[T]) -> Sequence[T]:
+        """Return the lines to show of those that were read next."""
+        shown = lines[self.left :]
+        self.left -= len(lines) - len(shown)
+        return shown
+
+
+class OldBytes(NamedTuple):
+    """What a job's files contain at one moment, and what of it is shown.
+
+    ``starts`` are the offsets of the first bytes to read. ``parts`` are (stream, from, to) in bytes, in the order of
+    reading. ``skips`` counts the lines that are read and not shown, of both files together if they are interleaved.
+    """
+
+    starts: dict[Stream, int]
+    parts: Sequence[tuple[Stream, int, int]]
+    skips: dict[Stream, Skip]
 
 
 def read_lines(source: Source, request: LogRequest) -> Iterator[LogLine]:
@@ -46,7 +67,8 @@ def read_lines(source: Source, request: LogRequest) -> Iterator[LogLine]:
 
 def line_reader(stream: Stream, source: Source, line_filter: LineFilter) -> LineReader:
     """Return a reader of the lines of one file that pass the filter."""
-    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=line_filter.match())
+    filters = line_filter.filters(source.world_size)
+    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, filters=filters)
 
 
 def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Reader[T]]) -> Iterator[T]:
@@ -57,76 +79,30 @@ def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Rea
     in the last tick before it. A missing file has no lines, and one of another user is left out. Raises
     RequestError if a log is not a regular file.
     """
-    tail = request.tail
     with ExitStack() as stack:
         files = _open(source, request, stack)
-        # read up to the size of now: a job may write faster than this reads
-        sizes = {stream: file.size() for stream, file in files.items()}
-        both = sizes.get("out", 0), sizes.get("err", 0)
-        starts = _starts(source, request, both)
-        if tail is None:
-            yield from _read_interleaved(files, source.ticks, both, starts, new_reader, skip_to)
-        elif not source.ticks:
-            for stream, file in files.items():
-                new = partial(new_reader, stream)
-                yield from last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=True)[0]
-        else:  # the last lines of both are among the last lines of each
-            if tail <= _COUNTED:
-                for stream, file in files.items():
-                    new = partial(new_reader, stream)
-                    starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=True)[2]
-            yield from _last(lambda: _read_interleaved(files, source.ticks, both, starts, new_reader, feed_to), tail)
-
-
-class Skip:
-    """The number of lines still to be read before the first one that is shown."""
-
-    def __init__(self, left: int = 0) -> None:
-        self.left = left
-
-
-class OldBytes(NamedTuple):
-    """What a job's files contain when they begin to be followed.
-
-    ``starts`` are the offsets of the first bytes to read, ``parts`` says in which order they are read, up to which
-    offset each time: that of ``read``. ``skips`` counts the lines before the last ones.
-    """
-
-    starts: dict[Stream, int]
-    parts: Sequence[tuple[Stream, int]]
-    skips: dict[Stream, Skip]
+        old = _find_old(files, source, request, new_reader, finish=True)
+        readers = {stream: new_reader(stream) for stream in files}
+        for stream, file in files.items():
+            reader = readers[stream]
+            read_before(file, old.starts[stream], reader.skip if request.tail is None else reader.feed)
+        for stream, start, end in old.parts:
+            for block in files[stream].blocks(start, end):
+                yield from old.skips[stream].drop(readers[stream].feed(block))
+        for stream, reader in readers.items():
+            yield from old.skips[stream].drop(reader.end())
 
 
 def find_old(source: Source, request: LogRequest, new_reader: Callable[[Stream], Reader[Any]]) -> OldBytes:
-    """Return what a job's files contain now; ``new_reader`` as for ``read`` with ``tail``."""
-    tail = request.tail
+    """Return what a job's files contain when they begin to be followed; ``new_reader`` as for ``read``."""
     with ExitStack() as stack:
-        files = _open(source, request, stack)
-        sizes = {stream: file.size() for stream, file in files.items()}
-        both = sizes.get("out", 0), sizes.get("err", 0)
-        starts, skips = _starts(source, request, both), dict[Stream, Skip]()
-        if tail is not None:
-            for stream, file in files.items() if tail <= _COUNTED else ():
-                new = partial(new_reader, stream)
-                starts[stream] = last_lines(file, sizes[stream], tail, new, begin=starts[stream], finish=False)[2]
-            skips = _count_before(files, source.ticks, both, starts, new_reader, tail)
-    parts = interleave(source.ticks, both, (starts["out"], starts["err"]))
-    return OldBytes(starts, [(_stream(which), end) for which, _, end in parts], skips)
+        return _find_old(_open(source, request, stack), source, request, new_reader, finish=False)
 
 
-def _count_before(
-    files: dict[Stream, LogFile], ticks: Sequence[Tick], sizes: tuple[int, int], starts: dict[Stream, int],
-    new_reader: Callable[[Stream], Reader[Any]], tail: int,
-) -> dict[Stream, Skip]:  # fmt: skip
-    """Return how many lines come before the last ``tail``: of both files together if ticks say in which order."""
-    counts = dict.fromkeys(files, 0)
-    for stream, file in files.items():
-        reader = feed_to(file, starts[stream], new_reader(stream))
-        end = sizes[stream == "err"]
-        counts[stream] = sum(1 for _ in _lines(file, starts[stream], end, reader, finish=False))
-    if ticks:
-        return dict.fromkeys(files, Skip(max(0, sum(counts.values()) - tail)))
-    return {stream: Skip(max(0, count - tail)) for stream, count in counts.items()}
+def read_before(file: LogFile, at: int, take: Callable[[bytes], object]) -> None:
+    """Give a reader the bytes before ``at``, which may be inside a line or between its pieces."""
+    for block in file.blocks(max(0, at - BEFORE), at):
+        take(block)
 
 
 def _open(source: Source, request: LogRequest, stack: ExitStack) -> dict[Stream, LogFile]:
@@ -140,78 +116,47 @@ def _open(source: Source, request: LogRequest, stack: ExitStack) -> dict[Stream,
     return files
 
 
-def _starts(source: Source, request: LogRequest, sizes: tuple[int, int]) -> dict[Stream, int]:
-    out, err = (0, 0) if request.since is None else offsets_at(source.ticks, sizes, request.since)
-    return {"out": out, "err": err}
+def _find_old(
+    files: dict[Stream, LogFile], source: Source, request: LogRequest,
+    new_reader: Callable[[Stream], Reader[Any]], *, finish: bool,
+) -> OldBytes:  # fmt: skip
+    # read up to the size of now: a job may write faster than this reads
+    sizes: dict[Stream, int] = {"out": 0, "err": 0}
+    sizes |= {stream: file.size() for stream, file in files.items()}
+    starts: dict[Stream, int] = {"out": 0, "err": 0}
+    if request.since is not None:
+        starts = offsets_at(source.ticks, sizes, request.since)
+    skips: dict[Stream, Skip] = {"out": Skip(), "err": Skip()}
+    if request.tail is not None:
+        counts: dict[Stream, int] = {}
+        for stream, file in files.items():
+            new = partial(new_reader, stream)
+            starts[stream], counts[stream] = find_last(
+                file, starts[stream], sizes[stream], request.tail, new, finish=finish
+            )
+        if source.ticks:  # the last lines of both are among the last lines of each
+            skips = dict.fromkeys(skips, Skip(max(0, sum(counts.values()) - request.tail)))
+        else:
+            skips |= {stream: Skip(max(0, count - request.tail)) for stream, count in counts.items()}
+    return OldBytes(starts, interleave(source.ticks, sizes, starts), skips)
 
 
-def _stream(which: int) -> Stream:
-    return "err" if which else "out"
-
-
-def last_lines(
-    file: LogFile, end: int, tail: int, new_reader: Callable[[], R], *, begin: int = 0, finish: bool
-) -> tuple[Iterable[Any], R, int]:
-    """Return the last ``tail`` lines from ``begin`` to ``end``, their reader, which can read on, and its first offset.
+def find_last(
+    file: LogFile, begin: int, end: int, tail: int, new_reader: Callable[[], Reader[Any]], *, finish: bool
+) -> tuple[int, int]:
+    """Return an offset and the number of lines from there to ``end``: at least ``tail``, or all from ``begin`` on.
 
     Reads backwards from the end, as far as necessary. With ``finish``, an unfinished line counts.
     """
-    if tail > _COUNTED:
-        total = sum(1 for _ in _lines(file, begin, end, feed_to(file, begin, new_reader()), finish=finish))
-        reader = feed_to(file, begin, new_reader())
-        return islice(_lines(file, begin, end, reader, finish=finish), max(0, total - tail), None), reader, begin
     span = 2 * BEFORE
     while True:
         start = max(begin, end - span)
         span *= 4
         if start > begin and b"\n" not in b"".join(file.blocks(max(0, start - BEFORE), start)):
             continue  # inside a very long line: its label is further back
-        reader = feed_to(file, start, new_reader())
-        kept = deque(_lines(file, start, end, reader, finish=finish), maxlen=tail)
-        if len(kept) == tail or start == begin:
-            return kept, reader, start
-
-
-def skip_to(file: LogFile, at: int, reader: R) -> R:
-    """Return the reader after it skipped the bytes before ``at``."""
-    for block in file.blocks(max(0, at - BEFORE), at):
-        reader.skip(block)
-    return reader
-
-
-def feed_to(file: LogFile, at: int, reader: R) -> R:
-    """Return the reader after it read the bytes before ``at``, which may be inside a line or between its pieces."""
-    for block in file.blocks(max(0, at - BEFORE), at):
-        reader.feed(block)
-    return reader
-
-
-def _read_interleaved(
-    files: dict[Stream, LogFile],
-    ticks: Sequence[Tick],
-    sizes: tuple[int, int],
-    starts: dict[Stream, int],
-    new_reader: Callable[[Stream], Reader[T]],
-    begin: Callable[[LogFile, int, Reader[T]], Reader[T]],
-) -> Iterator[T]:
-    readers = {stream: begin(file, starts[stream], new_reader(stream)) for stream, file in files.items()}
-    for which, start, end in interleave(ticks, sizes, (starts["out"], starts["err"])):
-        stream = _stream(which)
-        for block in files[stream].blocks(start, end):
-            yield from readers[stream].feed(block)
-    for reader in readers.values():
-        yield from reader.end()
-
-
-def _lines(file: LogFile, start: int, end: int, reader: Reader[T], *, finish: bool) -> Iterator[T]:
-    for block in file.blocks(start, end):
-        yield from reader.feed(block)
-    if finish:
-        yield from reader.end()
-
-
-def _last(read_all: Callable[[], Iterator[T]], tail: int) -> Iterable[T]:
-    if tail <= _COUNTED:
-        return deque(read_all(), maxlen=tail)
-    total = sum(1 for _ in read_all())
-    return islice(read_all(), max(0, total - tail), None)
+        reader = new_reader()
+        read_before(file, start, reader.feed)
+        count = sum(len(reader.feed(block)) for block in file.blocks(start, end))
+        count += len(reader.end()) if finish else 0
+        if count >= tail or start == begin:
+            return start, count

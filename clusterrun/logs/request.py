@@ -1,7 +1,7 @@
 """What the user asks of a job's logs: one row of ``FLAGS`` for each flag of ``logs``, parsed into a ``LogRequest``.
 
-A flag that selects lines is added here alone: a row of ``FLAGS``, a field of ``LineFilter`` that ``match`` reads, and a
-line of ``parse_request``.
+A flag that selects lines is added here alone: a row of ``FLAGS``, a field of ``LineFilter`` that ``filters`` reads, and
+a line of ``parse_request``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
 from clusterrun.base.units import parse_since
-from clusterrun.logs.complaints import ErrorMatcher
+from clusterrun.logs.complaints import ErrorFilter
 from clusterrun.logs.files import LogFile, Streams
-from clusterrun.logs.lines import Match
+from clusterrun.logs.filters import Filter, PatternFilter
+from clusterrun.logs.labels import Labels
 from clusterrun.logs.places import Resume
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
@@ -72,22 +73,15 @@ class LineFilter:
     errors: bool = False
     exclude: re.Pattern[str] | None = None
 
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether the reader for pipes can apply this filter to a whole block; another field needs ``match``."""
-        return self == LineFilter(self.stream, self.grep, self.errors)
-
-    def match(self) -> Match:
-        """Return a new predicate for one pass over one file, or None if all lines pass.
-
-        It must see every line in order, as the lines of a traceback are recognised by those before them.
-        """
-        grep, exclude = self.grep, self.exclude
-        by_grep: Match = None if grep is None else lambda line: grep.search(line.text) is not None
-        matches = ErrorMatcher(grep) if self.errors else by_grep
-        if exclude is None:
-            return matches
-        return lambda line: (matches is None or matches(line)) and exclude.search(line.text) is None
+    def filters(self, world_size: int | None) -> list[Filter]:
+        """Return new filters for one pass over one file. ErrorFilter comes first, as it must be given every line."""
+        labels = Labels(world_size)
+        filters: list[Filter] = [ErrorFilter(labels)] if self.errors else []
+        if self.grep is not None:
+            filters.append(PatternFilter(self.grep, labels))
+        if self.exclude is not None:
+            filters.append(PatternFilter(self.exclude, labels, exclude=True))
+        return filters
 
 
 @dataclass(frozen=True)
@@ -203,45 +197,56 @@ def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
     return frozenset(found)
 
 
-def filter_ranks(
-    start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str], *,
-    files: Iterable[Path] = (), labelled: bool = False,
-) -> RankFilter:  # fmt: skip
-    """Return the filter for the lines of these ranks on these nodes; all lines if both are empty.
+def filter_run(
+    start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str], files: Iterable[Path]
+) -> RankFilter:
+    """Return the filter for the lines of these ranks on these nodes of a run; all lines if both are empty.
 
-    ``start`` is that of ``rank_records.load_start``. ``labelled``: every line has srun's label; else the ``files`` are
-    searched for labels. Raises RequestError if the lines do not show their rank.
+    ``start`` is that of ``rank_records.load_start``. The labels are tasks; if several ranks share a task, lines in the
+    ``files`` may show their rank after the label. Raises RequestError if they do not.
     """
     if not ranks and not nodes:
         return RankFilter()
-    if nodes and not labelled:
-        raise RequestError("--node works only for jobs submitted by clusterrun", hint="select ranks instead: --rank 0")
     tasks = [entry["task"] for entry in start["ranks"]] if start is not None else []
-    if labelled and (not ranks or len(set(tasks)) == len(tasks)):
-        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
-    has = [_find_labels(path) for path in files]
-    if not labelled and any(label for label, _ in has):
+    shared = len(set(tasks)) < len(tasks)
+    if shared and ranks and any(_PREFIX.search(_read_ends(path)) for path in files):
+        return _filter_by_prefix(ranks)
+    return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+
+
+def filter_external(ranks: Collection[int], nodes: Collection[str], files: Iterable[Path]) -> RankFilter:
+    """Return the filter for the lines of these ranks of an external job; all lines if there are none.
+
+    Raises RequestError for nodes, and if the lines in the ``files`` do not show their rank.
+    """
+    if nodes:
+        raise RequestError("--node works only for jobs submitted by clusterrun", hint="select ranks instead: --rank 0")
+    if not ranks:
+        return RankFilter()
+    read = [_read_ends(path) for path in files]
+    if any(map(_LABEL.search, read)):
         return RankFilter(tasks=frozenset(ranks))
     # after labels: torch writes this prefix before the lines of a traceback too
-    if any(prefixed for _, prefixed in has):
-        return RankFilter(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
-    if labelled:
-        return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+    if any(map(_PREFIX.search, read)):
+        return _filter_by_prefix(ranks)
     raise RequestError(
         f"--rank {format_ranges(ranks)}: this log does not show which rank wrote each line",
         hint="run srun with --label to add the rank to each line, or use --grep RE",
     )
 
 
-def _find_labels(path: Path) -> tuple[bool, bool]:
-    """Whether lines at the ends of a log have labels, and whether they have ``[rankN]:``."""
+def _filter_by_prefix(ranks: Collection[int]) -> RankFilter:
+    return RankFilter(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
+
+
+def _read_ends(path: Path) -> bytes:
+    """Return the bytes at both ends of a log, none if it cannot be read."""
     try:
         with closing(LogFile(path)) as file:
             size = file.size()
-            data = b"".join(file.blocks(0, _HEAD)) + b"\n" + b"".join(file.blocks(max(_HEAD, size - _HEAD), size))
+            return b"".join(file.blocks(0, _HEAD)) + b"\n" + b"".join(file.blocks(max(_HEAD, size - _HEAD), size))
     except OSError:
-        return False, False
-    return _LABEL.search(data) is not None, _PREFIX.search(data) is not None
+        return b""
 
 
 def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes: Collection[str]) -> set[int]:
@@ -251,34 +256,45 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     GPU. Raises RequestError for a rank or node that the job does not have, and for a
     node without ``start``.
     """
-    entries = start["ranks"] if start is not None else []
+    entries: list[dict[str, Any]] = start["ranks"] if start is not None else []
+    if not entries and nodes:
+        raise RequestError(
+            "--node: the ranks have not started, so their nodes are not known yet",
+            hint="try again once the ranks have started, or select ranks: --rank 0",
+        )
     if not entries:
-        if nodes:
-            raise RequestError(
-                "--node: the ranks have not started, so their nodes are not known yet",
-                hint="try again once the ranks have started, or select ranks: --rank 0",
-            )
         return set(ranks)
-    known, on_node = {entry["rank"] for entry in entries}, {entry["node"] for entry in entries}
-    for node in nodes:
-        if node not in on_node:
-            raise RequestError(f"the job has no node {node}", hint=f"available nodes: {', '.join(sorted(on_node))}")
-    for rank in ranks:
-        if rank not in known:
-            raise RequestError(f"the job has no rank {rank}", hint=f"available ranks: {format_ranges(known)}")
-    there = {entry["rank"] for entry in entries if not nodes or entry["node"] in nodes}
-    selected = there.intersection(ranks) if ranks else there
+    selected = _select_ranks(entries, ranks, nodes)
+    tasks = {entry["task"] for entry in entries if entry["rank"] in selected}
+    labelled = {entry["rank"] for entry in entries if entry["task"] in tasks}
+    if labelled != selected:
+        # a launcher with one task per node: all its ranks have the same label
+        message = f"the log labels the lines from ranks {format_ranges(labelled)} only by node"
+        raise RequestError(f"--rank {format_ranges(selected)}: {message}", hint="select a node instead: --node NAME")
+    return tasks
+
+
+def _select_ranks(entries: list[dict[str, Any]], ranks: Collection[int], nodes: Collection[str]) -> set[int]:
+    """Return those of these ranks that are on these nodes. Raises RequestError if one does not exist or none is."""
+    node_of = {entry["rank"]: entry["node"] for entry in entries}
+    _require_known(node_of, ranks, nodes)
+    on_nodes = {rank for rank, node in node_of.items() if not nodes or node in nodes}
+    selected = on_nodes.intersection(ranks or on_nodes)
     if not selected:
         absent, on = format_ranges(ranks), ", ".join(nodes)
         what = f"rank {absent} is" if len(ranks) == 1 else f"ranks {absent} are"
-        raise RequestError(f"{what} not on {on}", hint=f"ranks on {on}: {format_ranges(there)}")
-    tasks = {entry["task"] for entry in entries if entry["rank"] in selected}
-    shown = {entry["rank"] for entry in entries if entry["task"] in tasks}
-    if shown != selected:
-        # a launcher with one task per node: all its ranks have the same label
-        message = f"the log labels the lines from ranks {format_ranges(shown)} only by node"
-        raise RequestError(f"--rank {format_ranges(selected)}: {message}", hint="select a node instead: --node NAME")
-    return tasks
+        raise RequestError(f"{what} not on {on}", hint=f"ranks on {on}: {format_ranges(on_nodes)}")
+    return selected
+
+
+def _require_known(node_of: Mapping[int, str], ranks: Collection[int], nodes: Collection[str]) -> None:
+    for node in nodes:
+        if node not in node_of.values():
+            available = ", ".join(sorted(set(node_of.values())))
+            raise RequestError(f"the job has no node {node}", hint=f"available nodes: {available}")
+    for rank in ranks:
+        if rank not in node_of:
+            raise RequestError(f"the job has no rank {rank}", hint=f"available ranks: {format_ranges(node_of)}")
 
 
 def format_ranges(numbers: Iterable[int]) -> str:

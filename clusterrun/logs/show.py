@@ -1,5 +1,7 @@
 """Turn the logs of jobs into bytes ready to print: for people on a terminal, for programs in a pipe.
 
+A terminal gets text in which nothing acts on it. A pipe gets the log's own bytes, as from ``cat`` (ADR 13).
+
 On a terminal, the same line of many ranks is folded into one line with its ranks. A line waits for the same line of
 other ranks: for a fraction of a second while a log is followed, else for a number of lines. Lines are returned in the
 order of their first rank. A rank joins no line that is before one of its own waiting lines, so the lines of each rank
@@ -12,18 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
-from clusterrun.logs.files import LogFile, Source, Stream
+from clusterrun.logs.files import BLOCK, LogFile, Source, Stream
 from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
 from clusterrun.logs.frames import FramedFile
-from clusterrun.logs.lines import LineReader, LogLine
-from clusterrun.logs.pipe import PipeReader, RawReader, pipe_line
-from clusterrun.logs.reading import OldBytes, Reader, Skip, feed_to, find_old, line_reader, read, read_lines, skip_to
+from clusterrun.logs.labels import Labels, LogLine
+from clusterrun.logs.lines import Chunk, LineReader, RawReader
+from clusterrun.logs.reading import OldBytes, Skip, find_old, line_reader, read, read_before
 from clusterrun.logs.request import LogRequest, format_ranges
 from clusterrun.terminal.safe_text import safe_text
 
-_BATCH = 256  # lines joined into one chunk
 _COLOURS = ("36", "32", "33", "35", "34")  # readable on light and dark; red is for err
 _ERR, _FAINT = "31", "2"
 _RANGES_SHOWN = 8  # ranges of ranks printed after a folded line
@@ -32,17 +32,17 @@ HOLD = 0.15
 _NEAR = 32
 """The longest wait of a line, in lines of each rank, else."""
 _WAITING = 4096  # the most lines that wait ...
-_WAITING_SIZE = 1024 * 1024  # ... and the most characters in them
+_WAITING_SIZE = 1024 * 1024  # ... and the most bytes in them
 
 
 def show(sources: Sequence[Source], request: LogRequest) -> Iterator[bytes]:
     """Yield the logs of jobs, one after the other, as they are now."""
     for source in sources:
         printer = Printer(source, request)
-        if request.tail is None or request.display.raw:
-            yield from read(source, request, partial(printer.reader, by_line=request.tail is not None))
+        if request.tail is None:
+            yield from read(source, request, printer.reader)
         else:
-            yield from printer.format(read_lines(source, request))
+            yield from printer.format(read(source, request, printer.line_reader))
         yield from printer.end()
 
 
@@ -60,7 +60,7 @@ def show_following(
     for printer in printers:
         followed, parts = printer.followed_files()
         files += followed.values()
-        first += [(followed[stream], end) for stream, end in parts]
+        first += [(followed[stream], end) for stream, _, end in parts]
     yield from follow_files(files, stop=stop, timing=timing, first=first)
     for printer in printers:
         yield from printer.end()
@@ -70,151 +70,146 @@ class Printer:
     """Formats the lines of one job's files; with ``now``, a line waits by time for the same line of other ranks."""
 
     def __init__(self, source: Source, request: LogRequest, now: Callable[[], float] | None = None) -> None:
-        self._source, self._request, self._display, self._now = source, request, request.display, now
-        self._name = f"{source.name} " if source.name else ""
+        self._source, self._request, self._now = source, request, now
+        self.display = request.display
+        self._labels = Labels(source.world_size)
+        self._name = f"{source.name} ".encode() if source.name else b""
         self._width = len(str(source.world_size - 1)) if source.world_size else 1
         shown = source.world_size if source.ranks is None else len(source.ranks)
         self._world = shown or 0
-        self._folder = LineFolder(shown) if self._display.fold and not self._display.raw else None
+        self._folder = LineFolder(shown) if self.display.fold and not self.display.raw else None
 
-    def reader(self, stream: Stream, by_line: bool = False, lines: LineReader | None = None) -> Reader[bytes]:
-        """Return a reader that turns a file's bytes into chunks to print; it continues ``lines`` if given."""
-        if self._display.raw:
-            return RawReader(stream, self._source, self._request.filter, by_line=by_line)
-        lines = lines or line_reader(stream, self._source, self._request.filter)
-        if self._display.terminal:
-            return _TerminalReader(lines, self)
-        return PipeReader(stream, self._source, self._request.filter, lines)
+    def reader(self, stream: Stream) -> PrintedReader:
+        """Return a reader that turns a file's bytes into chunks to print."""
+        return PrintedReader(self.line_reader(stream), stream, self)
 
-    def followed_files(self) -> tuple[dict[Stream, FollowedFile[bytes]], Sequence[tuple[Stream, int]]]:
-        """Return the files to follow, from their start, their last lines or a time, and how to read what exists."""
-        request, found = self._request, dict[Stream, FollowedFile[bytes]]()
+    def line_reader(self, stream: Stream) -> LineReader | RawReader:
+        """Return a reader of the lines to print."""
+        source, line_filter = self._source, self._request.filter
+        if self.display.raw:
+            filters = line_filter.filters(source.world_size)
+            return RawReader(world_size=source.world_size, ranks=source.ranks, filters=filters)
+        return line_reader(stream, source, line_filter)
+
+    def followed_files(self) -> tuple[dict[Stream, FollowedFile[bytes]], Sequence[tuple[Stream, int, int]]]:
+        """Return the files to follow, and the order in which to read what exists: as in ``OldBytes``."""
+        request, followed = self._request, dict[Stream, FollowedFile[bytes]]()
         resume = request.resume
         if resume is not None and resume.job:  # the last lines, or those since a time, were shown before
             request = replace(request, tail=None, since=None)
-        old = find_old(self._source, request, partial(self._line_reader, by_line=True))
+        old = find_old(self._source, request, self.line_reader)
         for stream, _ in self._source.files(request.filter.stream):
             new_reader, begin = partial(self.reader, stream), partial(self._begin, stream, old)
-            found[stream] = (
+            followed[stream] = (
                 FollowedFile(self._source, stream, new_reader, begin)
                 if resume is None
                 else FramedFile(
                     self._source, stream, new_reader, begin,
-                    resume=resume, context=partial(self._read_before, stream), flush=self.end,
+                    resume=resume, context=partial(self._continue, stream), flush=self.end,
                 )
             )  # fmt: skip
-        return found, old.parts
+        return followed, old.parts
 
-    def format(self, lines: Iterable[LogLine]) -> Iterator[bytes]:
-        """Yield lines as chunks of bytes."""
+    def format(self, chunks: Iterable[Chunk], stream: Stream = "out") -> Iterator[bytes]:
+        """Yield lines, and blocks of lines of this stream, as bytes to print."""
+        formatted = (self._format(chunk, stream) for chunk in chunks) if self._folder is None else self._fold(chunks)
         batch: list[bytes] = []
-        for line in self._format_each(lines):
-            batch.append(line)
-            if len(batch) == _BATCH:
+        size = 0
+        for part in formatted:
+            batch.append(part)
+            size += len(part)
+            if size >= BLOCK:
                 yield b"".join(batch)
                 batch.clear()
+                size = 0
         if batch:
             yield b"".join(batch)
 
     def late(self, now: float) -> list[bytes]:
         """Return the lines that have waited long enough for the same line of other ranks."""
-        return [] if self._folder is None else self._join_folded(self._folder.late(now))
+        return [] if self._folder is None else [self._format_folded(folded) for folded in self._folder.late(now)]
 
     def end(self) -> list[bytes]:
         """Return all waiting lines."""
-        return [] if self._folder is None else self._join_folded(self._folder.end())
+        return [] if self._folder is None else [self._format_folded(folded) for folded in self._folder.end()]
 
-    def _format_each(self, lines: Iterable[LogLine]) -> Iterator[bytes]:
-        if self._folder is not None:
-            now = None if self._now is None else self._now()
-            for folded in self._folder.add(lines, now):
-                yield self._format_folded(folded)
-        elif self._display.terminal:
-            for line in lines:
-                text = format_line(line, self._width, colour=self._display.colour)
-                yield f"{self._name}{text}\n".encode()
+    def _format(self, chunk: Chunk, stream: Stream) -> bytes:
+        if self.display.raw:
+            assert isinstance(chunk, bytes)
+            return chunk
+        if not isinstance(chunk, LogLine):
+            return self._name_each(self._labels.mark_err(chunk) if stream == "err" else chunk)
+        if self.display.terminal:
+            text = format_line(chunk, self._width, colour=self.display.colour).encode()
         else:
-            for line in lines:
-                yield self._name.encode() + pipe_line(line) + b"\n"
+            text = pipe_line(chunk)
+        return b"%b%b\n" % (self._name, text)
 
-    def _join_folded(self, lines: Iterable[FoldedLine]) -> list[bytes]:
-        joined = b"".join(map(self._format_folded, lines))
-        return [joined] if joined else []
+    def _name_each(self, block: bytes) -> bytes:
+        """Return lines with the name of their job before each."""
+        if not self._name:
+            return block
+        return self._name + block[:-1].replace(b"\n", b"\n" + self._name) + b"\n"
+
+    def _fold(self, lines: Iterable[Chunk]) -> Iterator[bytes]:
+        assert self._folder is not None
+        now = None if self._now is None else self._now()
+        for folded in self._folder.add(lines, now):  # type: ignore[arg-type]
+            yield self._format_folded(folded)
 
     def _format_folded(self, folded: FoldedLine) -> bytes:
-        text = format_line(folded.line, self._width, colour=self._display.colour, ranks=folded.ranks, world=self._world)
-        return f"{self._name}{text}\n".encode()
+        line, ranks = folded.line, folded.ranks
+        text = format_line(line, self._width, colour=self.display.colour, ranks=ranks, world=self._world)
+        return b"%b%b\n" % (self._name, text.encode())
 
-    def _line_reader(self, stream: Stream, by_line: bool = False) -> Reader[Any]:
-        """Return a reader that reads before what is shown: of lines, or of raw bytes."""
-        if self._display.raw:
-            return self.reader(stream, by_line)
-        return line_reader(stream, self._source, self._request.filter)
-
-    def _continued(self, stream: Stream, reader: Reader[Any]) -> Reader[bytes]:
-        """Return a reader that turns bytes into chunks to print, after the bytes that ``_line_reader`` has read."""
-        return self.reader(stream, lines=reader) if isinstance(reader, LineReader) else reader
-
-    def _read_before(self, stream: Stream, file: LogFile, at: int) -> Reader[bytes]:
+    def _continue(self, stream: Stream, file: LogFile, at: int) -> PrintedReader:
         """Return a reader that has read the bytes before an offset, all lines of which are printed."""
-        return self._continued(stream, feed_to(file, at, self._line_reader(stream)))
+        lines = self.line_reader(stream)
+        read_before(file, at, lines.blocks)
+        return PrintedReader(lines, stream, self)
 
-    def _begin(self, stream: Stream, old: OldBytes, file: LogFile, size: int) -> tuple[int, list[bytes], Reader[bytes]]:
+    def _begin(self, stream: Stream, old: OldBytes, file: LogFile, size: int) -> tuple[int, list[bytes], PrintedReader]:
         """For ``FollowedFile``: return the offset of the first byte to read, no items, and the reader from there."""
-        at, skip = old.starts[stream], old.skips.get(stream)
-        if skip is None:
-            return at, [], skip_to(file, at, self.reader(stream))
-        lines = feed_to(file, at, self._line_reader(stream, by_line=True))
-        return at, [], _TailReader(lines, skip, self._show_lines, self._continued(stream, lines))
-
-    def _show_lines(self, lines: Sequence[Any]) -> list[bytes]:
-        return list(lines if self._display.raw else self.format(lines))
+        lines, at = self.line_reader(stream), old.starts[stream]
+        read_before(file, at, lines.skip if self._request.tail is None else lines.feed)
+        return at, [], PrintedReader(lines, stream, self, old.skips[stream])
 
 
-class _TailReader:
-    """Reads lines until the last ones begin, which it shows, and then as ``shown``, which continues ``lines``."""
+class PrintedReader:
+    """Reads lines of one file and formats them, after those that are skipped."""
 
     def __init__(
-        self, lines: Reader[Any], skip: Skip, show: Callable[[Sequence[Any]], list[bytes]], shown: Reader[bytes]
+        self, lines: LineReader | RawReader, stream: Stream, printer: Printer, skip: Skip | None = None
     ) -> None:
-        self._lines, self._skip, self._show, self._shown = lines, skip, show, shown
-
-    def feed(self, data: bytes) -> Sequence[bytes]:
-        if not self._skip.left:
-            return self._shown.feed(data)
-        lines = self._lines.feed(data)
-        last = lines[self._skip.left :]
-        self._skip.left -= len(lines) - len(last)
-        return self._show(last)
-
-    def skip(self, data: bytes) -> None:
-        self._shown.skip(data)
-
-    def late(self, now: float) -> Sequence[bytes]:
-        self._skip.left = 0  # all that existed has been read, or was truncated
-        return self._shown.late(now)
-
-    def end(self) -> Sequence[bytes]:
-        return self._shown.end()
-
-
-class _TerminalReader:
-    """Reads lines and formats them for a terminal."""
-
-    def __init__(self, lines: LineReader, printer: Printer) -> None:
-        self._lines, self._printer = lines, printer
+        self._lines, self._stream, self._printer = lines, stream, printer
+        self._skip = skip or Skip()
 
     def feed(self, data: bytes) -> list[bytes]:
-        return list(self._printer.format(self._lines.feed(data)))
+        chunks: Sequence[Chunk]
+        if self._skip.left:
+            chunks = self._skip.drop(self._lines.feed(data))
+        elif self._printer.display.terminal and not self._printer.display.raw:
+            chunks = self._lines.feed(data)
+        else:
+            chunks = self._lines.blocks(data)
+        return list(self._printer.format(chunks, self._stream))
 
     def skip(self, data: bytes) -> None:
         self._lines.skip(data)
 
     def late(self, now: float) -> list[bytes]:
+        self._skip.left = 0  # all that existed has been read, or was truncated
         return [*self._printer.format(self._lines.late(now)), *self._printer.late(now)]
 
     def end(self) -> list[bytes]:
         return list(self._printer.format(self._lines.end()))
+
+
+def pipe_line(line: LogLine) -> bytes:
+    """Return a line for programs, without newline: ``RANK: text`` as srun labels it, or ``RANK! text`` of err."""
+    mark = b"! " if line.stream == "err" else b"" if line.rank is None else b": "
+    cut = b" [%d bytes left out]" % line.cut if line.cut else b""
+    return b"%b%b%b%b" % (line.label, mark, line.payload, cut)
 
 
 def format_line(line: LogLine, width: int, *, colour: bool = False, ranks: Iterable[int] = (), world: int = 0) -> str:
@@ -223,19 +218,26 @@ def format_line(line: LogLine, width: int, *, colour: bool = False, ranks: Itera
     ``width`` is the number of digits of the largest rank. With several ``ranks``, they are printed after the text.
     ``world`` is the number of ranks, 0 if unknown.
     """
-    rank = line.rank
-    field, mark = f"{'' if rank is None else rank:>{width}}", "!" if line.stream == "err" else "|"
-    writers = list(ranks)
+    field = f"{'' if line.rank is None else line.rank:>{width}}"
+    mark = "!" if line.stream == "err" else "|"
     after = f" [{line.cut} bytes left out]" if line.cut else ""
-    if len(writers) > 1:
-        ranges = format_ranges(writers).split(", ")
-        shown = ", ".join(ranges if len(ranges) <= _RANGES_SHOWN else [*ranges[:_RANGES_SHOWN], "…"])
-        after += f"  (×{len(writers)} ranks{'' if len(writers) == world else f': {shown}'})"
+    after += _format_writers(list(ranks), world)
     if colour:
-        field = _paint(field, _COLOURS[rank % len(_COLOURS)]) if rank is not None else field
+        field = field if line.rank is None else _paint(field, _COLOURS[line.rank % len(_COLOURS)])
         mark = _paint(mark, _ERR) if line.stream == "err" else mark
         after = _paint(after, _FAINT) if after else after
     return f"{field}{mark} {safe_text(line.text)}{after}"
+
+
+def _format_writers(ranks: Sequence[int], world: int) -> str:
+    """Return who wrote a folded line: how many ranks, and which if they are not all; nothing of a single rank."""
+    if len(ranks) < 2:
+        return ""
+    ranges = format_ranges(ranks).split(", ")
+    if len(ranges) > _RANGES_SHOWN:
+        ranges[_RANGES_SHOWN:] = ["…"]
+    which = "" if len(ranks) == world else f": {', '.join(ranges)}"
+    return f"  (×{len(ranks)} ranks{which})"
 
 
 def _paint(text: str, code: str) -> str:
@@ -262,7 +264,7 @@ class LineFolder:
     def __init__(self, world: int | None = None) -> None:
         self._world = world
         self._waiting: deque[FoldedLine] = deque()
-        self._by_text: dict[tuple[str, str], FoldedLine] = {}  # the last waiting line with this stream and text
+        self._by_text: dict[tuple[Stream, bytes], FoldedLine] = {}  # the last waiting line with this stream and text
         self._last: dict[int, int] = {}  # rank -> serial of its last line, which may still wait
         self._size = 0
         self._count = 0  # lines added
@@ -277,7 +279,7 @@ class LineFolder:
                 yield FoldedLine(line, [])
                 continue
             self._count += 1
-            key = line.stream, line.text
+            key = line.stream, line.payload
             same = self._by_text.get(key)
             if same is not None and rank not in same.rank_set and self._last.get(rank, -1) < same.serial:
                 same.ranks.append(rank)
@@ -289,7 +291,7 @@ class LineFolder:
                 self._waiting.append(new)
                 self._by_text[key] = new
                 self._last[rank] = self._serial
-                self._size += len(line.text)
+                self._size += len(line.payload)
             yield from self._due(self._count if now is None else now, HOLD if now is not None else None)
 
     def late(self, now: float) -> Iterator[FoldedLine]:
@@ -317,10 +319,10 @@ class LineFolder:
 
     def _pop(self) -> FoldedLine:
         first = self._waiting.popleft()
-        key = first.line.stream, first.line.text
+        key = first.line.stream, first.line.payload
         if self._by_text.get(key) is first:
             del self._by_text[key]
-        self._size -= len(first.line.text)
+        self._size -= len(first.line.payload)
         if not self._waiting and len(self._last) > 65_536:
             self._last.clear()
         return first

@@ -112,9 +112,6 @@ def test_of_a_bar_of_backspaces_the_last_state_is_shown(size: int, labelled: boo
     reader = LineReader("out", world_size=2 if labelled else None)
     lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
     assert [line.text.strip() for line in lines + reader.end()] == ["60/60 [====] - loss: 0.8940", "done"]
-    reader = LineReader("out", world_size=2)
-    joined = [one if isinstance(one, bytes) else one.text.encode() for one in reader.join(data)]
-    assert b"".join(joined).count(b"loss") == 1 or not labelled
 
 
 def test_a_few_backspaces_are_text() -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.lines import HELD_CAP, LINE_CAP, LineReader, LogLine
+from clusterrun.logs.labels import LogLine
+from clusterrun.logs.lines import HELD_CAP, LINE_CAP, LineReader
 from tests.log_texts import pieces
 
 
@@ -129,7 +130,7 @@ def test_the_line_after_a_cut_one_is_whole():
     reader = LineReader("out")
     reader.feed(b"0: " + b"y" * 3 * LINE_CAP)
     cut, after = reader.feed(b"\n1: after\n")
-    assert (cut.rank, cut.cut, after) == (0, 2 * LINE_CAP, LogLine("out", 1, "after", label="1"))
+    assert (cut.rank, cut.cut, after) == (0, 2 * LINE_CAP, LogLine("out", 1, b"after", label=b"1"))
 
 
 def test_a_progress_bar_outlives_the_cut():

@@ -9,23 +9,29 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.files import Source
 from clusterrun.logs.lines import LineReader
-from clusterrun.logs.pipe import PipeReader, pipe_line
-from clusterrun.logs.request import LineFilter
+from clusterrun.logs.request import LineFilter, LogRequest
+from clusterrun.logs.show import Printer, pipe_line
 
 
-def lines(stream, source, want):
-    return LineReader(stream, world_size=source.world_size, ranks=source.ranks, match=want.match())
+class EachLine(LineReader):
+    """Takes every line apart, and filters one by one."""
+
+    def _read_block(self, block):
+        for raw in block[:-1].split(b"\n"):
+            if self._ranks is None or self.labels.split(raw)[0] in self._ranks:
+                yield from self._add(raw)
 
 
 def slowly(data, stream, source, want):
     """The reference: each line taken apart, then put together."""
-    reader = lines(stream, source, want)
+    filters = want.filters(source.world_size)
+    reader = EachLine(stream, world_size=source.world_size, ranks=source.ranks, filters=filters)
     name = f"{source.name} ".encode() if source.name else b""
     return b"".join(name + pipe_line(line) + b"\n" for line in [*reader.feed(data), *reader.end()])
 
 
 def fast(data, stream, source, want, sizes=()):
-    reader, chunks, at = PipeReader(stream, source, want, lines(stream, source, want)), [], 0
+    reader, chunks, at = Printer(source, LogRequest(want)).reader(stream), [], 0
     for size in (*sizes, len(data)):
         chunks += reader.feed(data[at : at + size])
         at += size
@@ -125,21 +131,14 @@ def test_pieces_of_many_ranks_are_joined_the_same(small_bounds, written, stream,
 def small_bounds():
     """Pieces of eight bytes, so that short texts come to every bound."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, size in {"lines.PIECE": 8, "lines.LINE_CAP": 40, "lines.HELD_CAP": 30}.items():
-            patch.setattr(f"clusterrun.logs.{name}", size)
-        for name, size in {"pipe._SHORTER": 11, "pipe.LINE_CAP": 40, "pipe._SMALL": 64}.items():
-            patch.setattr(f"clusterrun.logs.{name}", size)
+        for name, size in {"PIECE": 8, "LINE_CAP": 40, "HELD_CAP": 30}.items():
+            patch.setattr(f"clusterrun.logs.lines.{name}", size)
         yield
 
 
 @pytest.fixture(scope="module")
 def monkeypatch_module():
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("clusterrun.logs.lines", "clusterrun.logs.pipe"):
-            patch.setattr(f"{module}.LINE_CAP", 1500)
-        patch.setattr("clusterrun.logs.pipe._SMALL", 64)
-        patch.setattr("clusterrun.logs.pipe._SAMPLE", 2)
-        patch.setattr("clusterrun.logs.pipe._DENSE", 10)
+        patch.setattr("clusterrun.logs.lines.LINE_CAP", 1500)
         patch.setattr("clusterrun.logs.complaints._SHAPES_KEPT", 5)
-        patch.setattr("clusterrun.logs.complaints._MANY", 1)
         yield

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.pipe import BlockGrep, is_local
+from clusterrun.logs import filters
+from clusterrun.logs.filters import PatternFilter, is_local
+from clusterrun.logs.labels import Labels
 
 
 @pytest.mark.parametrize(
@@ -36,14 +38,27 @@ ATOM = st.sampled_from([*"ab ö.", r"\d", r"\w", r"\S", r"\b", "[ab]", "[0-9 ]",
 PATTERN = st.lists(st.tuples(ATOM, st.sampled_from(["", "", "*", "+?", "{2}"])), max_size=4).map(
     lambda parts: "".join(atom + count for atom, count in parts if (atom, count[:1]) != (r"\b", "{"))
 )
-LINES = st.lists(st.text("ab 1.ö:", max_size=12), min_size=1, max_size=30)
+LINES = st.lists(
+    st.builds("".join, st.tuples(st.sampled_from(["", " 1: "]), st.text("ab 1.ö:", max_size=12))),
+    min_size=1,
+    max_size=30,
+)
 
 
+@pytest.mark.parametrize("near", [0, 20, 2048])
 @given(pattern=PATTERN, lines=LINES)
-def test_the_same_lines_are_found_as_by_a_look_at_each(pattern, lines):
+def test_the_same_lines_are_found_as_by_a_look_at_each(near, pattern, lines):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filters, "_NEAR", near)
+        check(pattern, lines)
+
+
+def check(pattern, lines):
     try:
         compiled = re.compile(pattern)
     except re.error:
         return
-    wanted = [line for line in lines if compiled.search(line[3:] if line[:3] == " 1:" else line)]
-    assert BlockGrep(compiled, {" 1:"}, 3).lines("\n".join(lines)) == wanted
+    labels, block = Labels(20), "".join(f"{line}\n" for line in lines).encode()
+    for exclude in (False, True):
+        wanted = [x for x in lines if (compiled.search(x[4:] if x[:4] == " 1: " else x) is None) == exclude]
+        assert PatternFilter(compiled, labels, exclude=exclude).select(block).decode().split("\n")[:-1] == wanted

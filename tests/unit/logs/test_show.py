@@ -29,11 +29,11 @@ def test_out_passes_to_a_pipe_unchanged_and_err_is_marked(source):
     assert shown(source) == " 3: größer\t1\n15: b\nsrun: x\n 3! oops\n! srun: error: y\n"
 
 
-def test_what_could_act_on_a_terminal_is_spelled_out(source):
-    source.out.write_bytes(b" 3: \x1b[31mred\n 4: fine\n 5: \xff\xc2\x9b\n")
-    for look in (PIPE, PEOPLE):
-        text = shown(source, look)
-        assert "\x1b" not in text and "\\x1b[31mred" in text and "\\x9b" in text
+def test_what_could_act_on_a_terminal_is_spelled_out_there_and_passes_unchanged_elsewhere(source):
+    data = b" 3: \x1b[31mred\n 4: fine\n 5: \xff\xc2\x9b\n"
+    source.out.write_bytes(data)
+    assert shown(source, PEOPLE) == " 3| \\x1b[31mred\n 4| fine\n 5| �\\x9b\n"
+    assert b"".join(show([source], LogRequest(display=PIPE))) == data
 
 
 def test_people_see_ranks_and_marks(source):
@@ -73,9 +73,10 @@ def test_a_folded_line_tells_how_many_said_it_and_who_where_not_all(source):
 
 def test_the_name_of_a_source_goes_before_each_line(source):
     source.out.write_text(" 1: a\n 2: \x1b\n")
+    source.err.write_text(" 1: b\nc\n")
     named = Source(source.out, source.err, name="7_1", world_size=16)
-    assert shown(named) == "7_1  1: a\n7_1  2: \\x1b\n"
-    assert shown(named, PEOPLE) == "7_1  1| a\n7_1  2| \\x1b\n"
+    assert shown(named) == "7_1  1: a\n7_1  2: \x1b\n7_1  1! b\n7_1 ! c\n"
+    assert shown(named, PEOPLE) == "7_1  1| a\n7_1  2| \\x1b\n7_1  1! b\n7_1   ! c\n"
 
 
 def test_raw_is_byte_for_byte(source):

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.logs import show as showing
-from clusterrun.logs.lines import LogLine
+from clusterrun.logs.labels import LogLine
 from clusterrun.logs.show import HOLD, LineFolder
 
 
 def line(rank, text, stream="out"):
-    return LogLine(stream, rank, text, label=str(rank))
+    return LogLine(stream, rank, text.encode(), label=str(rank).encode())
 
 
 def folded(lines, world=None, now=None):
@@ -56,7 +56,7 @@ def test_a_line_far_behind_is_another_one_where_only_places_count():
 
 
 def test_nobody_s_line_comes_after_all_before_it():
-    lines = [line(0, "a"), LogLine("out", None, "srun: error"), line(1, "a")]
+    lines = [line(0, "a"), LogLine("out", None, b"srun: error"), line(1, "a")]
     assert [text for text, _ in folded(lines)] == ["a", "srun: error", "a"]
 
 

@@ -102,10 +102,10 @@ def test_since_without_a_clock_is_refused_with_what_to_use(desk: Desk, run: RunR
     assert said.status == 2 and "no timestamps" in said.err and "-n 200" in said.err
 
 
-def test_escape_sequences_come_out_raw_only_when_asked(desk: Desk, run: RunRecord) -> None:
+def test_a_pipe_gets_the_bytes_of_the_log(desk: Desk, run: RunRecord) -> None:
     desk.write("logs/train_101.out", "0: \x1b[31mred\n")
-    assert "\x1b" not in desk.type("logs", "101").out
-    assert "\x1b[31mred" in desk.type("logs", "101", "--raw").out
+    for words in ([], ["--raw"]):
+        assert desk.type("logs", "101", "--stream", "out", *words).out == "0: \x1b[31mred\n"
 
 
 def test_following_a_run_that_is_over_shows_all_and_ends_with_its_outcome(desk: Desk, run: RunRecord) -> None:

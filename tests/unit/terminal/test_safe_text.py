@@ -1,6 +1,5 @@
 """Foreign text reaches a terminal only spelled out."""
 
-import functools
 import re
 import sys
 import unicodedata
@@ -9,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.terminal import safe_text as text
-from clusterrun.terminal.safe_text import is_safe, safe_line, safe_text
+from clusterrun.terminal.safe_text import safe_line, safe_text
 
 # what a terminal acts on, whatever else we decide: C0 but tab and newline, DEL, C1
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -91,68 +89,3 @@ def test_what_people_write_is_left_alone(text):
 def test_every_invisible_format_character_of_this_python_is_covered():
     formats = {i for i in range(sys.maxunicode + 1) if unicodedata.category(chr(i)) in ("Cf", "Zl", "Zp", "Cs")}
     assert {i for i in formats - DRAWN if safe_text(chr(i)) == chr(i)} == set()
-
-
-@given(st.binary(max_size=60) | ANY_TEXT.map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_bytes_called_safe_are_left_alone_by_safe_text(data):
-    if is_safe(data):
-        assert safe_text(data.decode()) == data.decode()
-
-
-@functools.cache
-def spelled_out():
-    return [i for i in range(sys.maxunicode + 1) if safe_text(chr(i)) != chr(i)]
-
-
-#: Harmless, and with every byte that can follow another in a character: among them nothing is told from single bytes.
-EVERY_BYTE = "".join(map(chr, range(0x410, 0x450))) + "√ƒ中，🙂\u2070"
-
-
-@pytest.fixture(params=["C library", "none"])
-def searches(request, monkeypatch):
-    """With the C library's search, and where there is none."""
-    text._held.cache_clear()
-    if request.param == "none":
-        monkeypatch.setattr("ctypes.CDLL", raises_os_error)
-    yield
-    text._held.cache_clear()
-
-
-def raises_os_error(*_):
-    raise OSError
-
-
-def test_no_character_that_is_spelled_out_is_called_safe(searches):
-    for around in ("", "x" * 50, EVERY_BYTE):
-        texts = {i: f"{around}{chr(i)}{around}".encode("utf-8", "surrogatepass") for i in spelled_out()}
-        assert [hex(i) for i, data in texts.items() if is_safe(data)] == []
-
-
-NEAR = st.characters(max_codepoint=0x24F) | st.sampled_from([chr(i) for i in range(0x2000, 0x2070)] + [*EVERY_BYTE])
-
-
-@given(st.text(NEAR | st.sampled_from("\u3164\ufeff\uffa0\ufffd\u180e\U000e0100"), max_size=80))
-def test_text_called_safe_is_left_alone_by_safe_text(data):
-    assert not is_safe(data.encode()) or safe_text(data) == data
-
-
-def test_text_with_every_byte_is_called_safe(searches):
-    assert is_safe(EVERY_BYTE.encode())
-
-
-@pytest.mark.parametrize("text", ["größer 5 µs\t1\n", "模型 训练", "done ✅ 100%|█████▋|", "‘quoted’ – … →", "é🙂", ""])
-def test_bytes_that_people_write_are_called_safe(text):
-    assert is_safe(text.encode())
-
-
-@pytest.mark.parametrize("data", [b"\xc3", b"\xff", b"\xed\xa0\x80", b"\xc0\x80", b"a\xe2\x96"])
-def test_bytes_that_are_not_utf8_are_not_called_safe(data):
-    assert not is_safe(data)
-
-
-@pytest.mark.parametrize("byte", [*range(9), *range(11, 32), 127])
-def test_no_control_byte_is_called_safe_wherever_it_stands(searches, byte):
-    for at in (0, 1, 15, 16, 17, 99):
-        data = bytearray(b"x" * 100)
-        data[at] = byte
-        assert not is_safe(bytes(data))

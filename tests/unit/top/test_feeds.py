@@ -14,7 +14,7 @@ from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobStatus
 from clusterrun.logs.files import Source as LogSource
 from clusterrun.logs.files import Tick
-from clusterrun.logs.lines import LogLine
+from clusterrun.logs.labels import LogLine
 from clusterrun.logs.show import format_line
 from clusterrun.records.progress import RankProgress
 from clusterrun.state.pace import FLOOR, LONGEST, LONGEST_SILENCE, Pace
@@ -238,7 +238,7 @@ def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed, out: Path) -> None:
 
 
 def test_a_line_of_a_log_is_made_safe(logs: LogFeed, out: Path) -> None:
-    assert format_line(LogLine("out", 3, "a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
+    assert format_line(LogLine("out", 3, b"a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
     assert format_line(LogLine("err", None, "x"), 1) == " ! x"
     out.write_text("3: a\x1b[2Jb\n")
     logs.start()
