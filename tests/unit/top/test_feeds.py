@@ -239,7 +239,7 @@ def test_a_log_that_is_no_plain_file_is_told(logs: LogFeed, out: Path) -> None:
 
 def test_a_line_of_a_log_is_made_safe(logs: LogFeed, out: Path) -> None:
     assert format_line(LogLine("out", 3, b"a\x1b[2Jb\r"), 2) == " 3| a\\x1b[2Jb\\x0d"
-    assert format_line(LogLine("err", None, "x"), 1) == " ! x"
+    assert format_line(LogLine("err", None, b"x"), 1) == " ! x"
     out.write_text("3: a\x1b[2Jb\n")
     logs.start()
     until(lambda: logs.count, 10)
