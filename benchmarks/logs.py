@@ -35,7 +35,7 @@ OURS = f"'{sys.executable}' -m clusterrun"
 HELP = f"{OURS} --help | cat >/dev/null"
 #: the follower without the scheduler's part: it ends when a file appears
 FOLLOWER = """
-import sys
+import os, sys
 from pathlib import Path
 import clusterrun.cli.logs
 from clusterrun.logs.files import Source
@@ -45,8 +45,8 @@ from clusterrun.logs.show import show_following
 from clusterrun.terminal.ui import Ui
 out, over, ranks = Path(sys.argv[1]), Path(sys.argv[2]), frozenset(map(int, sys.argv[3:])) or None
 ui = Ui("logs")
-for piece in show_following([Source(out, out.with_suffix(".err"), world_size=16, ranks=ranks)], LogRequest(),
-                            stop=over.exists):
+source = Source(out, out.with_suffix(".err"), world_size=16, ranks=ranks, owners=frozenset({os.getuid()}))
+for piece in show_following([source], LogRequest(), stop=over.exists):
     ui.note(piece.text) if isinstance(piece, Notice) else ui.log_bytes(piece)
 print([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0], file=sys.stderr)
 """
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def read(folder: Path, scale: float, rounds: int) -> None:
-    """All of a log of 1 GB, unfiltered, sanitised."""
+    """All of a log of 1 GB, unfiltered."""
     for kind in ("plain", "UTF-8"):
         log = project(folder)
         size = fill(log, scale * 1e9, utf8=kind == "UTF-8")

@@ -68,6 +68,11 @@ class Source:
     end: tuple[int, int] | None = None
     owners: frozenset[int] | None = None
 
+    @property
+    def is_own(self) -> bool:
+        """Whether only this user and root may own the files."""
+        return self.owners is not None and self.owners <= {os.getuid(), 0}
+
     def files(self, stream: Streams) -> list[tuple[Stream, Path]]:
         """Return the files of the requested streams, out first."""
         both: list[tuple[Stream, Path | None]] = [("out", self.out), ("err", self.err)]

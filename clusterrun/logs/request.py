@@ -86,12 +86,16 @@ class LineFilter:
 
 @dataclass(frozen=True)
 class DisplayFormat:
-    """How to print lines. ``terminal``: for people, else for programs. ``fold``: a line of many ranks once."""
+    """How to print lines. ``terminal``: for people, else for programs. ``fold``: a line of many ranks once.
+
+    ``escape``: for programs too as text in which nothing acts on a terminal, even if the log is the user's own.
+    """
 
     terminal: bool = False
     colour: bool = False
     fold: bool = False
     raw: bool = False
+    escape: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,12 @@ def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: M
 
 
 def detect_format(tty: bool, environ: Mapping[str, str], *, fold: bool = True, raw: bool = False) -> DisplayFormat:
-    """Return the format for an output: folded on a terminal, in colour if TERM has colours and NO_COLOR is not set."""
+    """Return the format for an output: folded on a terminal, in colour if TERM has colours and NO_COLOR is not set.
+
+    A command of another machine (``--remote``) writes into a pipe that may end at a terminal there.
+    """
     colour = tty and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
-    return DisplayFormat(terminal=tty, colour=colour, fold=tty and fold, raw=raw)
+    return DisplayFormat(terminal=tty, colour=colour, fold=tty and fold, raw=raw, escape="CLUSTERRUN_REMOTE" in environ)
 
 
 def compile_grep(pattern: str, flag: str = "--grep") -> re.Pattern[str]:

@@ -1,6 +1,7 @@
 """Turn the logs of jobs into bytes ready to print: for people on a terminal, for programs in a pipe.
 
-A terminal gets text in which nothing acts on it. A pipe gets the log's own bytes, as from ``cat`` (ADR 13).
+A terminal gets text in which nothing acts on it. A pipe gets the log's own bytes, as from ``cat``, if the log is the
+user's own and the reader on this machine (ADR 13).
 
 On a terminal, the same line of many ranks is folded into one line with its ranks. A line waits for the same line of
 other ranks: for a fraction of a second while a log is followed, else for a number of lines. Lines are returned in the
@@ -73,6 +74,7 @@ class Printer:
         self._source, self._request, self._now = source, request, now
         self.display = request.display
         self._labels = Labels(source.world_size)
+        self._escapes = request.display.escape or not source.is_own
         self._name = f"{source.name} ".encode() if source.name else b""
         self._width = len(str(source.world_size - 1)) if source.world_size else 1
         shown = source.world_size if source.ranks is None else len(source.ranks)
@@ -137,13 +139,16 @@ class Printer:
         if self.display.raw:
             assert isinstance(chunk, bytes)
             return chunk
-        if not isinstance(chunk, LogLine):
-            return self._name_each(self._labels.mark_err(chunk) if stream == "err" else chunk)
         if self.display.terminal:
-            text = format_line(chunk, self._width, colour=self.display.colour).encode()
-        else:
-            text = pipe_line(chunk)
-        return b"%b%b\n" % (self._name, text)
+            assert isinstance(chunk, LogLine)
+            return b"%b%b\n" % (self._name, format_line(chunk, self._width, colour=self.display.colour).encode())
+        lines = self._format_for_pipe(chunk, stream)
+        return _escape(lines) if self._escapes else lines
+
+    def _format_for_pipe(self, chunk: Chunk, stream: Stream) -> bytes:
+        if isinstance(chunk, LogLine):
+            return b"%b%b\n" % (self._name, pipe_line(chunk))
+        return self._name_each(self._labels.mark_err(chunk) if stream == "err" else chunk)
 
     def _name_each(self, block: bytes) -> bytes:
         """Return lines with the name of their job before each."""
@@ -210,6 +215,11 @@ def pipe_line(line: LogLine) -> bytes:
     mark = b"! " if line.stream == "err" else b"" if line.rank is None else b": "
     cut = b" [%d bytes left out]" % line.cut if line.cut else b""
     return b"%b%b%b%b" % (line.label, mark, line.payload, cut)
+
+
+def _escape(lines: bytes) -> bytes:
+    """Return lines with what could act on a terminal escaped, and bytes that are not UTF-8 replaced."""
+    return safe_text(lines.decode("utf-8", "replace")).encode()
 
 
 def format_line(line: LogLine, width: int, *, colour: bool = False, ranks: Iterable[int] = (), world: int = 0) -> str:

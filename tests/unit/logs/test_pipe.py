@@ -1,5 +1,6 @@
 """What reaches a pipe is the same whether its blocks pass whole or are taken apart line by line."""
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from clusterrun.logs.files import Source
 from clusterrun.logs.lines import LineReader
 from clusterrun.logs.request import LineFilter, LogRequest
 from clusterrun.logs.show import Printer, pipe_line
+from clusterrun.terminal.safe_text import safe_text
+
+MINE = frozenset({os.getuid()})
 
 
 class EachLine(LineReader):
@@ -27,7 +31,10 @@ def slowly(data, stream, source, want):
     filters = want.filters(source.world_size)
     reader = EachLine(stream, world_size=source.world_size, ranks=source.ranks, filters=filters)
     name = f"{source.name} ".encode() if source.name else b""
-    return b"".join(name + pipe_line(line) + b"\n" for line in [*reader.feed(data), *reader.end()])
+    lines = [name + pipe_line(line) for line in [*reader.feed(data), *reader.end()]]
+    if source.owners != MINE:
+        lines = [safe_text(line.decode("utf-8", "replace")).encode() for line in lines]
+    return b"".join(line + b"\n" for line in lines)
 
 
 def fast(data, stream, source, want, sizes=()):
@@ -63,6 +70,7 @@ SOURCE = st.builds(
     Source,
     out=st.none(),
     name=st.sampled_from(["", "123_4"]),
+    owners=st.sampled_from([MINE, MINE, MINE | {54321}]),
     world_size=st.sampled_from([None, 1, 10, 16, 4000]),
     ranks=st.sampled_from([None, frozenset({3}), frozenset({0, 3, 15}), frozenset(range(40)), frozenset()]),
 )
@@ -86,7 +94,7 @@ def test_fast_is_slow_for_any_bytes_in_any_blocks(data, source, want, stream, si
 @given(data=LOG, want=st.just(LineFilter()) | WANT | ERRORS, stream=STREAM, sizes=SIZES)
 @settings(max_examples=5 * settings().max_examples)
 def test_fast_is_slow_for_what_logs_say(monkeypatch_module, data, want, stream, sizes):
-    source = Source(Path(), world_size=16)
+    source = Source(Path(), world_size=16, owners=MINE)
     assert fast(data, stream, source, want, sizes) == slowly(data, stream, source, want)
 
 
@@ -97,14 +105,14 @@ def test_fast_is_slow_where_errors_are_looked_for(monkeypatch_module, data, sour
 
 def test_fast_is_slow_where_most_lines_are_errors():
     data = b" 3: ValueError: x\n 3: at y\n" * 20
-    source, want = Source(Path(), world_size=16), LineFilter(errors=True)
+    source, want = Source(Path(), world_size=16, owners=MINE), LineFilter(errors=True)
     assert fast(data, "out", source, want) == slowly(data, "out", source, want) == b" 3: ValueError: x\n" * 20
 
 
 @given(data=HOSTILE, sizes=st.lists(st.integers(1, 200)))
 def test_fast_is_slow_where_lines_are_cut(monkeypatch_module, data, sizes):
-    assert fast(data, "out", Source(Path(), world_size=16), LineFilter(), sizes) == slowly(
-        data, "out", Source(Path(), world_size=16), LineFilter()
+    assert fast(data, "out", Source(Path(), world_size=16, owners=MINE), LineFilter(), sizes) == slowly(
+        data, "out", Source(Path(), world_size=16, owners=MINE), LineFilter()
     )
 
 
@@ -123,7 +131,7 @@ LINE = st.builds(b"".join, st.tuples(st.sampled_from([b" 0: ", b" 3: ", b"15: ",
     sizes=st.lists(st.integers(1, 300)),
 )
 def test_pieces_of_many_ranks_are_joined_the_same(small_bounds, written, stream, ranks, sizes):
-    source = Source(Path(), world_size=16, ranks=ranks)
+    source = Source(Path(), world_size=16, ranks=ranks, owners=MINE)
     assert fast(written, stream, source, LineFilter(), sizes) == slowly(written, stream, source, LineFilter())
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -12,11 +13,12 @@ from clusterrun.logs.show import show, show_following
 from tests.log_texts import pieces, read_lines, texts
 
 PIPE, PEOPLE, RAW = DisplayFormat(), DisplayFormat(terminal=True), DisplayFormat(raw=True)
+MINE, OTHERS = frozenset({os.getuid(), 0}), frozenset({os.getuid(), 0, 54321})
 
 
 @pytest.fixture
 def source(tmp_path):
-    return Source(tmp_path / "train_1.out", tmp_path / "train_1.err", world_size=16)
+    return Source(tmp_path / "train_1.out", tmp_path / "train_1.err", world_size=16, owners=MINE)
 
 
 def shown(source, look=PIPE, want=LineFilter(), **how):  # noqa: B008
@@ -34,6 +36,21 @@ def test_what_could_act_on_a_terminal_is_spelled_out_there_and_passes_unchanged_
     source.out.write_bytes(data)
     assert shown(source, PEOPLE) == " 3| \\x1b[31mred\n 4| fine\n 5| �\\x9b\n"
     assert b"".join(show([source], LogRequest(display=PIPE))) == data
+
+
+@pytest.mark.parametrize("owners", [OTHERS, None])
+def test_nothing_in_the_log_of_another_users_job_acts_on_a_terminal_behind_a_pipe(source, owners):
+    source.out.write_bytes(b" 3: \x1b[31mred\n 4: gr\xc3\xb6\xc3\x9fer\t1\n 5: \xff\xc2\x9b\n")
+    source.err.write_bytes(b" 3: \x1b]0;title\x07\n 3: " + b"\x1b" * 2000 + b"\n")
+    theirs = replace(source, owners=owners)
+    expected = " 3: \\x1b[31mred\n 4: größer\t1\n 5: �\\x9b\n 3! \\x1b]0;title\\x07\n 3! " + "\\x1b" * 2000 + "\n"
+    assert shown(theirs) == shown(theirs, tail=9) == expected
+    assert b"".join(show([theirs], LogRequest(display=RAW))) == source.out.read_bytes() + source.err.read_bytes()
+
+
+def test_nothing_acts_on_the_terminal_of_another_machine_that_reads_a_pipe_here(source):
+    source.out.write_bytes(b" 3: \x1b[31mred\n")
+    assert shown(source, detect_format(False, {"CLUSTERRUN_REMOTE": "end"})) == " 3: \\x1b[31mred\n"
 
 
 def test_people_see_ranks_and_marks(source):
@@ -54,6 +71,7 @@ def test_colours_are_put_around_the_rank_only(source):
         (True, {"TERM": "dumb"}, DisplayFormat(terminal=True, colour=False, fold=True)),
         (True, {"TERM": "xterm", "NO_COLOR": "1"}, DisplayFormat(terminal=True, colour=False, fold=True)),
         (False, {"TERM": "xterm"}, DisplayFormat()),
+        (False, {"TERM": "xterm", "CLUSTERRUN_REMOTE": "link"}, DisplayFormat(escape=True)),
     ],
 )
 def test_the_format_is_decided_by_the_output(tty, environ, expected):
@@ -74,7 +92,7 @@ def test_a_folded_line_tells_how_many_said_it_and_who_where_not_all(source):
 def test_the_name_of_a_source_goes_before_each_line(source):
     source.out.write_text(" 1: a\n 2: \x1b\n")
     source.err.write_text(" 1: b\nc\n")
-    named = Source(source.out, source.err, name="7_1", world_size=16)
+    named = replace(source, name="7_1")
     assert shown(named) == "7_1  1: a\n7_1  2: \x1b\n7_1  1! b\n7_1 ! c\n"
     assert shown(named, PEOPLE) == "7_1  1| a\n7_1  2| \\x1b\n7_1  1! b\n7_1   ! c\n"
 
