@@ -268,7 +268,7 @@ DECODERS: dict[str, str] = {
     "worker/data/prepared.py": "its own cache: worker/test_foreign_files.py",
     "worker/models/folder.py": "a model's folder: worker/test_models_load.py",
     "worker/notify.py": "runs as a program without the package",
-    "run_folder/rank_records.py": "one record of thousands",
+    "worker/step.py": "the one line of the rendezvous helper that it started",
     "worker/tasks/__init__.py": "values that the user types",
     "worker/training/checkpoint.py": "what it has just encoded",
     "worker/training/consensus.py": "messages between ranks",
