@@ -19,13 +19,25 @@ def apply_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) ->
     aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
     if not aborted:
         return
-    for index, one in list(found.items()):
-        if index > aborted[0] and one.kind == "crashed" and one.row is not TERMINATE and _ABORT.search(one.sentence):
-            found[index] = replace(one, strength=Strength.ECHO)
+    for index, finding in list(found.items()):
+        if index > aborted[0] and _reports_abort(finding):
+            found[index] = replace(finding, strength=Strength.ECHO)
     for index in aborted:
-        near = range(index + 1, min(index + 4, len(lines)))
-        what = next(((at, m["what"]) for at in near if (m := _WHAT.match(split_rank(lines[at])[1]))), None)
-        if what is not None and what[0] in found:
+        at, what = _find_what(lines, index)
+        if at in found:
             del found[index]  # a row matches the message itself
-        elif what is not None:
-            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {what[1]}")
+        elif what:
+            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {what}")
+
+
+def _reports_abort(finding: LogFinding) -> bool:
+    return finding.kind == "crashed" and finding.row is not TERMINATE and _ABORT.search(finding.sentence) is not None
+
+
+def _find_what(lines: Sequence[Line], index: int) -> tuple[int, str]:
+    """Return the line with the message of an abort, and the message; -1 and an empty text without one."""
+    for at in range(index + 1, min(index + 4, len(lines))):
+        match = _WHAT.match(split_rank(lines[at])[1])
+        if match is not None:
+            return at, match["what"]
+    return -1, ""

@@ -107,15 +107,12 @@ def with_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
             return _follows_from(found, warned)
     if found.kind == "crashed":
         return _crash(found, evidence)
-    if found.row is BUILD:
-        header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None)
-        if header is not None:
-            return replace(header, place=found.place, rank=found.rank)
-    if found.kind in ("import-error", "command-missing"):
-        found = _with_setup(found, evidence)
     if found.kind == "nccl-error":
         return _with_reason_of_nccl(found, evidence)
-    return _with_reason_before(found, evidence)
+    header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) if found.row is BUILD else None
+    if header is not None:
+        return replace(header, place=found.place, rank=found.rank)
+    return _with_reason_before(_with_setup(found, evidence), evidence)
 
 
 def _follows_from(found: LogFinding, warned: LogFinding) -> LogFinding:
@@ -126,7 +123,9 @@ def _follows_from(found: LogFinding, warned: LogFinding) -> LogFinding:
 
 
 def _with_setup(found: LogFinding, evidence: Evidence) -> LogFinding:
-    """Return a missing module or command with the failed setup line before it."""
+    """Return a missing module or command with the failed setup line before it; another finding as it is."""
+    if found.kind not in ("import-error", "command-missing"):
+        return found
 
     def is_setup_before(setup: LogFinding) -> bool:
         is_before = setup.line.file != found.line.file or setup.index < found.index
@@ -152,15 +151,19 @@ def _with_reason_before(found: LogFinding, evidence: Evidence) -> LogFinding:
 
 def _container_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the line of a task's container log that names why it did not start: the line before a failed hook's."""
-    of_task = [f for f in evidence.findings if "pyxis:" in f.line.text and f.line.rank == found.line.rank]
+    of_task = [f for f in evidence.findings if _is_pyxis_line(f, found.line.rank)]
     full = first(of_task, lambda f: f.kind in ("disk-full", "quota"))
     if full is not None:
         return full
-    shown = [f for f in of_task if f.values.get("why") or "nvidia-container-cli: " in f.line.text]
+    shown = [f for f in of_task if "why" in f.values or "nvidia-container-cli: " in f.line.text]
     for before, after in pairwise(shown):
         if _HOOK.search(after.line.text):
             return before
     return shown[0] if shown else found
+
+
+def _is_pyxis_line(finding: LogFinding, rank: int | None) -> bool:
+    return "pyxis:" in finding.line.text and finding.line.rank == rank
 
 
 def _cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding | None:

@@ -37,19 +37,11 @@ BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE"
 
 def full_cause(found: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
-    if found.kind == "killed" or (found.row is EXCEPTION and _mentions_kill(found.sentence)):
-        memory = evidence.first(lambda f: f.kind == "host-memory" and f.strength <= Strength.HINT)
-        if memory is not None:
-            return _killed_for_memory(found, memory, evidence.facts)
-    if found.kind == "host-memory" and found.rank is None:
-        task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
-        if task is not None:
-            cause = to_cause(found, evidence.facts)
-            return replace(cause, rank=task.rank, node=task.node, evidence=_lines_of(found, task))
+    cause = _killed_for_memory(found, evidence) or _memory_of_task(found, evidence)
+    if cause is not None:
+        return cause
     if found.kind == "crashed" and found.rank is not None:
-        inner = evidence.first(lambda f: f.kind == "crashed" and f is not found and f.rank == found.rank)
-        cause = to_cause(with_reason(found, evidence), evidence.facts)
-        return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(found)))
+        return _crash_of_rank(found, evidence)
     if found.kind == "collective-timeout":
         return _hang(found, evidence)
     if found.kind in ("worker", "refused"):
@@ -62,11 +54,33 @@ def cause_with_context(found: LogFinding, evidence: Evidence) -> Cause:
     return to_cause(with_task(with_reason(found, evidence), evidence), evidence.facts)
 
 
-def _killed_for_memory(found: LogFinding, memory: LogFinding, facts: EndFacts) -> Cause:
-    """Return that memory ran out, with the process that was killed for it."""
-    cause = to_cause(memory, facts)
+def _killed_for_memory(found: LogFinding, evidence: Evidence) -> Cause | None:
+    """Return that memory ran out, with the process that was killed for it; None for another finding."""
+    is_kill = found.kind == "killed" or (found.row is EXCEPTION and _mentions_kill(found.sentence))
+    memory = evidence.first(lambda f: f.kind == "host-memory" and f.strength <= Strength.HINT) if is_kill else None
+    if memory is None:
+        return None
+    cause = to_cause(memory, evidence.facts)
     who = found if found.rank is not None and _may_be_same_task(found, memory) else memory
     return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=_lines_of(memory, found))
+
+
+def _memory_of_task(found: LogFinding, evidence: Evidence) -> Cause | None:
+    """Return that memory ran out, with the task that was killed; None for another finding, or without such a task."""
+    if found.kind != "host-memory" or found.rank is not None:
+        return None
+    task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
+    if task is None:
+        return None
+    cause = to_cause(found, evidence.facts)
+    return replace(cause, rank=task.rank, node=task.node, evidence=_lines_of(found, task))
+
+
+def _crash_of_rank(found: LogFinding, evidence: Evidence) -> Cause:
+    """Return a crash with its reason; the rank's own report of it comes first in the evidence."""
+    inner = evidence.first(lambda f: f.kind == "crashed" and f is not found and f.rank == found.rank)
+    cause = to_cause(with_reason(found, evidence), evidence.facts)
+    return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(found)))
 
 
 def _is_killed_task(finding: LogFinding) -> bool:
@@ -97,8 +111,7 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
 
 def with_task(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
-    ended_here = found.strength is Strength.CAUSE or found.place  # an exception ends its rank, hints need not
-    if found.rank is not None or not ended_here or found.kind in BY_STATE.values():
+    if found.rank is not None or not _ends_its_rank(found):
         return found
     same = _same_process(found, evidence)
     if same is not None:
@@ -106,14 +119,24 @@ def with_task(found: LogFinding, evidence: Evidence) -> LogFinding:
     silent = silent_ranks(evidence.facts) if found.kind in ("killed", "crashed") else []
     if len(silent) == 1:
         return replace(found, rank=silent[0])
-    if found.kind == "cuda-assert":  # the GPU's own lines have no rank; the exception after them has
-        raised = evidence.first(lambda f: f.kind == found.kind and (f.rank is not None or bool(f.place)))
-        if raised is not None:
-            return replace(found, rank=raised.rank, place=found.place or raised.place)
-    task = evidence.first(lambda f: f.index > found.index and _is_crash_or_end(f))
-    if task is None or not _is_its_only_task(task, found):
-        return found
-    return replace(found, rank=task.rank, node=task.node)
+    raised = _exception_of_assertion(found, evidence)
+    if raised is not None:
+        return replace(found, rank=raised.rank, place=found.place or raised.place)
+    task = _task_ended_after(found, evidence)
+    return found if task is None else replace(found, rank=task.rank, node=task.node)
+
+
+def _ends_its_rank(found: LogFinding) -> bool:
+    """Return whether a finding is the end of a rank: an exception is, hints and what the scheduler did need not be."""
+    is_end = found.strength is Strength.CAUSE or bool(found.place)
+    return is_end and found.kind not in BY_STATE.values()
+
+
+def _exception_of_assertion(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+    """Return the exception after an assertion on the GPU, whose own lines have no rank."""
+    if found.kind != "cuda-assert":
+        return None
+    return evidence.first(lambda f: f.kind == "cuda-assert" and (f.rank is not None or bool(f.place)))
 
 
 def _same_process(found: LogFinding, evidence: Evidence) -> LogFinding | None:
@@ -135,9 +158,12 @@ def _is_crash_or_end(finding: LogFinding) -> bool:
     return bool(finding.ranks) and (finding.kind == "crashed" or is_end)
 
 
-def _is_its_only_task(task: LogFinding, found: LogFinding) -> bool:
-    """Return whether a task that ended may be that of a cause; a crash need not have it as its reason."""
-    return task.kind != "crashed" and len(task.ranks) == 1 and found.node in ("", task.node)
+def _task_ended_after(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+    """Return the task that ended first after a cause, if it may be its own; a crash need not have it as its reason."""
+    task = evidence.first(lambda f: f.index > found.index and _is_crash_or_end(f))
+    if task is None or task.kind == "crashed":
+        return None
+    return task if len(task.ranks) == 1 and found.node in ("", task.node) else None
 
 
 def _mentions_kill(text: str) -> bool:

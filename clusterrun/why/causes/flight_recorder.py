@@ -42,35 +42,47 @@ def read_dump(data: bytes) -> Reached | None:
         return None
     if not isinstance(dump, dict):
         return None
-    status = dump.get("pg_status")
-    enqueued = {}
-    for group, values in status.items() if isinstance(status, dict) else ():
-        number = values.get("last_enqueued_collective") if isinstance(values, dict) else None
-        if type(number) is int:
-            enqueued[str(group)] = number
     entries = dump.get("entries")
     entry = entries[-1] if isinstance(entries, list) and entries else None
+    enqueued = _enqueued(dump.get("pg_status"))
     if not isinstance(entry, dict):
         return Reached(enqueued)
     return Reached(enqueued, str(entry.get("profiling_name") or ""), _place(entry.get("frames")))
 
 
+def _enqueued(status: object) -> dict[str, int]:
+    """Return the last collective that was enqueued in each process group."""
+    enqueued = {}
+    for group, values in status.items() if isinstance(status, dict) else ():
+        number = values.get("last_enqueued_collective") if isinstance(values, dict) else None
+        if type(number) is int:
+            enqueued[str(group)] = number
+    return enqueued
+
+
 def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
     """Return the ranks that had enqueued fewer collectives than others in a process group, and how far they got."""
-    found: dict[int, str] = {}
+    behind: dict[int, str] = {}
     groups = {group for reached in dumps.values() for group in reached.enqueued}
     for group in sorted(groups):
         numbers = {rank: reached.enqueued[group] for rank, reached in dumps.items() if group in reached.enqueued}
-        most = max(numbers.values())
-        late = {rank: number for rank, number in numbers.items() if number < most}
-        if len(numbers) > 1 and 2 * len(late) < len(numbers) + 1:
-            for rank, number in late.items():
-                ends = f"the flight recorder of rank {rank} ends at collective {number}"
-                reached = f"{ends}, but other ranks reached {most}"
-                last = dumps[rank].last or "a collective"
-                where = f"; the rank's last call was {last} at {dumps[rank].place}" if dumps[rank].place else ""
-                found.setdefault(rank, f"{reached}{where}")
-    return found
+        for rank in _late_ranks(numbers):
+            behind.setdefault(rank, _how_far(rank, numbers[rank], max(numbers.values()), dumps[rank]))
+    return behind
+
+
+def _late_ranks(numbers: Mapping[int, int]) -> list[int]:
+    """Return the ranks with a lower number than others, if they are at most half."""
+    most = max(numbers.values())
+    late = [rank for rank in numbers if numbers[rank] < most]
+    return late if 2 * len(late) <= len(numbers) else []
+
+
+def _how_far(rank: int, number: int, most: int, reached: Reached) -> str:
+    ends = f"the flight recorder of rank {rank} ends at collective {number}, but other ranks reached {most}"
+    if not reached.place:
+        return ends
+    return f"{ends}; the rank's last call was {reached.last or 'a collective'} at {reached.place}"
 
 
 def _place(frames: object) -> str:

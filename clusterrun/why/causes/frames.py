@@ -52,18 +52,29 @@ def is_web_library(file: str) -> bool:
 
 def find_package(file: str) -> str:
     """Return the package of a frame's file, ``Python`` for the standard library, empty for the user's code."""
-    package = _PACKAGE.search(file)
-    return package["name"] if package else "" if is_own(file) else "Python"
+    return find_library(file) or ("" if is_own(file) else "Python")
 
 
 def find_place(frames: Sequence[tuple[str, str]]) -> str:
     """Return file:line of the user's innermost frame, else of the library whose module or command was started."""
     own = [frame for frame in frames if is_own(frame[0])]
-    packages = [match["name"] if (match := _PACKAGE.search(file)) else "" for file, _ in frames]
-    started = next((name for name in packages if name and name not in _STARTERS), "")
-    its = [frame for frame, name in zip(frames, packages, strict=True) if started and name == started]
-    file, number = (own or its or frames)[-1]
+    file, number = (own or _of_started_package(frames) or frames)[-1]
     return f"{file}:{number}"
+
+
+def _of_started_package(frames: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the frames of the outermost package that does not only start other code."""
+    packages = [find_library(file) for file, _ in frames]
+    for started in packages:
+        if started and started not in _STARTERS:
+            return [frame for frame, package in zip(frames, packages, strict=True) if package == started]
+    return []
+
+
+def find_library(file: str) -> str:
+    """Return the installed package of a frame's file; empty if it is in none."""
+    package = _PACKAGE.search(file)
+    return package["name"] if package else ""
 
 
 def find_activity(frame: str) -> str:

@@ -35,7 +35,9 @@ TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
 _MOST_OF_ONE = 2_000  # lines of one file that a needle may name: more of the same word adds nothing
 _AFTER = 60  # lines below a finding that may say more
 _MOST_RANKS = 4_096  # in one line of srun
+_ANY, _MOST_COUNTED = "any", 65  # ranks whose lines of work are counted
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+_KINDS = {-9: "killed", -15: "task-ended"}  # by torchrun's exit code
 _OTHER = ("_too", "_old")
 #: What Slurm's commands report of themselves. The rows about connections of ranks do not explain it.
 _BY_COMMAND = re.compile(r"(?:srun|sbatch|salloc): (?:error|fatal): ")
@@ -73,30 +75,13 @@ PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|
 
 def scan(lines: Sequence[Line]) -> list[LogFinding]:
     """Return the findings in the lines of one file, in order."""
-    found: dict[int, LogFinding] = {}
-    for row_, index in _candidate_lines(lines):
-        finding = match_row(row_, lines[index], index)
-        known = found.get(index)
-        if finding is not None and (known is None or (finding.strength < known.strength and not row_.general)):
-            found[index] = finding
-    raised = find_tracebacks(lines)
-    for one in raised:
-        _add_traceback(found, one, lines)
+    found = _match_rows(lines)
+    for raised in find_tracebacks(lines):
+        _add_traceback(found, raised, lines)
     merge_quoted(found, lines)
-    for index, cut in found.items():
-        after = [split_rank(line)[1].strip()[:200] for line in lines[index + 1 : index + 3]]
-        continues = cut.kind == "setup" or cut.row in (BARE, PANIC)
-        named = after[:1] if continues and cut.sentence.endswith(":") else []
-        for text in named or [text for text in after if text.startswith("But your machine only has")]:
-            found[index] = replace(cut, sentence=f"{cut.sentence} {text}")
-        if cut.row.after is not None:
-            found[index] = _with_words_after(cut, lines, index)
-    for index in [i for i in found if "Fatal Python error" in found[i].line.text]:
-        found[index] = replace(found[index], place=find_crash_place(lines, index))
-    for summary in find_summaries(lines):
-        for index in [i for i, one in found.items() if "local_rank: " in one.line.text]:
-            del found[index]  # the same failure, with local ranks only
-        found[summary.index] = _summary_finding(lines[summary.index], summary)
+    for index, finding in found.items():
+        found[index] = _completed(finding, lines)
+    _add_summaries(found, lines)
     apply_abort_messages(found, lines)
     findings = _count_work([found[index] for index in sorted(found)], lines)
     turned = find_nan_start(lines)
@@ -104,6 +89,50 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
         index, sentence = turned
         findings.append(make_finding(NAN, index, lines[index], {"error": sentence}, split_rank(lines[index])[0]))
     return findings
+
+
+def _match_rows(lines: Sequence[Line]) -> dict[int, LogFinding]:
+    """Return the strongest finding of each line, of two of equal strength that of the earlier row."""
+    found: dict[int, LogFinding] = {}
+    for row_, index in _candidate_lines(lines):
+        finding = match_row(row_, lines[index], index)
+        if finding is not None and (index not in found or _is_better(finding, found[index])):
+            found[index] = finding
+    return found
+
+
+def _is_better(finding: LogFinding, other: LogFinding) -> bool:
+    return finding.strength < other.strength and not finding.row.general
+
+
+def _completed(finding: LogFinding, lines: Sequence[Line]) -> LogFinding:
+    """Return a finding with what the lines below it add: the end of its message, more words, the place of a crash."""
+    finding = _with_next_line(finding, lines)
+    if finding.row.after is not None:
+        finding = _with_words_after(finding, lines, finding.index)
+    if "Fatal Python error" in finding.line.text:
+        finding = replace(finding, place=find_crash_place(lines, finding.index))
+    return finding
+
+
+def _with_next_line(finding: LogFinding, lines: Sequence[Line]) -> LogFinding:
+    """Return a finding with the next line, if its message continues there."""
+    after = [split_rank(line)[1].strip()[:200] for line in lines[finding.index + 1 : finding.index + 3]]
+    continues = finding.kind == "setup" or finding.row in (BARE, PANIC)
+    if after and continues and finding.sentence.endswith(":"):
+        return replace(finding, sentence=f"{finding.sentence} {after[0]}")
+    for text in after:
+        if text.startswith("But your machine only has"):
+            return replace(finding, sentence=f"{finding.sentence} {text}")
+    return finding
+
+
+def _add_summaries(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+    """Add torchrun's summaries, in place of its lines on the same failure, which have local ranks only."""
+    for summary in find_summaries(lines):
+        for index in [index for index in found if "local_rank: " in found[index].line.text]:
+            del found[index]
+        found[summary.index] = _summary_finding(lines[summary.index], summary)
 
 
 def _with_words_after(finding: LogFinding, lines: Sequence[Line], index: int) -> LogFinding:
@@ -133,14 +162,42 @@ def make_finding(
 
 def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
     """Return a row's finding in one line, None if it does not match."""
-    rank, text = split_rank(line)
+    label, text = split_rank(line)
     text = _REPR.sub(r"\1: \3", text[:READ])  # hydra prints an exception as its repr
     match = row_.pattern.search(text)
-    if match is None or " NCCL INFO " in text:  # NCCL retries it, or does without
+    if match is None or _is_no_cause(row_, text):
         return None
-    if id(row_) in _OF_RANKS and _BY_COMMAND.match(text):
-        return None
+    words, ranks = _words(match)
+    is_of_step = BY_STEPD.match(text) is not None and "pyxis: " not in text
+    speaker = _STEPD.match(text) if is_of_step and row_.kind == "host-memory" else None
+    if speaker is not None:
+        words.setdefault("node", speaker[1])
+    rank = ranks[0] if ranks else _rank_of(words, label, is_of_step)
+    finding = replace(make_finding(row_, index, line, words, rank), ranks=ranks)
+    return replace(finding, strength=max(finding.strength, Strength.HINT)) if finding.warned else finding
+
+
+def _is_no_cause(row_: CauseRow, text: str) -> bool:
+    """Return whether a line that a row matches is an info of NCCL, which retries, or a command's own connection."""
+    return " NCCL INFO " in text or (id(row_) in _OF_RANKS and _BY_COMMAND.match(text) is not None)
+
+
+def _rank_of(words: Mapping[str, str], label: int | None, is_of_step: bool) -> int | None:
+    """Return the rank that a line is about: the one that it names, else that of its label.
+
+    A reporter's number counts within its process group, so the line's label is preferred to that. The label of a line
+    about the step is that of the task whose stream it was written to.
+    """
+    named = words.get("rank") or (words.get("reporter") if label is None else None)
+    if named and named.isdigit():
+        return int(named)
+    return None if is_of_step else label
+
+
+def _words(match: re.Match[str]) -> tuple[dict[str, str], tuple[int, ...]]:
+    """Return the words for a row's texts, and the ranks that they name."""
     words = _groups(match)
+    words["0"] = match[0][:200]
     if words.get("ms", "").isdigit():
         words["limit"] = f"{int(words['ms']) / 1000:g} s"
     if "used" in words and len(words["used"] + words.get("limit", "")) < 40:
@@ -151,17 +208,7 @@ def match_row(row_: CauseRow, line: Line, index: int = 0) -> LogFinding | None:
         words["folder"] = shlex.quote(words["what"].strip("'\"").rpartition("/")[0] or "/")
     ranks = parse_ranges(words.get("ranks", ""))
     words["s"], words["was"] = ("s", "were") if len(ranks) > 1 else ("", "was")  # task 3 was, tasks 3-5 were
-    # a reporter's number counts within its process group, so the line's label is preferred
-    named_rank = words.get("rank") or (words.get("reporter") if rank is None else None)
-    if BY_STEPD.match(text) and "pyxis: " not in text:
-        rank = None  # the label is that of the task whose stream it was written to, but the line is about the step
-        speaker = _STEPD.match(text)
-        if speaker is not None and row_.kind == "host-memory":
-            words.setdefault("node", speaker[1])
-    rank = ranks[0] if ranks else int(named_rank) if named_rank and named_rank.isdigit() else rank
-    words["0"] = match[0][:200]
-    finding = replace(make_finding(row_, index, line, words, rank), ranks=ranks)
-    return replace(finding, strength=max(finding.strength, Strength.HINT)) if finding.warned else finding
+    return words, ranks
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
@@ -229,68 +276,107 @@ def _lines_with(low: str, needle: str, starts: list[int]) -> list[int]:
 
 def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
     """Replace the findings inside a traceback by one at its last line: of the row that matches best, else EXCEPTION."""
-    inside = [
-        found[i]
-        for i in range(raised.first, raised.end + 1)
-        if i in found and (found[i].rank == raised.rank or split_rank(lines[i])[0] == raised.rank)
-    ]
-    until = -1 if raised.noticed else raised.until if raised.after else raised.end
-    able = (f for f in inside if f.row is not BARE and f.index <= until and not _CAUGHT.search(f.line.text))
-    known = min(able, key=lambda f: (f.strength, f.index <= raised.since, f.index), default=None)
-    if known is not None and known.row is BUILD:  # the compiler's status comes first, the extension's name last
-        known = max((f for f in inside if f.row is BUILD), key=lambda f: f.index)
-    for one in inside:
-        del found[one.index]
-    known = _known_by_place(known, raised, lines)
-    handled = f"; while handling {raised.handled[:120]}" if raised.handled else ""
-    if known is None or (known.kind == "peer-lost" and raised.online):  # online: a server that is not one of the ranks
-        text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
-        text = text.rstrip(".") if raised.cause or raised.handled or raised.after else text
-        text += f"; from {raised.cause[:120]}" if raised.cause not in ("", raised.text) else ""
-        text += handled
-        text += f"; the code that handled this exception then raised {raised.after[:120]}" if raised.after else ""
-        finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
-        echo = raised.harmless or raised.name.rpartition(".")[2] in _REPORTS or _SPAWNED.match(raised.text)
-        weak = raised.threaded or raised.noticed
-        strength = Strength.ECHO if echo else Strength.HINT if weak else Strength.CAUSE
+    inside = [found[i] for i in range(raised.first, raised.end + 1) if i in found and _is_of(raised, found[i])]
+    known = _known_by_place(_best_inside(inside, raised), raised, lines)
+    for finding in inside:
+        del found[finding.index]
+    # online: a server that is not one of the ranks
+    if known is None or (known.kind == "peer-lost" and raised.online):
+        found[raised.index] = _unknown_exception(raised, lines)
     else:
-        finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
-        if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
-            finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
-        if known.index > raised.since and raised.handled[:40] not in finding.sentence:
-            finding = replace(finding, sentence=finding.sentence + handled)
-        strength = Strength.ECHO if raised.harmless else known.strength
-    found[raised.index] = replace(finding, place=raised.place, strength=strength)
+        found[raised.index] = _known_exception(known, raised)
+
+
+def _is_of(raised: Raised, finding: LogFinding) -> bool:
+    """Return whether a finding is of the rank whose traceback its line is in."""
+    return raised.rank in (finding.rank, split_rank(finding.line)[0])
+
+
+def _best_inside(inside: Sequence[LogFinding], raised: Raised) -> LogFinding | None:
+    """Return the finding that explains a traceback best: the strongest, of the exception that ended the program."""
+    if raised.noticed:
+        return None
+    until = raised.until if raised.after else raised.end
+    able = [f for f in inside if f.index <= until and _explains_exception(f)]
+    best = min(able, key=lambda f: (f.strength, f.index <= raised.since, f.index), default=None)
+    if best is not None and best.row is BUILD:  # the compiler's status comes first, the extension's name last
+        return [f for f in inside if f.row is BUILD][-1]
+    return best
+
+
+def _explains_exception(finding: LogFinding) -> bool:
+    return finding.row is not BARE and _CAUGHT.search(finding.line.text) is None
+
+
+def _unknown_exception(raised: Raised, lines: Sequence[Line]) -> LogFinding:
+    """Return the finding of an exception that no row explains, with the exceptions that it is chained to."""
+    text = raised.text[:300] + (f" ({raised.origin})" if raised.origin else "")
+    if raised.cause or raised.handled or raised.after:
+        text = text.rstrip(".")
+    if raised.cause not in ("", raised.text):
+        text += f"; from {raised.cause[:120]}"
+    text += _while_handling(raised)
+    if raised.after:
+        text += f"; the code that handled this exception then raised {raised.after[:120]}"
+    finding = make_finding(EXCEPTION, raised.index, lines[raised.index], {"error": text}, raised.rank)
+    return replace(finding, place=raised.place, strength=_strength_of_unknown(raised))
+
+
+def _while_handling(raised: Raised) -> str:
+    return f"; while handling {raised.handled[:120]}" if raised.handled else ""
+
+
+def _strength_of_unknown(raised: Raised) -> Strength:
+    """Return how well an exception explains the end that no row knows."""
+    reports = raised.name.rpartition(".")[2] in _REPORTS or _SPAWNED.match(raised.text)
+    if raised.harmless or reports:
+        return Strength.ECHO
+    return Strength.HINT if raised.threaded or raised.noticed else Strength.CAUSE
+
+
+def _known_exception(known: LogFinding, raised: Raised) -> LogFinding:
+    """Return the finding of an exception that a row explains, with what the program was doing."""
+    finding = replace(known, index=raised.index, rank=raised.rank if known.rank is None else known.rank)
+    if raised.activity and known.kind in _AMID and "checkpoint" not in finding.sentence:
+        finding = replace(finding, sentence=f"{finding.sentence}, while {raised.activity}")
+    if known.index > raised.since and raised.handled[:40] not in finding.sentence:
+        finding = replace(finding, sentence=finding.sentence + _while_handling(raised))
+    strength = Strength.ECHO if raised.harmless else known.strength
+    return replace(finding, place=raised.place, strength=strength)
 
 
 def _known_by_place(known: LogFinding | None, raised: Raised, lines: Sequence[Line]) -> LogFinding | None:
     """Return the finding in a traceback, or what it is by the library that raised it and by what that tried before."""
-    if known is None and raised.online:
-        host = unreachable_host(lines, raised.first, raised.rank)
+    if known is None:
+        host = unreachable_host(lines, raised.first, raised.rank) if raised.online else ""
         error = {"error": f"{host}; then {raised.text[:200]}"}
         return make_finding(UNRESOLVED, raised.index, lines[raised.index], error, raised.rank) if host else None
-    if known is not None and known.kind in ("name-resolution", "network") and raised.online:
+    if known.kind in ("name-resolution", "network") and raised.online:
         return make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
-    if known is not None and known.kind == "disk-full" and raised.in_semaphore:
+    if known.kind == "disk-full" and raised.in_semaphore:
         return make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
     return known
 
 
 def _summary_finding(line: Line, summary: Summary) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
-    rank, code = summary.rank, summary.code or 0
-    kind = "task-ended" if code >= 0 or code == -15 else "killed" if code == -9 else "crashed"
+    code = summary.code or 0
+    kind = _KINDS.get(code, "task-ended" if code >= 0 else "crashed")
     spared = {"spared": name_ranks(summary.spared), "listed": str(len(summary.codes))}
     values = {"status": str(code)} if code > 0 else spared
-    finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, rank)
-    ranks = summary.alike if code < 0 else () if rank is None else (rank,)
+    ranks = summary.alike if code < 0 else tuple(rank for rank in (summary.rank,) if rank is not None)
+    finding = make_finding(next(r for r in SLURM if r.kind == kind), summary.index, line, values, summary.rank)
+    return replace(finding, ranks=ranks, node=summary.host, sentence=_summary_in_words(ranks, summary.host, code))
+
+
+def _summary_in_words(ranks: Sequence[int], host: str, code: int) -> str:
+    """Return how ranks ended by torchrun's exit code, which is negative for a signal."""
     who = name_ranks(ranks) or "a rank"
-    who += f" on {summary.host}" if summary.host and ranks else ""
-    how = _SIGNALS.get(-code, f"signal {-code}") if code < 0 else f"status {code}"
-    sentence = (
-        f"{who} {'were' if len(ranks) > 1 else 'was'} killed by {how}" if code < 0 else f"{who} exited with {how}"
-    )
-    return replace(finding, ranks=ranks, node=summary.host, sentence=sentence)
+    if host and ranks:
+        who += f" on {host}"
+    if code >= 0:
+        return f"{who} exited with status {code}"
+    return f"{who} {'were' if len(ranks) > 1 else 'was'} killed by {_SIGNALS.get(-code, f'signal {-code}')}"
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -302,28 +388,37 @@ def _count_work(findings: list[LogFinding], lines: Sequence[Line]) -> list[LogFi
     """Count the lines of work after each finding; a batch that was too large and was skipped did not end its rank."""
     if not findings:
         return findings
-    after: dict[int | None, list[int]] = {}  # rank -> the indexes of its last lines of work, newest first
-    everybody: list[int] = []
-    first = min(f.index for f in findings)
+    work = _last_work(lines, min(f.index for f in findings))
+    return [replace(f, work_after=_work_after(f, work, lines)) for f in findings]
+
+
+def _last_work(lines: Sequence[Line], first: int) -> dict[int | str | None, list[int]]:
+    """Return the indexes of the last lines of work of each rank after line ``first``, and of all as ``_ANY``."""
+    work: dict[int | str | None, list[int]] = {_ANY: []}
     for index in range(len(lines) - 1, first, -1):
-        if len(everybody) >= ENOUGH and len(after) > 64:
+        if len(work[_ANY]) >= ENOUGH and len(work) > _MOST_COUNTED:
             break
         line = lines[index]
         if PROGRESS.search(line.text) is None or _by_slurm(line):  # which names steps too
             continue
-        everybody.append(index)
-        mine = after.setdefault(split_rank(line)[0], [])
-        if len(mine) < ENOUGH:
-            mine.append(index)
-    marked = []
-    for finding in findings:
-        work = after.get(finding.rank, []) if finding.rank is not None else everybody[:ENOUGH]
-        count = 0 if _by_slurm(finding.line) else sum(index > finding.index for index in work)
-        if finding.kind == "cuda-memory":
-            near = lines[finding.index : finding.index + 4]
-            count = ENOUGH if any(_SKIPPED.search(line.text[:READ]) for line in near) else count
-        marked.append(replace(finding, work_after=count))
-    return marked
+        for whose in (_ANY, split_rank(line)[0]):
+            of_rank = work.setdefault(whose, [])
+            if len(of_rank) < ENOUGH:
+                of_rank.append(index)
+    return work
+
+
+def _work_after(finding: LogFinding, work: Mapping[int | str | None, list[int]], lines: Sequence[Line]) -> int:
+    if finding.kind == "cuda-memory" and _is_skipped(lines[finding.index : finding.index + 4]):
+        return ENOUGH
+    if _by_slurm(finding.line):
+        return 0
+    whose = _ANY if finding.rank is None else finding.rank
+    return sum(index > finding.index for index in work.get(whose, []))
+
+
+def _is_skipped(lines: Sequence[Line]) -> bool:
+    return any(_SKIPPED.search(line.text[:READ]) for line in lines)
 
 
 def _by_slurm(line: Line) -> bool:

@@ -44,23 +44,26 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
     """Return the index of the first line where the loss became NaN for good, and the sentence; None if it did not."""
     if not any("nan" in line.text[:READ].lower() for line in lines):
         return None
-    begins: dict[tuple[int | None, str], tuple[int, int]] = {}  # rank and name -> first index, how many since
+    begins: dict[tuple[int | None, str], list[int]] = {}  # rank and name -> the lines since it is NaN
     finite: set[tuple[int | None, str]] = set()
     for index, rank, key, value in _values(lines):
         if math.isfinite(value):
             begins.pop((rank, key), None)
             finite.add((rank, key))
-            continue
-        first, count = begins.get((rank, key), (index, 0))
-        begins[rank, key] = first, count + 1
-    lasting = [(first, whose) for whose, (first, count) in begins.items() if count >= _ENOUGH]
+        else:
+            begins.setdefault((rank, key), []).append(index)
+    lasting = [whose for whose, indexes in begins.items() if len(indexes) >= _ENOUGH]
     if not lasting:
         return None
-    first, whose = min(lasting, key=lambda one: one[0])
-    step = _step(lines, first)
-    if whose in finite:
-        return first, f"the loss became NaN{f' at {step}' if step else ''} and stayed NaN"
-    return first, f"the loss was NaN from the first value in the log{f' ({step})' if step else ''} onward"
+    whose = min(lasting, key=lambda one: begins[one][0])
+    first = begins[whose][0]
+    return first, _in_words(_step(lines, first), whose in finite)
+
+
+def _in_words(step: str, was_finite: bool) -> str:
+    if was_finite:
+        return f"the loss became NaN{f' at {step}' if step else ''} and stayed NaN"
+    return f"the loss was NaN from the first value in the log{f' ({step})' if step else ''} onward"
 
 
 def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:

@@ -122,41 +122,65 @@ def split_rank(line: Line) -> tuple[int | None, str]:
 def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
     """Return the tracebacks in the lines of one file in the order of their ends; ranks are read separately."""
     done: list[Raised] = []
-    open_: dict[int | None, Raised] = {}
-    ended: dict[int | None, Raised] = {}  # the last one of each rank, which a chain may continue
-    before: dict[int | None, str] = {}
-    wrapped: dict[int | None, str] = {}
+    readers: dict[int | None, _Reader] = {}
+    busy: set[int | None] = set()  # ranks whose next lines may belong to a traceback
     for index, line in enumerate(lines):
-        if not open_ and not ended and "Traceback (most" not in line.text and 'File "' not in line.text:
-            before[line.rank] = line.text
+        if not busy and "Traceback (most" not in line.text and 'File "' not in line.text:
+            readers.setdefault(line.rank, _Reader()).before = line.text
             continue
         rank, text = split_rank(line)
-        begun = wrapped.pop(rank, "")
-        text = f"{begun}{' ' * begun.endswith(',')}{text}"
-        if rank in open_ and not begun and _WRAPPED.match(text):
-            wrapped[rank] = text
-            continue
-        current = open_.get(rank)
-        opened = _opened(index, rank, text, current, ended.get(rank), before.get(rank, ""))
-        if opened is not None:
-            open_[rank] = opened
-        elif current is not None:
-            if current.headless and text.strip() and text[0] not in " \t" and not _may_continue(current, index, text):
-                del open_[rank]
-            elif _read_line(current, index, text):
-                done.append(current)
-                ended[rank] = open_.pop(rank)
-            elif index - current.first > _LONGEST:
-                del open_[rank]
-        elif rank in ended and text.strip():
-            last = ended[rank]
-            if _chains(text):
-                before[rank] = text.strip()
-                continue
-            _continue_message(last, index, text)
-        if text.strip():
-            before[rank] = text
+        reader = readers.setdefault(rank, _Reader())
+        ended = reader.read(index, rank, text)
+        if ended is not None:
+            done.append(ended)
+        if reader.open is not None or reader.ended is not None:
+            busy.add(rank)
+        else:
+            busy.discard(rank)
     return _last_of_chains(done)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the lines of one rank: the traceback that is open, the last one that ended, and the line before."""
+
+    open: Raised | None = None
+    ended: Raised | None = None  # a chain may continue it
+    before: str = ""
+    wrapped: str = ""  # the first part of a frame that a terminal wrapped
+
+    def read(self, index: int, rank: int | None, text: str) -> Raised | None:
+        """Read a line; return the traceback that ends with it, if any."""
+        begun, self.wrapped = self.wrapped, ""
+        text = f"{begun}{' ' * begun.endswith(',')}{text}"
+        if self.open is not None and not begun and _WRAPPED.match(text):
+            self.wrapped = text
+            return None
+        opened = _opened(index, rank, text, self.open, self.ended, self.before)
+        ended = None
+        if opened is not None:
+            self.open = opened
+        elif self.open is not None:
+            ended = self._continue(self.open, index, text)
+        elif self.ended is not None and text.strip() and not _chains(text):
+            _continue_message(self.ended, index, text)
+        self._remember(text)
+        return ended
+
+    def _remember(self, text: str) -> None:
+        if text.strip():
+            self.before = text.strip() if _chains(text) else text
+
+    def _continue(self, current: Raised, index: int, text: str) -> Raised | None:
+        """Add a line to the open traceback; return it if the line was its last."""
+        if current.headless and text.strip() and text[0] not in " \t" and not _may_continue(current, index, text):
+            self.open = None
+        elif _read_line(current, index, text):
+            self.open, self.ended = None, current
+            return current
+        elif index - current.first > _LONGEST:
+            self.open = None
+        return None
 
 
 def _may_continue(raised: Raised, index: int, text: str) -> bool:
@@ -175,20 +199,29 @@ def _opened(
     """Return the traceback that a line opens, if any."""
     header = _HEADER.search(text)
     if header is None:
-        if current is not None or _HEADLESS.match(text) is None:
-            return None
-        raised = _begin(rank, index, None, "")
-        raised.headless = True
-        _read_line(raised, index, text)
-        return raised
+        return _opened_by_frame(index, rank, text) if current is None else None
     if current is None or current._frames:
-        # a data-loading worker's, and a rank's in the message of torch's CheckpointException
-        quoted = text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
-        of_manager = last is not None and last.name.endswith(".RemoteError") and not last.message and before[:1] == "-"
-        chained = _chains(before) or quoted or of_manager
-        current = _begin(rank, index, last if chained else None, before)
+        current = _begin(rank, index, last if _is_chained(text, header, last, before) else None, before)
     current._prefix = _prefix(text[: header.start()].removesuffix("Original "))
     return current
+
+
+def _opened_by_frame(index: int, rank: int | None, text: str) -> Raised | None:
+    """Return the traceback that a frame opens whose header is missing."""
+    if _HEADLESS.match(text) is None:
+        return None
+    raised = _begin(rank, index, None, "")
+    raised.headless = True
+    _read_line(raised, index, text)
+    return raised
+
+
+def _is_chained(text: str, header: re.Match[str], last: Raised | None, before: str) -> bool:
+    """Return whether a traceback belongs to the one before it: chained, or quoted in its message."""
+    # a data-loading worker's, and a rank's in the message of torch's CheckpointException
+    quoted = text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
+    of_manager = last is not None and last.name.endswith(".RemoteError") and not last.message and before[:1] == "-"
+    return _chains(before) or quoted or of_manager
 
 
 def _continue_message(last: Raised, index: int, text: str) -> None:
@@ -196,17 +229,24 @@ def _continue_message(last: Raised, index: int, text: str) -> None:
     if index - last.index > _MESSAGE_LINES:
         return
     last.continues = last.continues and _ANOTHER.match(text) is None
-    last.end = index if last.continues else last.end
-    if last.continues and last._width:
-        if len(text.split(maxsplit=1)[0]) >= last._room:  # the first word had no room on the line before
-            last.message, last._room = f"{last.message} {text.strip()}", last._width - len(text.rstrip())
-        else:
-            last._width = 0
-    if last.continues and text.startswith("- ") and index - last.index <= _LISTED:
+    if not last.continues:
+        return
+    last.end = index
+    if last._width:
+        _continue_wrapped(last, text)
+    if text.startswith("- ") and index - last.index <= _LISTED:
         last.message, last.message_follows = f"{last.message} {text.strip()}", False
-    if last.message_follows and last.continues and text.strip("*-= \t"):
+    if last.message_follows and text.strip("*-= \t"):
         last.message = f"{last.message} {_REPEATED.sub('', text).strip()}".strip()
         last.message_follows = _VALIDATION.match(last.message) is not None and "[type=" not in text
+
+
+def _continue_wrapped(last: Raised, text: str) -> None:
+    """Add a line to a message that rich wrapped, if its first word had no room on the line before."""
+    if len(text.split(maxsplit=1)[0]) >= last._room:
+        last.message, last._room = f"{last.message} {text.strip()}", last._width - len(text.rstrip())
+    else:
+        last._width = 0
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
@@ -237,50 +277,80 @@ def _is_error(text: str) -> bool:
 
 def _read_line(raised: Raised, index: int, text: str) -> bool:
     """Add one line to a traceback; return whether it was the last."""
+    text = _without_prefix(raised, text)
+    frame = _FRAME.match(text)
+    if frame is not None:
+        _add_frame(raised, frame, text)
+        return False
+    if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
+        _add_source(raised, text)
+        return False
+    match = _RAISED.match(text)
+    if match is None or (match["message"] is None and match["name"].islower() and "." not in match["name"]):
+        return False  # a line of another process, or the end of a line that a terminal wrapped
+    _end(raised, index, text, match)
+    return True
+
+
+def _without_prefix(raised: Raised, text: str) -> str:
+    """Return a line without what stands before each line of the traceback: a prefix, an indent."""
     if raised._prefix is not None:
         before = raised._prefix.match(text)
         if before is not None:
             text = text[before.end() :]
         elif not raised._frames:
             raised._prefix = None
-    if raised._indent and not text[: raised._indent].strip():
-        text = text[raised._indent :]
-    frame = _FRAME.match(text)
-    if frame is not None:
-        if not raised._frames and frame["file"]:
-            raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
-        raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
-        raised._source, raised._of_syntax = "", text.rstrip().endswith(f"line {frame['line']}")
-        raised.activity = find_activity(text) or raised.activity
-        raised.online = raised.online or is_web_library(raised._frames[-1][0])
-        return False
-    if not raised._frames or not text.strip() or text[0] in " \t|+" or text.lstrip()[0] in _BOX:
-        raised._width = len(text.rstrip()) if text.lstrip().startswith("╰─") else raised._width
-        boxed = _BOXED_SOURCE.match(text[:500])
-        raised._source = boxed["source"].strip() if boxed else raised._source or text.strip()
-        return False
-    match = _RAISED.match(text)
-    if match is None or (match["message"] is None and match["name"].islower() and "." not in match["name"]):
-        return False  # a line of another process, or the end of a line that a terminal wrapped
+    return text[raised._indent :] if raised._indent and not text[: raised._indent].strip() else text
+
+
+def _add_frame(raised: Raised, frame: re.Match[str], text: str) -> None:
+    if not raised._frames and frame["file"]:
+        raised._indent = max(0, len(text) - len(text.lstrip()) - 2)
+    raised._frames.append((frame["file"] or frame["boxed"], frame["line"] or frame["number"]))
+    raised._source, raised._of_syntax = "", text.rstrip().endswith(f"line {frame['line']}")
+    raised.activity = find_activity(text) or raised.activity
+    raised.online = raised.online or is_web_library(raised._frames[-1][0])
+
+
+def _add_source(raised: Raised, text: str) -> None:
+    """Take the source line of the innermost frame, and the width of rich's box."""
+    if text.lstrip().startswith("╰─"):
+        raised._width = len(text.rstrip())
+    boxed = _BOXED_SOURCE.match(text[:500])
+    raised._source = boxed["source"].strip() if boxed else raised._source or text.strip()
+
+
+def _end(raised: Raised, index: int, text: str, match: re.Match[str]) -> None:
+    """End a traceback with the line that names the exception."""
+    raised.index = raised.end = index
     raised.name, raised.message = match["name"], _REPEATED.sub("", match["message"] or "").strip()
     _undouble(raised)
     raised._room = max(0, raised._width - len(text.rstrip()))
     raised.message_follows = text.rstrip().endswith(":") or _VALIDATION.match(raised.message) is not None
-    caught_by = raised._frames[0][0]
-    raised.in_semaphore = raised._frames[-1][0].endswith("multiprocessing/synchronize.py")
+    _judge(raised)
+    if not raised.place or any(is_own(file) for file, _ in raised._frames):  # else that of the chain before
+        raised.place = find_place(raised._frames)
+    if raised._before is not None:
+        _chain(raised, raised._before)
+
+
+def _chain(raised: Raised, before: Raised) -> None:
+    """Let an exception stand for the one before it if it follows from it, or not if the program expected that one."""
+    if _follows(raised, before):
+        _take_first(raised, before)
+    elif raised.handled and _is_expected(before):
+        raised.since = before.end
+
+
+def _judge(raised: Raised) -> None:
+    """Set what the frames of a traceback show: that it is harmless, or only notices the end of another process."""
+    caught_by, raised_by = raised._frames[0][0], raised._frames[-1][0]
+    raised.in_semaphore = raised_by.endswith("multiprocessing/synchronize.py")
     # the queue's thread prints this, and the process continues; the other is a clean-up at the end of a process
     of_queue = raised.name in _READER_GONE and caught_by.endswith("multiprocessing/queues.py")
     raised.harmless = raised.harmless or of_queue or caught_by.endswith("multiprocessing/util.py")
-    ended = raised.name in _READER_GONE or raised.name in ("EOFError", "_pickle.UnpicklingError")
-    raised.noticed = ended and _READS_PROCESS.search(raised._frames[-1][0]) is not None
-    if not raised.place or any(is_own(file) for file, _ in raised._frames):  # else that of the chain before
-        raised.place = find_place(raised._frames)
-    raised.index = raised.end = index
-    if raised._before is not None and _follows(raised, raised._before):
-        _take_first(raised, raised._before)
-    elif raised.handled and raised._before is not None and _is_expected(raised._before):
-        raised.since = raised._before.end
-    return True
+    lost_its_peer = raised.name in (*_READER_GONE, "EOFError", "_pickle.UnpicklingError")
+    raised.noticed = lost_its_peer and _READS_PROCESS.search(raised_by) is not None
 
 
 def _undouble(raised: Raised) -> None:
@@ -337,9 +407,18 @@ def _last_of_chains(done: list[Raised]) -> list[Raised]:
 
 def find_crash_place(lines: Sequence[Line], index: int) -> str:
     """Return file:line of the user's innermost frame in the stack that faulthandler prints after a fatal error."""
+    for text in _current_thread(lines, index):
+        frame = _FRAME.match(text)
+        if frame is not None and frame["file"] and is_own(frame["file"]):
+            return f"{frame['file']}:{frame['line']}"
+    return ""
+
+
+def _current_thread(lines: Sequence[Line], index: int) -> list[str]:
+    """Return the stack of the thread that failed; those of others come before it."""
     rank = split_rank(lines[index])[0]
-    stack = [text for line in lines[index + 1 : index + 500] for who, text in [split_rank(line)] if who == rank]
-    begin = next((n for n, text in enumerate(stack) if text.startswith("Current thread")), 0)  # others come before it
-    frames = [frame for text in stack[begin:] if (frame := _FRAME.match(text)) is not None and frame["file"]]
-    own = [frame for frame in frames if is_own(frame["file"])]
-    return f"{own[0]['file']}:{own[0]['line']}" if own else ""
+    stack = [text for who, text in map(split_rank, lines[index + 1 : index + 500]) if who == rank]
+    for number, text in enumerate(stack):
+        if text.startswith("Current thread"):
+            return stack[number:]
+    return stack
