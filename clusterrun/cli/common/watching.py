@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import JobId, JobStatus
 from clusterrun.base.units import format_age
 from clusterrun.cli.common.show import first_cause, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
+from clusterrun.records.run_record import RunRecord
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
@@ -47,6 +48,14 @@ class View(Protocol):
         """Return the jobs as lines that fit a terminal of this width (None: a pipe)."""
 
 
+def refuse_json(ui: Ui, command: str) -> None:
+    """Raise RequestError for ``--watch`` with ``--json``."""
+    if ui.as_json:
+        raise RequestError(
+            "--watch and --json cannot be combined", hint=f"run `clusterrun {command} --json` repeatedly instead"
+        )
+
+
 def watch_jobs(
     ui: Ui, view: View, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
@@ -55,42 +64,81 @@ def watch_jobs(
 
     Return the last states. An error of the first query is raised; after later ones the query is repeated.
     """
-    pace = pace or Pace()
-    listing = Listing()
-    asked = answered = due = now()
-    shown, drawn = None, 0
+    queries = _Queries(view, pace, now)
+    drawn = 0
     while True:
-        if now() >= due:
-            view.problems.clear()
-            asked = now()
-            try:
-                listing = view.query()
-            except ClusterrunError as error:
-                if shown is None:
-                    raise
-                view.problems.append(f"{error.message} {error.detail}".rstrip())
-                listing = Listing(listing.states)
-            states = listing.states
-            failed = bool(view.problems) or any(state.is_old for state in states)
-            answered = answered if failed else asked - listing.age
-            before, shown = shown, [*view.problems, *(state.change_key for state in states)]
-            wait = pace.after(changed=shown != before, failed=failed, took=now() - asked)
-            due = now() + wait - listing.age
-            if not ui.on_terminal and shown != before:
-                ui.say(*[""][: before is not None], *view.lines(states, None), *view.problems)
-        over, began, age = view.is_over(states), now(), now() - answered
+        if now() >= queries.due:
+            is_first = queries.shown is None
+            has_changed = queries.query()
+            if has_changed and not ui.on_terminal:
+                _print_block(ui, view, queries.states, is_first=is_first)
+        is_over, began = view.is_over(queries.states), now()
         if ui.on_terminal:
-            problem = [f"{view.problems[-1]} (last answer {format_age(age)} ago)"] if view.problems else []
-            width = shutil.get_terminal_size().columns
-            drawn = ui.screen([*view.lines([s.aged(age) for s in states], width), *problem], drawn)
-        if over:
+            drawn = _draw(ui, view, queries.states, began - queries.answered, drawn)
+        if is_over:
             if ui.on_terminal:  # once more, uncut, to copy from
                 ui.screen([], drawn)
-                ui.say(*view.lines(states, None), *view.problems)
-            return states
+                _print_block(ui, view, queries.states, is_first=True)
+            return queries.states
         if view.has_news():
-            due = min(due, asked + pace.floor)
-        sleep(min(max(REDRAW, _REST * (now() - began)), max(0.05, due - now())))
+            queries.query_soon()
+        pause = max(REDRAW, _REST * (now() - began))
+        sleep(min(pause, max(0.05, queries.due - now())))
+
+
+class _Queries:
+    """The queries of a view: when the next is due, and what the last one returned. Times are those of ``now``."""
+
+    def __init__(self, view: View, pace: Pace | None, now: Callable[[], float]) -> None:
+        self._view, self._pace, self._now = view, pace or Pace(), now
+        self.states: Sequence[RunState] = ()
+        self.shown: list[object] | None = None  # what a reader sees of the states: a change is worth a new block
+        self.asked = self.answered = self.due = now()
+
+    def query(self) -> bool:
+        """Query the jobs, decide when to query again, and return whether a reader sees a change."""
+        problems = self._view.problems
+        problems.clear()
+        self.asked = self._now()
+        listing = self._answer()
+        self.states = listing.states
+        has_failed = bool(problems) or any(state.is_old for state in self.states)
+        if not has_failed:
+            self.answered = self.asked - listing.age
+        before, self.shown = self.shown, [*problems, *(state.change_key for state in self.states)]
+        has_changed = self.shown != before
+        wait = self._pace.after(changed=has_changed, failed=has_failed, took=self._now() - self.asked)
+        self.due = self._now() + wait - listing.age
+        return has_changed
+
+    def query_soon(self) -> None:
+        """Query as soon as the pace allows."""
+        self.due = min(self.due, self.asked + self._pace.floor)
+
+    def _answer(self) -> Listing:
+        """Return the jobs, their last states if there is no answer; an error of the first query is raised."""
+        try:
+            return self._view.query()
+        except ClusterrunError as error:
+            if self.shown is None:
+                raise
+            self._view.problems.append(f"{error.message} {error.detail}".rstrip())
+            return Listing(self.states)
+
+
+def _print_block(ui: Ui, view: View, states: Sequence[RunState], *, is_first: bool) -> None:
+    """Print the jobs uncut, below an empty line unless they are the first."""
+    if not is_first:
+        ui.say("")
+    ui.say(*view.lines(states, None), *view.problems)
+
+
+def _draw(ui: Ui, view: View, states: Sequence[RunState], age: float, drawn: int) -> int:
+    """Draw the jobs over the last ``drawn`` lines; ``age`` is that of the last answer. Return the number of lines."""
+    lines = view.lines([state.aged(age) for state in states], shutil.get_terminal_size().columns)
+    if view.problems:
+        lines = [*lines, f"{view.problems[-1]} (last answer {format_age(age)} ago)"]
+    return ui.screen(lines, drawn)
 
 
 class JobList:
@@ -123,21 +171,25 @@ class NamedJobs:
         self._order = cluster.find_jobs(names)
         self._watches = cluster.watches(self._order)
         self._explain = explain
-        self._found: list[tuple[Watch, RunState]] = []
+        self._states: list[tuple[Watch, RunState]] = []
         self._causes: dict[JobStatus, str] = {}
 
     def query(self) -> Listing:
-        # the watches have just queried when they were created: the first poll uses that answer
-        polled = [(one, one.poll(due=bool(self._found))) for one in self._watches]
-        self._found = [(one, state) for one, listing in polled for state in listing.states]
-        states = filters.collapse(sorted((state for _, state in self._found), key=self._position))
-        return Listing(states, max((listing.age for _, listing in polled), default=0.0))
+        is_due = bool(self._states)  # the watches queried when they were created: the first poll uses that answer
+        listings = [watch.poll(due=is_due) for watch in self._watches]
+        self._states = [
+            (watch, state)
+            for watch, listing in zip(self._watches, listings, strict=True)
+            for state in listing.states
+        ]  # fmt: skip
+        states = sorted((state for _, state in self._states), key=self._position)
+        return Listing(filters.collapse(states), max((listing.age for listing in listings), default=0.0))
 
     def has_news(self) -> bool:
-        return any(one.has_news() for one in self._watches)
+        return any(watch.has_news() for watch in self._watches)
 
     def is_over(self, states: Sequence[RunState]) -> bool:
-        return all(one.is_settled(state) for one, state in self._found)
+        return all(watch.is_settled(state) for watch, state in self._states)
 
     def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
         return status_lines(states, explain=self._explain, cause=self._first_cause)
@@ -148,11 +200,16 @@ class NamedJobs:
         return self._causes[state.status]
 
     def _position(self, state: RunState) -> int:
+        """Return the place of a job among the typed names."""
+        for number, named in enumerate(self._order):
+            if _is_named(state, named):
+                return number
+        return 0
+
+
+def _is_named(state: RunState, named: JobId | RunRecord) -> bool:
+    """Return whether a job is the named one, or a task of the named array."""
+    if isinstance(named, JobId):
         job = state.status.id
-        names = (
-            one.raw == job.raw and one.task in (None, job.task)
-            if isinstance(one, JobId)
-            else state.record is not None and state.record.submission.key == one.submission.key
-            for one in self._order
-        )
-        return next((number for number, found in enumerate(names) if found), 0)
+        return named.raw == job.raw and named.task in (None, job.task)
+    return state.record is not None and state.record.submission.key == named.submission.key
