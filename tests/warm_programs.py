@@ -35,8 +35,8 @@ START_S = 240.0
 RANKS = ("transformers.models.llama.modeling_llama", "transformers.trainer_pt_utils")
 #: What the command line imports, most of it when a command needs it.
 COMMANDS = (
-    *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "jobs", "logs", "plan")),
-    *(f"clusterrun.cli.{verb}" for verb in ("common.show", "submit", "why")),
+    *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "listing", "logs", "plan")),
+    *(f"clusterrun.cli.{verb}" for verb in ("common.show", "status", "submit", "wait", "why")),
     *(f"clusterrun.submit.{part}" for part in ("launchers", "script_source", "typed_launch")),
     *("clusterrun.jobspec.render", "clusterrun.scheduler.local.client"),
 )

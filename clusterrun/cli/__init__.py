@@ -12,7 +12,6 @@ import stat
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 gc.set_threshold(100_000)  # imports make many objects and no garbage: this saves 6 % of the start-up time
 atexit.register(gc.freeze)  # nor does the end look for garbage in what ends with the process
@@ -31,50 +30,41 @@ REMOTE = "CLUSTERRUN_REMOTE"
 """Set where a command of ``--remote`` runs: ``link`` if it gets more on standard input, else ``end``."""
 
 
-class Verb(NamedTuple):
-    """A command: its name, the module of ``clusterrun.cli`` that defines it, and its line in ``--help``.
-
-    The module is imported when the command is used, so that ``--help`` stays quick.
-    """
-
-    name: str
-    module: str
-    summary: str
-
-
-#: The sections of ``--help``.
+#: The sections of ``--help``: each command, defined in the module of its name (``list``: listing.py), and its line.
 SECTIONS = {
-    "Run jobs": (
-        Verb("submit", "submit", "Submit a job file, your own script, or the default job."),
-        Verb("sweep", "sweep", "Submit a job once for each set of parameters, as one array."),
-        Verb("resubmit", "resubmit", "Submit a job again as a new run, optionally with changes."),
-        Verb("resume", "resume", "Continue a stopped, cancelled or failed run from its checkpoints."),
-        Verb("cancel", "cancel", "Cancel jobs by id, name or state."),
-    ),
-    "Watch them": (
-        Verb("list", "jobs", "List active jobs."),
-        Verb("status", "jobs", "Show the state of jobs in detail."),
-        Verb("logs", "logs", "Show or follow the output of the ranks."),
-        Verb("top", "top", "Show a full-screen live view of jobs, ranks and logs."),
-        Verb("wait", "jobs", "Wait for jobs to end; exit 0 if all succeed."),
-        Verb("exec", "exec", "Run a command or a shell on a node of a running job."),
-    ),
-    "Understand what happens": (
-        Verb("why", "why", "Explain why a job is pending or how it ended."),
-        Verb("diff", "diff", "Compare two jobs: options, code, environment, metrics."),
-        Verb("check", "check", "Check nodes and links with a short job, or check that a run got what it requested."),
-    ),
-    "Plan and set up": (
-        Verb("plan", "plan", "Plan steps, learning rates, memory and speed for several GPU counts."),
-        Verb("free", "free", "Show free GPUs, your limits, and where a job would start soonest."),
-        Verb("render", "submit", "Print the sbatch script."),
-        Verb("mcp", "mcp", "Serve these commands to a coding agent over the Model Context Protocol."),
-        Verb("clean", "clean", "Delete checkpoints, caches and saved code that no run needs any more."),
-        Verb("init", "init", "Inspect the cluster and write a commented clusterrun.toml."),
-        Verb("remote", "remote", "Install clusterrun on another machine for --remote."),
-    ),
+    "Run jobs": {
+        "submit": "Submit a job file, your own script, or the default job.",
+        "sweep": "Submit a job once for each set of parameters, as one array.",
+        "resubmit": "Submit a job again as a new run, optionally with changes.",
+        "resume": "Continue a stopped, cancelled or failed run from its checkpoints.",
+        "cancel": "Cancel jobs by id, name or state.",
+    },
+    "Watch them": {
+        "list": "List active jobs.",
+        "status": "Show the state of jobs in detail.",
+        "logs": "Show or follow the output of the ranks.",
+        "top": "Show a full-screen live view of jobs, ranks and logs.",
+        "wait": "Wait for jobs to end; exit 0 if all succeed.",
+        "exec": "Run a command or a shell on a node of a running job.",
+    },
+    "Understand what happens": {
+        "why": "Explain why a job is pending or how it ended.",
+        "diff": "Compare two jobs: options, code, environment, metrics.",
+        "check": "Check nodes and links with a short job, or check that a run got what it requested.",
+    },
+    "Plan and set up": {
+        "plan": "Plan steps, learning rates, memory and speed for several GPU counts.",
+        "free": "Show free GPUs, your limits, and where a job would start soonest.",
+        "render": "Print the sbatch script.",
+        "mcp": "Serve these commands to a coding agent over the Model Context Protocol.",
+        "clean": "Delete checkpoints, caches and saved code that no run needs any more.",
+        "init": "Inspect the cluster and write a commented clusterrun.toml.",
+        "remote": "Install clusterrun on another machine for --remote.",
+    },
 }
-VERBS: dict[str, Verb] = {verb.name: verb for verbs in SECTIONS.values() for verb in verbs}
+VERBS = tuple(verb for summaries in SECTIONS.values() for verb in summaries)
+TAKE_SCRIPT = frozenset({"submit", "resubmit", "render", "free", "exec", "sweep"})
+"""The verbs with words of the user's after ``--``."""
 
 
 class ReaderLeft(Exception):
@@ -82,7 +72,7 @@ class ReaderLeft(Exception):
 
 
 class Verbs(click.Group):
-    """The commands of ``VERBS``, each imported when it is used."""
+    """The commands of ``VERBS``, each imported when it is used, so that ``--help`` stays quick."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -96,20 +86,23 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = import_module(f"clusterrun.cli.{VERBS[cmd_name].module}")
-        commands = (value for value in vars(module).values() if isinstance(value, click.Command))
-        return next(command for command in commands if command.name == cmd_name)
+        module = "listing" if cmd_name == "list" else cmd_name  # clusterrun.cli.list would hide `list` in this module
+        for value in vars(import_module(f"clusterrun.cli.{module}")).values():
+            if isinstance(value, click.Command) and value.name == cmd_name:
+                return value
+        raise LookupError(f"clusterrun/cli/{module}.py defines no command {cmd_name}")
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, verbs in SECTIONS.items():
+        for title, summaries in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(verb.name, verb.summary) for verb in verbs])
+                formatter.write_dl(list(summaries.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            raise click.UsageError(f"no such command: {args[0]}\x00{_did_you_mean(args[0], VERBS)}", ctx)
+        verb = args[0] if args else ""
+        if verb and verb not in VERBS and not verb.startswith("-"):
+            raise click.UsageError(f"no such command: {verb}\x00{_did_you_mean(verb, VERBS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -137,46 +130,47 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the only place that turns errors into text."""
     if argv is None:
         streams.use_utf8()
-    words = list(sys.argv[1:] if argv is None else argv)
-    host, words = _take_remote(words)
-    command = next((w for w in words if w in VERBS), "")
-    script: list[str] | None = None
-    if command in ("submit", "resubmit", "render", "free", "exec", "sweep") and "--" in words:
-        # the user's script and its arguments follow: click must not parse them
-        at = words.index("--")
-        words, script = words[:at], words[at + 1 :]
+        argv = sys.argv[1:]
+    host, words = _take_remote(list(argv))
+    command = next((word for word in words if word in VERBS), "")
+    words, script = _split_script(words, takes_script=command in TAKE_SCRIPT)
     debug, as_json = "--debug" in words, "--json" in words
-    typed, words = words, [word for word in words if word != "--debug"]
     streams.repair_streams()
     try:
-        status = _run_remote(host, command, typed, script, as_json)
-        if status is None:
-            status = cli.main(
-                words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
-            )
+        status = _run(host, command, words, script, as_json)
     except click.exceptions.Exit as stop:
         status = stop.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.ctx.get_help() if error.ctx else "", file=sys.stderr)
-        status = 2
-    except click.ClickException as error:
-        status = _report(_usage(error, command), command, as_json)
-    except click.Abort:
-        status = 130
-    except KeyboardInterrupt:
+    except (click.Abort, KeyboardInterrupt):
         status = 130
     except (ReaderLeft, BrokenPipeError):
         streams.silence_output()
         status = 0
-    except ClusterrunError as error:
-        if debug:
+    except Exception as error:
+        if debug and not isinstance(error, click.ClickException):
             raise
         status = _report(error, command, as_json)
-    except Exception as error:
-        if debug:
-            raise
-        status = _last_resort(error, command, as_json)
-    sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(status)
+
+
+def _split_script(words: list[str], *, takes_script: bool) -> tuple[list[str], list[str] | None]:
+    """Return the words for click, and those after ``--``, which click must not parse; None without ``--``."""
+    if not takes_script or "--" not in words:
+        return words, None
+    at = words.index("--")
+    return words[:at], words[at + 1 :]
+
+
+def _run(host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool) -> int:
+    """Run a command, here or on another host, and return its exit code."""
+    if not _stays_here(host, words):
+        status = _run_remote(host, command, words, script, as_json)
+        if status is not None:
+            return status
+    words = [word for word in words if word != "--debug"]
+    result = cli.main(
+        words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
+    )
+    return result if isinstance(result, int) else 0
 
 
 def _session(script: list[str] | None) -> Session:
@@ -189,13 +183,14 @@ def _session(script: list[str] | None) -> Session:
 
 def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
     """Return the host of ``--remote`` (None without it), and the words without it; what follows ``--`` stays."""
-    end = words.index("--") if "--" in words else len(words)
-    at = next((at for at, word in enumerate(words[:end]) if word.partition("=")[0] == "--remote"), None)
-    if at is None:
-        return None, words
-    if "=" in words[at]:
-        return words[at].partition("=")[2], words[:at] + words[at + 1 :]
-    return (words[at + 1], words[:at] + words[at + 2 :]) if at + 1 < end else (None, words)  # main reports the error
+    for at, word in enumerate(words):
+        if word == "--":
+            break
+        if word.startswith("--remote="):
+            return word.partition("=")[2], words[:at] + words[at + 1 :]
+        if word == "--remote" and words[at + 1 : at + 2] not in ([], ["--"]):
+            return words[at + 1], words[:at] + words[at + 2 :]
+    return None, words  # _run_remote reports a --remote without a host
 
 
 def _profile_names_remote() -> bool:
@@ -205,11 +200,13 @@ def _profile_names_remote() -> bool:
         folder = os.getcwd()  # noqa: PTH109
     except OSError:  # it was deleted
         folder = ""
-    paths = [os.path.join(base, "clusterrun", "config.toml")]  # noqa: PTH118
+    if _has_word(os.path.join(base, "clusterrun", "config.toml")):  # noqa: PTH118
+        return True
     while folder:
-        paths.append(os.path.join(folder, "clusterrun.toml"))  # noqa: PTH118
+        if _has_word(os.path.join(folder, "clusterrun.toml")):  # noqa: PTH118
+            return True
         folder = folder.rpartition("/")[0]
-    return any(map(_has_word, paths))
+    return False
 
 
 def _has_word(path: str) -> bool:
@@ -239,50 +236,68 @@ def _run_remote(
     host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool
 ) -> int | None:
     """Run the command on another host and return its exit code; None if it is to run here, which costs no import."""
-    if _stays_here(host, words):
-        return None
     if "--remote" in words:
         raise RequestError("--remote needs a host", hint="clusterrun --remote USER@HOST list")
-    if not host and (host is not None or not command or not _profile_names_remote()):
+    if host == "":
+        return None
+    if host is None and not (command and _profile_names_remote()):
         return None
     from clusterrun.cli.remote import dispatch
 
     return dispatch(host, command, words, script, as_json=as_json)
 
 
-def _last_resort(error: Exception, command: str, as_json: bool) -> int:
-    """Report an error of another class: no space left for the output, or a mistake in clusterrun."""
+def _report(error: Exception, command: str, as_json: bool) -> int:
+    """Print an error of any class, and return its exit code."""
+    from clusterrun.terminal.ui import Ui
+
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and error.ctx is not None:
+        print(error.ctx.get_help(), file=sys.stderr)
+        return 2
     if streams.is_full(error):
         streams.silence_output()
-        full = Ambiguous(
+        as_json = False  # there is no space for an envelope either
+    reported = _as_own_error(error, command)
+    Ui(command, as_json=as_json).error(reported)
+    return reported.exit_code
+
+
+def _as_own_error(error: Exception, command: str) -> ClusterrunError:
+    """Return an error as one of the project's, with a hint and an exit code."""
+    if isinstance(error, ClusterrunError):
+        return error
+    if isinstance(error, click.ClickException):
+        return _usage(error, command)
+    if streams.is_full(error):
+        return Ambiguous(
             f"cannot write the output: {getattr(error, 'strerror', '')}",
             hint="the command may have taken effect; check with `clusterrun list`",
         )
-        return _report(full, command, False)  # there is no space for an envelope either
-    unexpected = ClusterrunError(
+    return ClusterrunError(
         f"unexpected error: {type(error).__name__}: {error}",
         hint="run the command again with --debug and report the traceback",
     )
-    return _report(unexpected, command, as_json)
 
 
-def _usage(error: click.ClickException, command: str) -> ClusterrunError:
+def _usage(error: click.ClickException, command: str) -> RequestError:
     """Return click's error as a RequestError: one line and a hint, exit 2."""
+    ctx = error.ctx if isinstance(error, click.UsageError) else None
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"
-        hint = _did_you_mean(error.option_name, _options(error.ctx))
-    known = isinstance(error, click.UsageError) and error.ctx is not None
-    path = error.ctx.command_path if known else f"clusterrun {command}".rstrip()  # type: ignore[attr-defined]
-    first = message.strip().splitlines()[0] if message.strip() else "wrong usage"
-    return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint or f"{path} --help")
+        hint = _did_you_mean(error.option_name, _options(ctx))
+    if not hint:
+        path = ctx.command_path if ctx is not None else f"clusterrun {command}".rstrip()
+        hint = f"{path} --help"
+    first = (message.strip() or "wrong usage").splitlines()[0]
+    return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint)
 
 
-def _did_you_mean(typed: str, known: Iterable[str]) -> str:
+def _did_you_mean(typed: str, words: Iterable[str]) -> str:
     """Return a hint with the word that another one begins (``--gpus``) or resembles; leading dashes do not count."""
     import difflib  # its import takes longer than the rest of this module
 
-    by_name = {word.lstrip("-"): word for word in known}
+    by_name = {word.lstrip("-"): word for word in words}
     name = typed.lstrip("-")
     begun = [longer for longer in by_name if longer.startswith(f"{name}-")]
     near = begun or difflib.get_close_matches(name, by_name, n=1, cutoff=0.6)
@@ -300,10 +315,3 @@ def _help_width() -> int:
     except (ValueError, OSError):
         columns = 0
     return max(min(columns or 80, HELP_WIDTH) - 2, 50)
-
-
-def _report(error: ClusterrunError, command: str, as_json: bool) -> int:
-    from clusterrun.terminal.ui import Ui
-
-    Ui(command, as_json=as_json).error(error)
-    return error.exit_code

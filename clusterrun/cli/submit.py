@@ -1,8 +1,7 @@
-"""``submit`` and ``render``: make the same plan from the same arguments."""
+"""``submit``: submit a job, several in a chain or a ladder, or an array."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.cli.common.after import after_options, find_after, plan_after
 from clusterrun.cli.common.agent import check_typed
-from clusterrun.cli.common.options import BARE, job_and_script, spec_options, submit_args
+from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import announce, how_options, refuse_pairs, stay, submit_plan
 from clusterrun.terminal.ui import Ui
@@ -90,62 +89,6 @@ def submit(
 
         ctx.exit(submit_ladder(ui, cluster, args, others, **how))
     ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), **how))
-
-
-@click.command()
-@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
-@functools.partial(spec_options, bare="accelerate-config")
-@click.option(
-    "--per-node-commands", is_flag=True, help="Print the torchrun commands to run on each node, instead of the script."
-)
-@click.option("--explain", is_flag=True, help="Print the source of each value to standard error.")
-@json_option
-@click.pass_context
-def render(
-    ctx: click.Context, /, words: tuple[str, ...], profile: str | None, per_node_commands: bool, explain: bool,
-    as_json: bool, **options: Any,
-) -> None:  # fmt: skip
-    """Print the sbatch script that `submit` would use. Slurm is not required.
-
-    \b
-      clusterrun render --nodes 2 --gpus-per-node 4 | less
-      clusterrun render sft --explain >/dev/null
-      clusterrun render --nodes 2 --gpus-per-node 4 --per-node-commands -- train.py     (docs/without-slurm.md)
-      clusterrun render --nodes 2 --gpus-per-node 4 --accelerate-config >multi_node.yaml
-
-    --accelerate-config without FILE prints a YAML file for `accelerate launch --config_file` with the same numbers of
-    nodes and ranks.
-    """
-    ui = Ui("render", as_json=as_json)
-    session: Session = ctx.obj
-    cluster = session.planner(ui.note, submits=False)
-    job, script = job_and_script(words, session.script)
-    print_yaml = options["accelerate_config"] == BARE
-    if print_yaml:
-        options["accelerate_config"] = None
-    request = submit_args(job, script, profile, options)
-    plan = cluster.plan(request, named=False)
-    for notice in plan.notices:
-        ui.note(notice)
-    sources = plan.record.sources
-    if explain and not as_json:
-        for name, (value, source) in sources.items():
-            ui.note(f"{name} = {value!r}  ({source})")
-    text = plan.script
-    if print_yaml and plan.spec.world_size > 1 and plan.spec.gpus_per_node == 0:
-        ui.note(
-            "on CPUs, `accelerate launch` starts only one process;"
-            " use `clusterrun submit --launcher accelerate` to start all ranks"
-        )
-    if print_yaml or per_node_commands:
-        from clusterrun.jobspec import by_hand
-        from clusterrun.submit.job_python import WORKER
-
-        text = by_hand.accelerate_yaml(plan.spec) if print_yaml else ""
-        text += by_hand.node_commands(plan.spec, plan.submission.workdir, WORKER) if per_node_commands else ""
-    ui.data({"script": text, "sources": {k: {"value": v, "source": s} for k, (v, s) in sources.items()}})
-    if not as_json:
-        ui.raw(text)
 
 
 def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str, ...]:

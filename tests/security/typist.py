@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from clusterrun.cli import cancel, follow, jobs, logs, main, why  # noqa: F401
+from clusterrun.cli import cancel, follow, logs, main, status, wait, why  # noqa: F401
 from clusterrun.why import ended, pending  # noqa: F401  loaded once, for all forks
 
 

@@ -1,0 +1,87 @@
+"""``list``: the active jobs, and with ``--all`` the ended ones."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from clusterrun.base.errors import RequestError
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.show import list_jobs, no_jobs_message
+from clusterrun.state import filters
+from clusterrun.state.filters import JobFilter
+from clusterrun.state.show import LIST_COLUMNS, list_row, state_json
+from clusterrun.terminal.ui import Ui
+
+
+@click.command(name="list")
+@click.option("--all", "everything", is_flag=True, help="Include ended jobs.")
+@click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
+@click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
+@click.option("--since", metavar="AGE", help="Only jobs newer than AGE (30m, 12h, 2d, 1w).")
+@click.option("--expand", is_flag=True, help="Show a row for each task of an array.")
+@click.option("--all-clusters", is_flag=True, help="Include jobs on other clusters.")
+@click.option(
+    "--cluster", metavar="NAME",
+    help="Only jobs on cluster NAME, with their last recorded states if the cluster cannot be reached.",
+)  # fmt: skip
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@json_option
+@click.pass_obj
+def list_command(
+    session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
+    all_clusters: bool, cluster: str | None, watch: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """List your active jobs, oldest first: runs from any folder, and other tools' jobs in the queue.
+
+    \b
+      clusterrun list
+      clusterrun list --state PENDING --name 'sweep-*'
+      clusterrun list --all --since 2d
+      clusterrun list --watch
+
+    A job that you submitted with another tool is not a run: with --json, run_id is null. An array has one row for each
+    state of its tasks. --all also lists ended runs, and ended jobs that are still in the queue; so does --state with an
+    end state, such as FAILED. --watch queries Slurm every 10 s while jobs change, and slows down to every 120 s while
+    they do not.
+    """
+    ui = Ui("list", as_json=as_json)
+    job_filter = _job_filter(everything, state, name, since, all_clusters, cluster)
+    if watch:
+        _watch(ui, session, job_filter, expand=expand)
+        return
+    listing = list_jobs(session.cluster(ui.note), job_filter, expand=expand, merge_runs=not as_json)
+    if as_json:
+        ui.data([state_json(job) for job in listing.states])
+    elif listing.states:
+        ui.table(LIST_COLUMNS, [list_row(job) for job in listing.states])
+    else:
+        ui.note(no_jobs_message(job_filter))
+
+
+def _job_filter(
+    everything: bool, state: str | None, name: str | None, since: str | None, all_clusters: bool, cluster: str | None
+) -> JobFilter:
+    """Return what the options choose; raises RequestError."""
+    if cluster is not None and all_clusters:
+        raise RequestError("--cluster and --all-clusters cannot be combined", hint="use one of them")
+    if cluster == "":
+        raise RequestError("--cluster needs a name", hint="--all-clusters lists the jobs on all clusters")
+    return JobFilter(
+        states=filters.parse_states(state) if state else frozenset(),
+        name=name or "",
+        since=filters.parse_since(since, time.time()) if since else None,
+        everything=everything,
+        all_clusters=all_clusters,
+        cluster=(cluster or "").lower(),
+    )
+
+
+def _watch(ui: Ui, session: Session, job_filter: JobFilter, *, expand: bool) -> None:
+    from clusterrun.cli.common.watching import JobList, refuse_json, watch_jobs
+
+    refuse_json(ui, "list")
+    problems: list[str] = []
+    cluster = session.cluster(problems.append, polling=True)
+    watch_jobs(ui, JobList(cluster, problems, job_filter, expand=expand))

@@ -1,0 +1,86 @@
+"""``status``: the state of jobs in detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.show import first_cause, is_certain, ladder_reports, status_lines
+from clusterrun.cluster import Cluster
+from clusterrun.state import filters
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import status_json
+from clusterrun.terminal.ui import Ui
+
+
+@click.command()
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.option("--explain", is_flag=True, help="Show where each requested value came from.")
+@click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
+@click.option("--best", metavar="METRIC", help="In a sweep, show the task with the smallest value of this metric.")
+@click.option("--max", "largest", is_flag=True, help="With --best, show the task with the largest value instead.")
+@json_option
+@click.pass_context
+def status(
+    ctx: click.Context, job_ids: tuple[str, ...], explain: bool, watch: bool, best: str | None, largest: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show the state of jobs in detail, with the source of each state. JOBID is a job id, a run id or a job name.
+
+    \b
+      clusterrun status                your last job from this folder
+      clusterrun status 123
+      clusterrun status 123 124 --json
+      clusterrun status 123 --watch
+      clusterrun status SWEEP --best val_loss        a table of its tasks (docs/sweeps.md)
+
+    Exit 0 for any state, 4 if there is no such job, 75 if the current state is not known (the last known state is
+    shown with its age). --watch queries Slurm every 10 s while jobs change, slows down to every 120 s while they do
+    not, and stops when all jobs have ended.
+    """
+    ui = Ui("status", as_json=as_json)
+    session: Session = ctx.obj
+    if watch:
+        states = _watch(ui, session, job_ids, explain=explain)
+        ctx.exit(0 if is_certain(states) else 75)
+    cluster = session.cluster(ui.note)
+    states = cluster.status(find_ids(cluster, job_ids or (LAST,), several=True))
+    if best or _are_a_sweep(states):
+        from clusterrun.cli.sweep import show_sweep  # most jobs are of no sweep
+
+        show_sweep(ui, states, best, largest=largest)
+    else:
+        _show(ui, cluster, states, explain=explain)
+    ctx.exit(0 if is_certain(states) else 75)
+
+
+def _watch(ui: Ui, session: Session, job_ids: Sequence[str], *, explain: bool) -> Sequence[RunState]:
+    """Show jobs until all have ended; return their last states."""
+    from clusterrun.cli.common.watching import NamedJobs, refuse_json, watch_jobs
+
+    refuse_json(ui, " ".join(["status", *job_ids]))
+    cluster = session.cluster(ui.note, polling=True)
+    names = find_ids(cluster, job_ids or (LAST,), several=True)
+    return watch_jobs(ui, NamedJobs(cluster, names, explain=explain))
+
+
+def _are_a_sweep(states: Sequence[RunState]) -> bool:
+    """Return whether these are several tasks of one sweep."""
+    sweeps = {state.record.sweep if state.record is not None else "" for state in states}
+    return len(states) > 1 and len(sweeps) == 1 and "" not in sweeps
+
+
+def _show(ui: Ui, cluster: Cluster, states: Sequence[RunState], *, explain: bool) -> None:
+    """Print jobs in full, each rung of a ladder with its report."""
+    reports = ladder_reports(cluster, states)
+    if ui.as_json:
+        pairs = zip(states, reports, strict=True)
+        ui.data([{**status_json(state), "ladder": report and report.json()} for state, report in pairs])
+        return
+    ui.say(*status_lines(filters.collapse(states), explain=explain, cause=first_cause))
+    for report in reports:
+        if report is not None:
+            ui.say("", *report.lines())

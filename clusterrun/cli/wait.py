@@ -1,0 +1,37 @@
+"""``wait``: wait until jobs end."""
+
+from __future__ import annotations
+
+import click
+
+from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.session import json_option
+from clusterrun.state import filters
+from clusterrun.state.show import state_json
+from clusterrun.terminal.ui import Ui
+
+
+@click.command()
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOBID...")
+@json_option
+@click.pass_context
+def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
+    """Wait for jobs to end. Exit 0 if all succeed, 1 if one fails, 75 if one is lost or its outcome is unknown.
+
+    \b
+      clusterrun wait 123 && ./evaluate.sh
+      clusterrun wait 123 124_7
+
+    Works for any job that you can see, including array tasks. Ctrl-C stops the wait; the jobs keep running.
+    """
+    from clusterrun.cli.follow import report_end  # `list` and `status` read no logs
+
+    ui = Ui("wait", as_json=as_json)
+    cluster = ctx.obj.cluster(ui.note)
+    named = find_ids(cluster, job_ids, several=True, active=True, newest=True)  # `submit …; wait last`
+    parts = [name for name in named if filters.is_part(name) and cluster.run(name) is not None]
+    if parts:
+        cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run
+    states = cluster.wait(cluster.find_jobs(named))
+    ui.data([state_json(state) for state in states])
+    ctx.exit(report_end(ui, filters.collapse(states)))
