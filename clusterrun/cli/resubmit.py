@@ -14,7 +14,7 @@ from clusterrun.cli.common.after import after_options, find_after, plan_after
 from clusterrun.cli.common.names import find_ids
 from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import how_options, refuse_pairs, submit_plan
+from clusterrun.cli.common.submitting import How, how_options, refuse_pairs, submit_plan
 from clusterrun.records.snapshots import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
@@ -23,6 +23,7 @@ from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster
+    from clusterrun.records.run_record import RunRecord
 
 
 @click.command()
@@ -52,7 +53,8 @@ def resubmit(
     --dependency is dropped. `resume` continues the same run instead.
     """
     ui = Ui("resubmit", as_json=as_json)
-    refuse_pairs(as_json, follow, as_script, dry_run)
+    how = How(dry_run=dry_run, as_script=as_script, check=not no_check, follow=follow, wait=wait)
+    refuse_pairs(how, as_json=as_json)
     session: Session = ctx.obj
     changes = submit_args(None, (), None, options)
     if failed:
@@ -61,39 +63,49 @@ def resubmit(
                                hint="clusterrun resubmit SWEEP --failed")  # fmt: skip
         from clusterrun.cli.sweep import resubmit_failed
 
-        ctx.exit(resubmit_failed(ui, session, job_id, changes, check=not no_check, dry_run=dry_run, wait=wait))
+        ctx.exit(resubmit_failed(ui, session, job_id, changes, how))
     cluster = session.cluster(ui.note)
-    named = find_ids(cluster, [job_id], several=True)
+    run = _find_run(cluster, job_id)
+    args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
+    _note_what_is_shared(ui, cluster, run, args, changes)
+    if folder != cluster.cwd:
+        ui.note(f"submitting from {folder}")
+    there = session.planner(ui.note, submits=not dry_run, cwd=folder)
+    ctx.exit(submit_plan(ui, there, plan_after(there, args, find_after(cluster, after, after_ok)), how))
+
+
+def _find_run(cluster: Cluster, word: str) -> RunRecord:
+    """Return the run that a word names. Raises NoSuchJob, and RequestError for a whole sweep."""
+    named = find_ids(cluster, [word], several=True)
     if len(named) > 1:
-        raise _whole_sweep(job_id, named, cluster)
+        raise _whole_sweep(word, named, cluster)
     (job_id,) = named
     run = cluster.run(job_id)
     if run is None:
         cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
         raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
-    args, folder = resubmit_args(run, changes, session.script, cluster.cwd, cluster.environ, ui.note)
+    return run
+
+
+def _note_what_is_shared(ui: Ui, cluster: Cluster, run: RunRecord, args: SubmitArgs, changes: SubmitArgs) -> None:
+    """Print that the new run has other code than the old one, or the same checkpoints, if so."""
     if args.work is not None and has_changed(run, args.work, cluster.environ):
         ui.note(f"the new run uses the current code, not the code of job {run.job_id} ({code_line(run)})")
-    used = _setting(args, "checkpoint_dir")
-    if used and not _setting(changes, "checkpoint_dir"):
+    folder = _setting(args, "checkpoint_dir")
+    if folder and not _setting(changes, "checkpoint_dir"):
         ui.note(
-            f"checkpoint_dir={used} belongs to job {run.job_id}, so training resumes from the newest checkpoint there;"
-            " add --set checkpoint_dir=FOLDER to train from the start"
+            f"checkpoint_dir={folder} belongs to job {run.job_id}, so training resumes from the newest checkpoint"
+            " there; add --set checkpoint_dir=FOLDER to train from the start"
         )
-    if folder != cluster.cwd:
-        ui.note(f"submitting from {folder}")
-    there = session.planner(ui.note, submits=not dry_run, cwd=folder)
-    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
-    ctx.exit(submit_plan(ui, there, plan_after(there, args, find_after(cluster, after, after_ok)), **how))
 
 
 def _whole_sweep(word: str, tasks: Sequence[str], cluster: Cluster) -> RequestError:
     first = cluster.run(tasks[0])
-    one = first.job_id if first is not None and first.job_id is not None else tasks[0]
+    job_id = first.job_id if first is not None else None
     return RequestError(
         f"{word} is a sweep of {len(tasks)} tasks: to submit all of them, run its `clusterrun sweep` command again",
         hint=f"`clusterrun resubmit {shlex.quote(word)} --failed` for those that failed,"
-        f" `clusterrun resubmit {one}` for one",
+        f" `clusterrun resubmit {job_id or tasks[0]}` for one",
     )
 
 

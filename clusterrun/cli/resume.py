@@ -30,12 +30,10 @@ def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: b
     ui = Ui("resume", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
     (job_id,) = find_ids(cluster, [job_id])
-    if secrets and (found := cluster.run(job_id)) is not None and found.mine:
+    run = cluster.run(job_id) if secrets else None
+    if run is not None and run.mine:
         from clusterrun.submit.checks import check_recorded_secrets
 
-        check_recorded_secrets(secrets, found)
-    with interrupt_deferred(ui, f"resume {job_id}") as interrupted:
-        run = cluster.resume(job_id)
-        announce(ui, run, data=True)
-    if interrupted:
-        raise KeyboardInterrupt
+        check_recorded_secrets(secrets, run)
+    with interrupt_deferred(ui, f"resume {job_id}"):
+        announce(ui, cluster.resume(job_id), data=True)

@@ -12,7 +12,8 @@ from clusterrun.cli.common.after import after_options, find_after, plan_after
 from clusterrun.cli.common.agent import check_typed
 from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import announce, how_options, refuse_pairs, stay, submit_plan
+from clusterrun.cli.common.submitting import How, announce, how_options, refuse_pairs, stay, submit_plan
+from clusterrun.cluster import Cluster
 from clusterrun.terminal.ui import Ui
 
 
@@ -55,40 +56,46 @@ def submit(
     Unset options use the cluster's defaults.
     """
     ui = Ui("submit", as_json=as_json)
-    refuse_pairs(as_json, follow, as_script, dry_run)
+    how = How(dry_run=dry_run, as_script=as_script, check=not no_check, follow=follow, wait=wait)
+    refuse_pairs(how, as_json=as_json)
     session: Session = ctx.obj
     if session.for_agent:
         check_typed(ctx, words)
     cluster = session.planner(ui.note, submits=not dry_run)
-    how = {"dry_run": dry_run, "as_script": as_script, "check": not no_check, "follow": follow, "wait": wait}
     if ladder + chain + bool(recover) + bool(array) > 1:
         raise RequestError("--ladder, --chain, --array and --recover cannot be combined", hint="use one of them")
     if recover:
-        if dry_run or after or after_ok or words or session.script is not None:
-            raise RequestError(
-                "--recover cannot be combined with a job, --dry-run, --after or --after-ok",
-                hint=f"clusterrun submit --recover {recover}",
-            )
-        run = cluster.recover(recover)
-        announce(ui, run, data=not wait)
-        ctx.exit(stay(ui, cluster, run, follow=follow, wait=wait))
+        ctx.exit(_recover(ui, cluster, recover, how, [*words, *after, *after_ok], session.script))
     others = find_after(cluster, after, after_ok)
     if chain:
         from clusterrun.cli.common.chain import submit_chain
 
-        jobs = chained_jobs(words, session.script)
-        each = [submit_args(job, (), profile, dict(options)) for job in jobs]
-        ctx.exit(submit_chain(ui, cluster, each, others, **how))
+        jobs = [submit_args(job, (), profile, dict(options)) for job in chained_jobs(words, session.script)]
+        ctx.exit(submit_chain(ui, cluster, jobs, others, how))
     args = submit_args(*job_and_script(words, session.script), profile, options)
     if array:
         from clusterrun.cli.sweep import submit_array
 
-        ctx.exit(submit_array(ui, cluster, args, others, array, **how))
+        ctx.exit(submit_array(ui, cluster, args, others, array, how))
     if ladder:
-        from clusterrun.cli.common.ladder import submit_ladder
+        from clusterrun.cli.common.chain import submit_ladder
 
-        ctx.exit(submit_ladder(ui, cluster, args, others, **how))
-    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), **how))
+        ctx.exit(submit_ladder(ui, cluster, args, others, how))
+    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), how))
+
+
+def _recover(
+    ui: Ui, cluster: Cluster, run_id: str, how: How, words: Sequence[str], script: Sequence[str] | None
+) -> int:
+    """Finish a submission; raises RequestError if a job was typed too: the other ``words`` or the ``script``."""
+    if how.dry_run or words or script is not None:
+        raise RequestError(
+            "--recover cannot be combined with a job, --dry-run, --after or --after-ok",
+            hint=f"clusterrun submit --recover {run_id}",
+        )
+    run = cluster.recover(run_id)
+    announce(ui, run, data=not how.wait)
+    return stay(ui, cluster, run, how)
 
 
 def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str, ...]:

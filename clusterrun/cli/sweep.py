@@ -16,7 +16,7 @@ from clusterrun.cli.common.after import After, after_options, find_after, plan_a
 from clusterrun.cli.common.names import find_sweep
 from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import interrupt_deferred, show_plans
+from clusterrun.cli.common.submitting import How, interrupt_deferred, show_plans
 from clusterrun.cluster import Cluster
 from clusterrun.cluster.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
 from clusterrun.records.run_record import RunRecord
@@ -74,32 +74,29 @@ def sweep(
     with its own folder and logs, and a job id (123_4) that all commands accept. A job file may have a table [sweep].
     """
     ui = Ui("sweep", as_json=as_json)
+    how = How(dry_run=dry_run, check=not no_check, wait=wait)
     session: Session = ctx.obj
     cluster = session.planner(ui.note, submits=not dry_run)
     args = submit_args(*job_and_script(words, session.script), profile, options)
     base, request = _plan(cluster, args, find_after(cluster, after, after_ok))
     from clusterrun.submit.parameters import parse_axis, show
 
-    grid, together = [parse_axis(one, "--grid") for one in grids], [parse_axis(one, "--zip") for one in zips]
+    grid, together = [parse_axis(text, "--grid") for text in grids], [parse_axis(text, "--zip") for text in zips]
     rows = read_rows(cluster.cwd / csv_file, f"--file {csv_file}") if csv_file else ()
     sets, at_once = parameter_sets(request, grid, together, rows, max_running)
     made, arrays = plan_sweep(cluster, base, sets, at_once)
-    if dry_run:
-        check_sweep(ui, cluster, arrays, skip=no_check)
-        ui.say(*(f"{index:>5}  {show(one)}" for index, one in enumerate(sets)))
-        where = "" if base.record.scheduler == LOCAL else f" in {plural(len(arrays), 'array')}"
-        ui.note(f"would submit {plural(len(sets), 'task')}{where}; nothing was written")
-        ui.data([dict(one) for one in sets])
-        return
-    ctx.exit(submit_and_announce(ui, cluster, made, arrays, check=not no_check, wait=wait))
+    if not dry_run:
+        ctx.exit(submit_and_announce(ui, cluster, made, arrays, how))
+    check_sweep(ui, cluster, arrays, how)
+    ui.say(*(f"{index:>5}  {show(parameters)}" for index, parameters in enumerate(sets)))
+    where = "" if base.record.scheduler == LOCAL else f" in {plural(len(arrays), 'array')}"
+    ui.note(f"would submit {plural(len(sets), 'task')}{where}; nothing was written")
+    ui.data([dict(parameters) for parameters in sets])
 
 
-def submit_array(
-    ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text: str, *, dry_run: bool, as_script: bool, check: bool,
-    follow: bool, wait: bool,
-) -> int:  # fmt: skip
+def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text: str, how: How) -> int:
     """Submit the tasks of ``submit --array``, each a run; return the exit code."""
-    if follow:
+    if how.follow:
         raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")
     base, _ = _plan(cluster, args, after)
     from clusterrun.submit.parameters import parse_array
@@ -109,73 +106,95 @@ def submit_array(
         raise RequestError("--array needs Slurm", hint="use clusterrun sweep, which also runs on this machine")
     indexes, at_once = parse_array(text, max_array_size(cluster.scheduler(base.record.scheduler).slurm))
     made, arrays = new_sweep(base, [{} for _ in indexes], indexes, len(indexes), at_once)
-    if dry_run:
-        check_sweep(ui, cluster, arrays, skip=not check)
-        ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
-        (data,) = show_plans(ui, arrays[0].plans[:1], as_script=as_script)
-        hours = data["gpu_hours"]
-        ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
-        return 0
-    return submit_and_announce(ui, cluster, made, arrays, check=check, wait=wait)
+    if not how.dry_run:
+        return submit_and_announce(ui, cluster, made, arrays, how)
+    check_sweep(ui, cluster, arrays, how)
+    ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
+    (data,) = show_plans(ui, arrays[0].plans[:1], as_script=how.as_script)
+    hours = data["gpu_hours"]
+    ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
+    return 0
 
 
-def resubmit_failed(
-    ui: Ui, session: Session, word: str, changes: SubmitArgs, *, check: bool, dry_run: bool, wait: bool
-) -> int:  # fmt: skip
+def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, how: How) -> int:
     """Submit the failed, cancelled and lost tasks of a sweep again as new runs; return the exit code."""
     cluster = session.cluster(ui.note)
     before, run_ids = find_sweep(cluster, word)
-    store = cluster.store(before.root)
-    runs = [run for run_id in run_ids if run_id and (run := store.by_run_id(run_id)) is not None]
-    if gone := run_ids.count(""):
-        ui.note(f"{plural(gone, 'task')} not submitted again: no run record found (never submitted, or deleted)")
-    states = cluster.states(runs)
-    again = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
-    unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
-    if unknown:
-        ui.note(f"{plural(unknown, 'task')} not submitted again: outcome unknown")
-    if not again:
+    failed, unknown = _find_failed(ui, cluster, before, run_ids)
+    if not failed:
         ui.note(f"no task of {before.name} has failed")
         ui.data(None)
         return 75 if unknown else 0
     from clusterrun.submit.resubmit import resubmit_args
     from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, task_again
 
-    args, folder = resubmit_args(again[0], changes, None, cluster.cwd, cluster.environ, ui.note)
-    there = session.planner(ui.note, submits=not dry_run, cwd=folder)
+    args, folder = resubmit_args(failed[0], changes, None, cluster.cwd, cluster.environ, ui.note)
+    there = session.planner(ui.note, submits=not how.dry_run, cwd=folder)
     base = there.plan(args)
     size = max_array_size(there.scheduler(base.record.scheduler).slurm)
-    first = [run.submissions[0].task for run in again]
-    indexes = [index for index in first if index is not None]
-    indexes = indexes if len(set(indexes)) == len(again) else [i % size for i in range(len(again))]
-    tasks = [task_again(run, changes, before.parameters(run.run_id), i) for run, i in zip(again, indexes, strict=True)]
+    tasks = [
+        task_again(run, changes, before.parameters(run.run_id), index)
+        for run, index in zip(failed, _indexes(failed, size), strict=True)
+    ]  # fmt: skip
     arrays = plan_arrays(base, tasks, size, before.id, before.at_once)
-    new = {run.run_id: plan.record.run_id
-           for run, plan in zip(again, (one for array in arrays for one in array.plans), strict=True)}  # fmt: skip
-    made = replace(before, tasks=tuple(
-        SweepTask(task.parameters, (*task.runs, *([new[newest]] if newest in new else [])))
-        for task, newest in zip(before.tasks, run_ids, strict=True)
-    ))  # fmt: skip
-    if dry_run:
-        check_sweep(ui, there, arrays, skip=not check)
+    if how.dry_run:
+        check_sweep(ui, there, arrays, how)
         ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
         ui.data([dict(task.parameters) for task in tasks])
         return 0
-    return submit_and_announce(ui, there, made, arrays, check=check, wait=wait, before=before)
+    made = _with_new_runs(before, run_ids, failed, arrays)
+    return submit_and_announce(ui, there, made, arrays, how, before=before)
+
+
+def _find_failed(ui: Ui, cluster: Cluster, sweep: Sweep, run_ids: Sequence[str]) -> tuple[list[RunRecord], int]:
+    """Return the newest runs of a sweep's tasks that are to be submitted again, and the number of unknown outcomes.
+
+    Print how many others are left out, and why.
+    """
+    store = cluster.store(sweep.root)
+    runs = [run for run in map(store.by_run_id, filter(None, run_ids)) if run is not None]
+    if gone := run_ids.count(""):
+        ui.note(f"{plural(gone, 'task')} not submitted again: no run record found (never submitted, or deleted)")
+    states = cluster.states(runs)
+    unknown = sum(state.status.outcome is Outcome.UNKNOWN for state in states)
+    if unknown:
+        ui.note(f"{plural(unknown, 'task')} not submitted again: outcome unknown")
+    failed = [state.record for state in states if state.status.outcome in _AGAIN and state.record is not None]
+    return failed, unknown
+
+
+def _indexes(runs: Sequence[RunRecord], size: int) -> list[int]:
+    """Return the array indexes of the runs' tasks: those they had first, else new ones below ``size``."""
+    first = {run.submissions[0].task for run in runs}
+    if len(first) < len(runs) or None in first:
+        return [number % size for number in range(len(runs))]
+    return [run.submissions[0].task or 0 for run in runs]
+
+
+def _with_new_runs(
+    sweep: Sweep, run_ids: Sequence[str], failed: Sequence[RunRecord], arrays: Sequence[PlannedArray]
+) -> Sweep:
+    """Return the sweep with the planned run of each failed one added to its task; ``run_ids`` are the newest runs."""
+    plans = [plan for array in arrays for plan in array.plans]
+    new_ids = {run.run_id: plan.record.run_id for run, plan in zip(failed, plans, strict=True)}
+    tasks = []
+    for task, newest in zip(sweep.tasks, run_ids, strict=True):
+        added = (new_ids[newest],) if newest in new_ids else ()
+        tasks.append(SweepTask(task.parameters, (*task.runs, *added)))
+    return replace(sweep, tasks=tuple(tasks))
 
 
 def submit_and_announce(
-    ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], *, check: bool, wait: bool,
-    before: Sweep | None = None,
-) -> int:  # fmt: skip
-    """Check and submit the arrays of a sweep, print them, and with ``wait`` wait for all; return the exit code."""
-    check_sweep(ui, cluster, arrays, skip=not check)
-    with interrupt_deferred(ui, f"submit --recover {arrays[0].plans[0].record.run_id}") as interrupted:
+    ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], how: How, *, before: Sweep | None = None
+) -> int:
+    """Check and submit the arrays of a sweep, print them, and wait for all if wanted; return the exit code."""
+    check_sweep(ui, cluster, arrays, how)
+    with interrupt_deferred(ui, f"submit --recover {arrays[0].plans[0].record.run_id}"):
         runs = submit_arrays(cluster, made, arrays, before)
-        _announce(ui, made, runs, data=not wait)
-    if interrupted:
-        raise KeyboardInterrupt
-    if not wait:
+        _announce(ui, made, runs)
+        if not how.wait:
+            ui.data(_json(made, runs))
+    if not how.wait:
         return 0
     from clusterrun.cli.follow import report_end
 
@@ -184,12 +203,13 @@ def submit_and_announce(
     return report_end(ui, filters.collapse(states))
 
 
-def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[PlannedArray], *, skip: bool) -> None:
+def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[PlannedArray], how: How) -> None:
     """Check the first run as any job, and the settings of the others; print notices. Raises RequestError."""
     for notice in arrays[0].plans[0].notices:
         ui.note(notice)
-    for line in () if skip else check_arrays(cluster, arrays):
-        ui.note(line)
+    if how.check:
+        for line in check_arrays(cluster, arrays):
+            ui.note(line)
 
 
 def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, largest: bool) -> None:
@@ -207,8 +227,8 @@ def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, larges
 
 def _format_counts(states: Sequence[RunState]) -> str:
     """Return the number of tasks in each outcome, the pending apart from the running ones."""
-    words = Counter("pending" if s.status.state == "PENDING" else s.status.outcome.value for s in states)
-    return ", ".join(f"{words[word]} {word}" for word in ("pending", *Outcome) if words[word])
+    counts = Counter("pending" if s.status.state == "PENDING" else s.status.outcome.value for s in states)
+    return ", ".join(f"{counts[word]} {word}" for word in ("pending", *Outcome) if counts[word])
 
 
 def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:
@@ -216,20 +236,21 @@ def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Reque
     return plan_after(cluster, args, after), cluster.request(args)
 
 
-def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord], *, data: bool) -> None:
+def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord]) -> None:
     jobs = list(dict.fromkeys(run.job_id.base for run in runs if run.job_id is not None))
-    first, local = runs[0], runs[0].scheduler == LOCAL
-    where = "on this machine" if local else f"on {first.cluster}"
-    shape = f"{plural(first.world_size, 'rank')} on {plural(first.nodes, 'node')}"
-    arrays = "" if local else f" in array{'s' * (len(jobs) > 1)} {', '.join(jobs)}"
+    first, size = runs[0], plural(len(runs), "task")
+    if first.scheduler == LOCAL:
+        where, logs = f"on this machine: {size}", "train_ID.out"
+    else:
+        arrays = "array" if len(jobs) == 1 else "arrays"
+        where, logs = f"on {first.cluster}: {size} in {arrays} {', '.join(jobs)}", f"train_{jobs[0]}_INDEX.out"
     name = jobs[0] if len(jobs) == 1 else made.name
+    shape = f"{plural(first.world_size, 'rank')} on {plural(first.nodes, 'node')}"
     ui.say(
-        f"Submitted sweep {made.name} {where}: {plural(len(runs), 'task')}{arrays}, each {shape}",
-        f"  logs    {first.logs}/train_{'ID' if local else f'{jobs[0]}_INDEX'}.out",
+        f"Submitted sweep {made.name} {where}, each {shape}",
+        f"  logs    {first.logs}/{logs}",
         f"  next    clusterrun status {name}     clusterrun logs {first.job_id} -f     clusterrun cancel {name}",
     )
-    if data:
-        ui.data(_json(made, runs))
 
 
 def _json(made: Sweep, runs: Sequence[RunRecord]) -> Mapping[str, Any]:

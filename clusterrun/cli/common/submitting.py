@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -42,44 +42,56 @@ def how_options(command: F) -> F:
     return command
 
 
-def refuse_pairs(as_json: bool, follow: bool, as_script: bool, dry_run: bool) -> None:
+class How(NamedTuple):
+    """What to do with a plan: the options of ``submit``, ``resubmit`` and ``sweep`` that do not describe the job."""
+
+    dry_run: bool = False
+    as_script: bool = False
+    check: bool = True
+    follow: bool = False
+    wait: bool = False
+
+
+def refuse_pairs(how: How, *, as_json: bool) -> None:
     """Raise RequestError for options of ``submit`` and ``resubmit`` that cannot be combined."""
-    if as_json and follow:
+    if as_json and how.follow:
         raise RequestError(
             "--json and --follow cannot be combined", hint="use --wait, or `clusterrun logs JOBID` afterwards"
         )
-    if as_script and not dry_run:
+    if how.as_script and not how.dry_run:
         raise RequestError("--script needs --dry-run", hint="clusterrun submit --dry-run --script …")
 
 
-def submit_plan(
-    ui: Ui, cluster: Cluster, plan: Plan, *, dry_run: bool, as_script: bool, check: bool, follow: bool, wait: bool
-) -> int:
-    """Submit a plan, or with ``dry_run`` print it; then follow or wait for the job. Return the exit code."""
+def submit_plan(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> int:
+    """Submit a plan, or print it, then follow or wait for the job, as the options say. Return the exit code."""
     for notice in plan.notices:
         ui.note(notice)
-    if dry_run:
-        for line in cluster.check(plan) if check else ():
-            ui.note(line)
+    if how.dry_run:
+        note_checks(ui, cluster, plan, how)
         where = "on this machine" if plan.record.scheduler == LOCAL else "to Slurm"
         ui.note(f"would submit {plan.record.what} {where} as job {plan.record.name}; nothing was written")
-        ui.data(show_plans(ui, [plan], as_script=as_script)[0])
+        ui.data(show_plans(ui, [plan], as_script=how.as_script)[0])
         return 0
-    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
-        run = cluster.submit(plan, check=check)
-        announce(ui, run, data=not wait)
-    if interrupted:
-        raise KeyboardInterrupt
-    return stay(ui, cluster, run, follow=follow, wait=wait)
+    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}"):
+        run = cluster.submit(plan, check=how.check)
+        announce(ui, run, data=not how.wait)
+    return stay(ui, cluster, run, how)
 
 
-def stay(ui: Ui, cluster: Cluster, run: RunRecord, *, follow: bool, wait: bool) -> int:
+def note_checks(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> None:
+    """Check a plan, unless the user skips that, and print what is noteworthy. Raises what the checks raise."""
+    if how.check:
+        for line in cluster.check(plan):
+            ui.note(line)
+
+
+def stay(ui: Ui, cluster: Cluster, run: RunRecord, how: How) -> int:
     """Follow a job's logs or wait for its end, if the user wants that. Return the exit code."""
-    if follow:
+    if how.follow:
         from clusterrun.cli.follow import follow_run
 
         return follow_run(ui, cluster, run)
-    if wait:
+    if how.wait:
         from clusterrun.cli.follow import wait_to_end
 
         return wait_to_end(ui, cluster, [run], one=True)
@@ -128,16 +140,16 @@ def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunStat
     plan = cluster.plan(args)
     for notice in plan.notices:
         ui.note(notice)
-    with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}") as interrupted:
-        run = cluster.submit(plan)
+    runs: list[RunRecord] = []
     try:
-        if interrupted:
-            raise KeyboardInterrupt
+        with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}"):
+            runs.append(cluster.submit(plan))
+        (run,) = runs
         shape = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
         ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
-        (state,) = cluster.wait([run])
+        (state,) = cluster.wait(runs)
     except BaseException:
-        cancel_runs(ui, cluster, [run])
+        cancel_runs(ui, cluster, runs)
         raise
     return state
 
@@ -147,18 +159,21 @@ def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
     if not runs:
         return
     names = " ".join(str(run.job_id) for run in runs)
+    jobs = f"job {names}" if len(runs) == 1 else f"jobs {names}"
     try:
         alive = [state for state in cluster.states(runs) if not state.status.is_over]
-        done = all(result.done for _, result in cluster.cancel(alive))
+        are_cancelled = all(result.done for _, result in cluster.cancel(alive))
     except (ClusterrunError, KeyboardInterrupt):
-        done = False
-    jobs = f"job{'s' * (len(runs) > 1)} {names}"
-    ui.note(f"cancelled {jobs}" if done else f"could not cancel {jobs}; try again: clusterrun cancel {names}")
+        are_cancelled = False
+    if are_cancelled:
+        ui.note(f"cancelled {jobs}")
+    else:
+        ui.note(f"could not cancel {jobs}; try again: clusterrun cancel {names}")
 
 
 @contextmanager
-def interrupt_deferred(ui: Ui, finish: str) -> Iterator[list[float]]:
-    """Defer Ctrl-C while a submission is in progress; yield the times of each.
+def interrupt_deferred(ui: Ui, finish: str) -> Iterator[None]:
+    """Defer Ctrl-C while a submission is in progress: it raises KeyboardInterrupt at the end.
 
     A Ctrl-C more than ``MOMENT`` after the first one abandons the submission, which the command ``finish`` finishes.
     """
@@ -173,9 +188,11 @@ def interrupt_deferred(ui: Ui, finish: str) -> Iterator[list[float]]:
 
     before = signal.signal(signal.SIGINT, press)
     try:
-        yield pressed
+        yield
     except KeyboardInterrupt:
         ui.note(f"interrupted; run `clusterrun {finish}` to finish or undo this submission")
         raise
     finally:
         signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt

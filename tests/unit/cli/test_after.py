@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun.cli.common.after import NOTHING
 from clusterrun.cli.common.chain import submit_chain
+from clusterrun.cli.common.submitting import How
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -128,8 +129,6 @@ def test_an_external_job_on_another_cluster_cannot_be_waited_for(desk: Desk) -> 
 
 # -- a chain -----------------------------------------------------------------------------------------------------------
 
-PLAIN = {"dry_run": False, "as_script": False, "check": True, "follow": False, "wait": False}
-
 
 @pytest.fixture
 def files(desk: Desk) -> list[SubmitArgs]:
@@ -141,7 +140,7 @@ def files(desk: Desk) -> list[SubmitArgs]:
 
 def chain(desk: Desk, scheduler: FakeScheduler, jobs: list[SubmitArgs], *, as_json: bool = False, **how: bool) -> int:
     cluster = Cluster(cwd=desk.project, scheduler=scheduler)
-    return submit_chain(Ui("submit", as_json=as_json), cluster, jobs, NOTHING, **{**PLAIN, **how})
+    return submit_chain(Ui("submit", as_json=as_json), cluster, jobs, NOTHING, How(**how))
 
 
 def test_each_job_of_a_chain_waits_for_the_one_before(

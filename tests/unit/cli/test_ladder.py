@@ -10,7 +10,9 @@ import pytest
 
 from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId
-from clusterrun.cli.common.ladder import submit_ladder
+from clusterrun.cli.common.after import NOTHING
+from clusterrun.cli.common.chain import submit_ladder
+from clusterrun.cli.common.submitting import How
 from clusterrun.cluster import Cluster
 from clusterrun.run_folder.files import read_json
 from clusterrun.submit.request import SubmitArgs
@@ -36,9 +38,8 @@ class Failing(FakeScheduler):
 
 def ladder(desk: Desk, scheduler: FakeScheduler, *, as_json: bool = False, **options: bool) -> int:
     cluster = Cluster(cwd=desk.project, scheduler=scheduler)
-    plain = {"dry_run": False, "follow": False, "wait": False}
     args = SubmitArgs.of("train.py", **ARGS)
-    return submit_ladder(Ui("submit", as_json=as_json), cluster, args, **{**plain, **options})
+    return submit_ladder(Ui("submit", as_json=as_json), cluster, args, NOTHING, How(**options))
 
 
 def test_three_jobs_each_after_the_one_before(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
