@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +67,8 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
 
     Raises WorkerError, with status 75 if another job, or a later start of this one, has the run.
     """
+    import tempfile  # only a job claims a run: commands, which read claims, start without it
+
     claims, name = run_dir / "claims", token + job.task
     if later := _later_owner(run_dir, token):
         raise _already_runs(run_dir, later, job)
