@@ -18,6 +18,7 @@ from typing import Protocol
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import Outcome, log_paths
 from clusterrun.records import run_logs, run_record
+from clusterrun.records.run_record import RunRecord
 from clusterrun.records.snapshots import project_path
 from clusterrun.run_folder.files import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
@@ -100,7 +101,6 @@ def _less_command(cause: Cause) -> str:
 def _diagnose(
     state: RunState, facts: EndFacts, read: LogLines, shown: dict[str, str], slurm: SlurmCommands | None = None
 ) -> Diagnosis:
-    notes = _state_notes(state)
     cause = with_limit(first_cause(read.logs, facts), facts.limits, by_slurm=not state.status.id.is_local)
     if state.status.id.is_local:
         cause = local_cause(cause, state.status)
@@ -109,18 +109,21 @@ def _diagnose(
         cause = with_longer_limit(cause, state.status, partitions, state.record)
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))
-    notes += _fact_notes(facts, cause)
+    notes = (*_state_notes(state), *_fact_notes(facts, cause), *read.notes)
     job = str(state.status.id)
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice))
-    cause = _with_module(cause, state)
-    if state.record is not None:  # the file that the user edits, not its saved copy
-        cause = replace(cause, place=project_path(state.record, cause.place))
-    if state.record is None or state.record.mine:  # another user's record must not add text to a command for this user
-        cause = with_command(cause, state.record, shown.get("Command", ""))
-    elif cause.command.startswith("clusterrun submit"):
-        cause = replace(cause, command="")
+    cause = _for_this_user(_with_module(cause, state), state.record, shown)
     status = facts.failure.status if facts.failure is not None and facts.state == "FAILED" else None
-    return Diagnosis(cause=cause, notes=(*notes, *read.notes), status=status)
+    return Diagnosis(cause=cause, notes=notes, status=status)
+
+
+def _for_this_user(cause: Cause, run: RunRecord | None, shown: dict[str, str]) -> Cause:
+    """Return the cause with a command to paste; another user's record must not add text to it."""
+    if run is not None:  # the file that the user edits, not its saved copy
+        cause = replace(cause, place=project_path(run, cause.place))
+    if run is None or run.mine:
+        return with_command(cause, run, shown.get("Command", ""))
+    return replace(cause, command="") if cause.command.startswith("clusterrun submit") else cause
 
 
 def _with_module(cause: Cause, state: RunState) -> Cause:
@@ -182,11 +185,17 @@ def _with_slurm_facts(slurm: SlurmCommands, state: RunState, facts: EndFacts) ->
         user = parse_canceller(slurm.answer(ended_argv(state.status.id)).text)
         if user is not None:
             return replace(facts, cancelled_by=format_user(user))
-    nodes = sorted(set(facts.nodes.values())) or ([state.status.nodes] if state.status.nodes else [])
-    ranks_missing = facts.state == "FAILED" and 0 < len(facts.ends) < (facts.world_size or 0)
-    if (facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE" or ranks_missing) and nodes:
-        return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
-    return facts
+    nodes = sorted(set(facts.nodes.values())) or list(filter(None, [state.status.nodes]))
+    if not nodes or not _may_have_lost_node(facts):
+        return facts
+    return replace(facts, lost_nodes=tuple(lost_nodes(parse_show(slurm.answer(show_argv("node", nodes)).text))))
+
+
+def _may_have_lost_node(facts: EndFacts) -> bool:
+    """Return whether a node failed, by Slurm or because some ranks left no end record."""
+    ranks_missing = 0 < len(facts.ends) < (facts.world_size or 0)
+    by_slurm = facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE"
+    return by_slurm or (facts.state == "FAILED" and ranks_missing)
 
 
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:

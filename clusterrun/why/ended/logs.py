@@ -118,21 +118,26 @@ def _is_err(path: Path) -> bool:
 
 def _walk(folder: Path) -> list[Path]:
     """Return the regular files below a folder, three levels deep, without links, at most some 10,000."""
-    found: list[Path] = []
+    files: list[Path] = []
     level = [folder]
     for _ in range(3):
         below: list[Path] = []
         for one in level:
-            try:
-                entries = sorted(one.iterdir())
-            except OSError:
-                continue
-            found += [entry for entry in entries if entry.is_file() and not entry.is_symlink()]
-            below += [entry for entry in entries if entry.is_dir() and not entry.is_symlink()]
-            if len(found) > 10_000:
-                return found
+            entries = _entries(one)
+            files += [entry for entry in entries if entry.is_file()]
+            below += [entry for entry in entries if entry.is_dir()]
+            if len(files) > 10_000:
+                return files
         level = below
-    return found
+    return files
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return what is in a folder, without links; nothing if it cannot be read."""
+    try:
+        return [entry for entry in sorted(folder.iterdir()) if not entry.is_symlink()]
+    except OSError:
+        return []
 
 
 def _shown(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -70,28 +70,36 @@ def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Pa
 
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     """Return the ranks, at most half, that were silent or at an earlier step at the others' last heartbeats."""
-    known = list(ranks)
-    if len(known) < 2:
+    records = list(ranks)
+    if len(records) < 2:
         return {}
-    newest = max(one.time for one in known)
-    silent = {
-        one.rank: f"rank {one.rank} sent its last heartbeat {newest - one.time:.0f} s before the other ranks"
-        + (f", at step {one.step}" if one.step is not None else "")
-        for one in known
-        if newest - one.time > 3 * (one.interval or 10)
-    }
-    if silent and 2 * len(silent) <= len(known):
+    silent = _silent_ranks(records)
+    if silent and 2 * len(silent) <= len(records):
         return silent
-    steps = [one.step for one in known if one.step is not None]
-    if len(steps) < len(known) or max(steps) == min(steps):
+    late = _late_ranks(records)
+    return late if 2 * len(late) <= len(records) else {}
+
+
+def _silent_ranks(ranks: Sequence[RankProgress]) -> dict[int, str]:
+    newest = max(one.time for one in ranks)
+    silent = {}
+    for one in ranks:
+        if newest - one.time > 3 * (one.interval or 10):
+            words = f"rank {one.rank} sent its last heartbeat {newest - one.time:.0f} s before the other ranks"
+            silent[one.rank] = words if one.step is None else f"{words}, at step {one.step}"
+    return silent
+
+
+def _late_ranks(ranks: Sequence[RankProgress]) -> dict[int, str]:
+    """Return the ranks at an earlier step than most; none if a step is not known."""
+    steps = {one.rank: one.step for one in ranks if one.step is not None}
+    if len(steps) < len(ranks):
         return {}
-    usual = statistics.mode(steps)
-    late = {
-        one.rank: f"rank {one.rank} reached only step {one.step}; the others reached step {usual}"
-        for one in known
-        if (one.step or 0) < usual
+    usual = statistics.mode(steps.values())
+    behind = {rank: step for rank, step in steps.items() if step < usual}
+    return {
+        rank: f"rank {rank} reached only step {step}; the others reached step {usual}" for rank, step in behind.items()
     }
-    return late if 2 * len(late) <= len(known) else {}
 
 
 def _load_dumps(folder: Path) -> dict[int, Reached]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base.decode import as_text
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
@@ -28,7 +29,7 @@ _PLACEHOLDER = re.compile(
 """A placeholder for a value, or a question mark for an unknown value."""
 _RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
 """Causes after which the same options are right."""
-_NOT_RESUMED = ("none", "duplicate", "by-hand", "no-process-group")
+_NOT_RESUMED = ("none", "duplicate", "no-process-group")
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
@@ -41,43 +42,68 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
     resumes from the run's checkpoint, and the advice names it.
     """
     cause = _with_resume(cause, run)
-    command, advice = cause.command, cause.advice
-    if command.startswith("clusterrun submit"):
-        options = _options(command, run)
-        command = resubmit_command(command, run, script)
-        if _PLACEHOLDER.search(options):
-            filled_in = command if run is None and command else f"clusterrun submit … {options}"
-            cause = replace(cause, command="", advice=f"{advice}: `{filled_in}`" if advice else f"`{filled_in}`")
-            return _with_resume(cause, run) if "SIZE" in options else cause  # another learning rate is needed first
-        saved = _newest_checkpoint(run) if run is not None and command else None
-        if saved is not None:
-            first = f"{advice}; " if advice and cause.kind != "stopped" else ""
-            advice = f"{first}this command resumes from the checkpoint of step {saved[0]}"
-    elif _PLACEHOLDER.search(command):
-        advice, command = f"{advice}: `{command}`" if advice else f"`{command}`", ""
-    return replace(cause, command=command, advice=advice)
+    if cause.command.startswith("clusterrun submit"):
+        return _with_submit(cause, run, script)
+    return _in_advice(cause, cause.command) if _PLACEHOLDER.search(cause.command) else cause
+
+
+def _in_advice(cause: Cause, command: str) -> Cause:
+    """Return the cause with a command that has a value to fill in as part of its advice."""
+    advice = f"{cause.advice}: `{command}`" if cause.advice else f"`{command}`"
+    return replace(cause, command="", advice=advice)
+
+
+def _with_submit(cause: Cause, run: RunRecord | None, script: str) -> Cause:
+    """Return the cause with the command that submits the job again, and what that resumes from."""
+    options = _options(cause.command, run)
+    command = resubmit_command(cause.command, run, script)
+    if _PLACEHOLDER.search(options):
+        cause = _in_advice(cause, command if run is None and command else f"clusterrun submit … {options}")
+        return _with_resume(cause, run) if "SIZE" in options else cause  # another learning rate is needed first
+    saved = _newest_checkpoint(run) if run is not None and command else None
+    if saved is None:
+        return replace(cause, command=command)
+    resumes = f"this command resumes from the checkpoint of step {saved[0]}"
+    return replace(cause, command=command, advice=_joined(_lasting_advice(cause), resumes))
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
+
+
+def _lasting_advice(cause: Cause) -> str:
+    """Return the advice of a cause; that of a run that stopped to be resumed says what a command for it does."""
+    return "" if cause.kind == "stopped" else cause.advice
 
 
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
-    if run is None or run.job_id is None or cause.kind in _NOT_RESUMED:
+    how = _how_it_resumes(run) if run is not None and cause.kind not in _NOT_RESUMED else ""
+    if run is None or not how:
         return cause
-    spec = files.read_json(run.run_dir / "spec.json") or {}
-    saved, command = _newest_checkpoint(run, spec), f"clusterrun resume {run.job_id}"
-    if saved is not None:
-        how = f"resumes from the checkpoint of step {saved[0]}"
-    elif spec.get("resume_args") or (spec.get("requeue") and _work_arguments(run, spec).startswith("-- ")):
-        how = f"starts the run again{' with ' * bool(spec.get('resume_args'))}{spec.get('resume_args') or ''}"
-    else:
-        return cause
-    how += ", using the code saved when the job was submitted" * (load_snapshot(run) is not None)
-    advice = "" if cause.kind == "stopped" else cause.advice
-    if not cause.command or cause.command == "clusterrun submit …" or cause.kind in _RESUMED:
-        return replace(
-            cause, command=command, advice="; ".join(part for part in (advice, f"this command {how}") if part)
-        )
+    command = f"clusterrun resume {run.job_id}"
+    if cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED:
+        return replace(cause, command=command, advice=_joined(_lasting_advice(cause), f"this command {how}"))
     if cause.command.startswith("clusterrun submit"):  # with other options: another run
         return cause
-    return replace(cause, advice="; ".join(part for part in (advice, f"then `{command}` {how}") if part))
+    return replace(cause, advice=_joined(_lasting_advice(cause), f"then `{command}` {how}"))
+
+
+def _how_it_resumes(run: RunRecord) -> str:
+    """Return what ``clusterrun resume`` does with a run, in words; empty if it cannot continue it."""
+    if run.job_id is None:
+        return ""
+    spec = files.read_json(run.run_dir / "spec.json") or {}
+    arguments = spec.get("resume_args")
+    saved = _newest_checkpoint(run, spec)
+    if saved is not None:
+        how = f"resumes from the checkpoint of step {saved[0]}"
+    elif arguments:
+        how = f"starts the run again with {arguments}"
+    elif spec.get("requeue") and _work_arguments(run, spec).startswith("-- "):
+        how = "starts the run again"
+    else:
+        return ""
+    return f"{how}, using the code saved when the job was submitted" if load_snapshot(run) is not None else how
 
 
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
@@ -90,28 +116,45 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
         return command
     options = _options(command, run)
     if run is None:
-        first = options.split(" ", 1)[0]
-        if not script or (first and first not in _SBATCH):
-            return ""
-        return " ".join(word for word in ("sbatch", options, shlex.quote(script)) if word)
+        return _sbatch_command(options, script)
     spec = files.read_json(run.run_dir / "spec.json") or {}
     work = _work_arguments(run, spec)
     if not work:
         return ""
-    named = set(re.findall(r"--([\w-]+)", options)) - {"set", "env", "setup"} | set(_WITHOUT.findall(command))
-    if "--exclude " in options:
-        named.add("nodelist")
     saved = _newest_checkpoint(run, spec)
     resume = f"--set {shlex.quote(f'resume={saved[1]}')}" if saved is not None and saved[1] else ""
-    profile = next((m[1] for _, source in run.sources.values() if (m := _PROFILE.search(str(source)))), "")
-    words = (
-        f"--profile {shlex.quote(profile)}" if profile else "",
-        *_typed_options(run, named, without_key="resume" if resume else ""),
-    )
-    line = " ".join(word for word in ("clusterrun submit", *words, options, resume, work) if word)
+    typed = _typed_options(run, _named_options(command, options), without_key="resume" if resume else "")
+    words = ("clusterrun submit", _profile_option(run), *typed, options, resume, work)
+    return _in_its_folder(" ".join(filter(None, words)), spec)
+
+
+def _sbatch_command(options: str, script: str) -> str:
+    """Return the command for a job of another tool; empty if its script is not known, or sbatch has no such option."""
+    first = options.split(" ", 1)[0]
+    if not script or (first and first not in _SBATCH):
+        return ""
+    return " ".join(filter(None, ("sbatch", options, shlex.quote(script))))
+
+
+def _named_options(command: str, options: str) -> set[str]:
+    """Return the options that a row's command sets or removes, so that those of the submit must not be repeated."""
+    named = set(re.findall(r"--([\w-]+)", options)) - {"set", "env", "setup"} | set(_WITHOUT.findall(command))
+    return named | {"nodelist"} if "--exclude " in options else named
+
+
+def _profile_option(run: RunRecord) -> str:
+    for _, source in run.sources.values():
+        match = _PROFILE.search(str(source))
+        if match is not None:
+            return f"--profile {shlex.quote(match[1])}"
+    return ""
+
+
+def _in_its_folder(line: str, spec: Mapping[str, Any]) -> str:
+    """Return a command that runs in the folder of the submit."""
     workdir = spec.get("workdir")
-    here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _current_folder()
-    return line if here else f"cd {shlex.quote(str(workdir))} && {line}"
+    is_here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _current_folder()
+    return line if is_here else f"cd {shlex.quote(str(workdir))} && {line}"
 
 
 def _options(command: str, run: RunRecord | None) -> str:
@@ -138,16 +181,23 @@ def _typed_options(run: RunRecord, without: Collection[str], without_key: str = 
     """Return the options that were typed at submit; those of a file or profile apply again by themselves."""
     options: list[str] = []
     for name, (value, source) in run.sources.items():
-        if not str(source).startswith("--") or name in without:
-            continue
-        if isinstance(value, bool):
-            options.append(f"--{name}" if value else f"--no-{name}")
-        elif isinstance(value, Mapping):
-            pairs = [(k, v if isinstance(v, str) else json.dumps(v)) for k, v in value.items()]
-            options += [f"--{name} {shlex.quote(f'{k}={v}')}" for k, v in pairs if (name, k) != ("set", without_key)]
-        else:
-            options += [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
+        if str(source).startswith("--") and name not in without:
+            options += _typed_option(name, value, without_key)
     return options
+
+
+def _typed_option(name: str, value: object, without_key: str) -> list[str]:
+    """Return an option as it is typed, once for each of its values; ``without_key`` is a key of --set to leave out."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, Mapping):
+        kept = [key for key in value if (name, key) != ("set", without_key)]
+        return [f"--{name} {shlex.quote(f'{key}={_text(value[key])}')}" for key in kept]
+    return [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def submitted_option(run: RunRecord | None, name: str) -> str:
@@ -173,18 +223,24 @@ def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
     """Return what to run as command-line words; empty for a Python callable."""
     work = spec.get("work")
     work = work if isinstance(work, dict) else {}
-    kind, args = work.get("kind"), work.get("args")
-    words = [str(one) for one in args] if isinstance(args, list) else []
-    job = _job_file(run)
+    kind, job = work.get("kind"), _job_file(run)
     if kind == "function":
         return ""
     if job or kind == "task":
         return shlex.quote(job or str(work.get("name") or run.what))
-    if kind == "module" and work.get("name"):
-        return f"-- {shlex.join(['-m', str(work['name']), *words])}"
-    if kind in ("script", "command") and work.get("path"):
-        return f"-- {shlex.join([str(work['path']), *words])}"
+    started = _started_words(work)
+    if started:
+        return f"-- {shlex.join(started)}"
     return f"-- {run.what}" if run.what else ""
+
+
+def _started_words(work: Mapping[str, Any]) -> list[str]:
+    """Return the module, script or command that was started, with its arguments; none if they are not known."""
+    kind, arguments = work.get("kind"), work.get("args")
+    words = [str(one) for one in arguments] if isinstance(arguments, list) else []
+    if kind == "module" and work.get("name"):
+        return ["-m", str(work["name"]), *words]
+    return [str(work["path"]), *words] if kind in ("script", "command") and work.get("path") else []
 
 
 def _job_file(run: RunRecord) -> str:
@@ -207,18 +263,29 @@ def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) ->
     work = spec.get("work")
     if not isinstance(work, dict) or work.get("kind") != "task":
         return None
-    settings = work.get("settings")
-    pairs = settings if isinstance(settings, list) else []
-    own = next((pair[1] for pair in pairs if isinstance(pair, list) and pair[:1] == ["checkpoint_dir"]), "")
-    folder = run.run_dir / "checkpoints"
-    if isinstance(own, str) and own:
+    folder, own = run.run_dir / "checkpoints", _own_checkpoint_dir(work)
+    if own:
         # os.path: it leaves ~nosuchuser as it is
         folder = Path(str(spec.get("workdir") or run.root)) / os.path.expanduser(own)  # noqa: PTH111
-    try:
-        steps = [int(m[1]) for one in folder.iterdir() if (m := _STEP.fullmatch(one.name))]
-    except (OSError, ValueError):
-        return None
+    steps = _saved_steps(folder)
     return (max(steps), "" if own else str(folder)) if steps else None
+
+
+def _own_checkpoint_dir(work: Mapping[str, Any]) -> str:
+    """Return the folder that a task's settings name for its checkpoints; empty if they name none."""
+    settings = work.get("settings")
+    for pair in settings if isinstance(settings, list) else []:
+        if isinstance(pair, list) and pair[:1] == ["checkpoint_dir"]:
+            return as_text(pair[1])
+    return ""
+
+
+def _saved_steps(folder: Path) -> list[int]:
+    try:
+        matches = [_STEP.fullmatch(entry.name) for entry in folder.iterdir()]
+    except (OSError, ValueError):
+        return []
+    return [int(match[1]) for match in matches if match is not None]
 
 
 def _current_folder() -> str:

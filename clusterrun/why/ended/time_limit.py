@@ -27,8 +27,7 @@ def with_longer_limit(
 
     Otherwise for the most that the job's partition allows; without a command if the job already had that.
     """
-    name = job.partition or submitted_option(run, "partition")
-    own = next((one for one in partitions if (one.name == name if name else one.default)), None)
+    own = _own_partition(job, partitions, run)
     if own is None:
         return cause
     most, had = own.time_limit, job.time_limit or _parse_limit(submitted_option(run, "time")) or own.given_time
@@ -36,24 +35,39 @@ def with_longer_limit(
         return cause
     wanted = 2 * had
     if most is None or wanted <= most:
-        return replace(cause, command=cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)}"))
+        return replace(cause, command=_with_time(cause, wanted))
     bound = f"partition {own.name} allows at most {format_time_limit(most)}"
-    me = UserContext(user=_user_name())
-    others = [one for one in partitions if one.time_limit is None or one.time_limit >= wanted]
-    others = [one for one in others if not (one.needs_reservation or closed(one, me))]
-    if others:
-        other = min(others, key=lambda one: not one.default)
-        allows = (
-            f"allows {format_time_limit(other.time_limit)}" if other.time_limit is not None else "has no time limit"
-        )
-        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(wanted)} --partition {other.name}")
+    other = _partition_that_allows(wanted, partitions)
+    if other is not None:
+        limit = other.time_limit
+        allows = f"allows {format_time_limit(limit)}" if limit is not None else "has no time limit"
         advice = f"{bound}, but partition {other.name} {allows}: request more time in that partition, or {_SAVE}"
-        return replace(cause, advice=advice, command=command)
+        return replace(cause, advice=advice, command=_with_time(cause, wanted, f" --partition {other.name}"))
     if most > had:
-        command = cause.command.replace("--time LONGER", f"--time {format_time_limit(most)}")
-        return replace(cause, advice=f"{bound}; request that limit, or {_SAVE}", command=command)
+        return replace(cause, advice=f"{bound}; request that limit, or {_SAVE}", command=_with_time(cause, most))
     advice = f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}"
     return replace(cause, advice=advice, command="")
+
+
+def _own_partition(job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None) -> Partition | None:
+    """Return the partition that the job ran in: the one that is named, else the default one."""
+    name = job.partition or submitted_option(run, "partition")
+    for partition in partitions:
+        if partition.name == name or (not name and partition.default):
+            return partition
+    return None
+
+
+def _partition_that_allows(seconds: int, partitions: Sequence[Partition]) -> Partition | None:
+    """Return a partition that the user may use and that allows so long a job; the default one if it does."""
+    user = UserContext(user=_user_name())
+    long_enough = [one for one in partitions if one.time_limit is None or one.time_limit >= seconds]
+    able = [one for one in long_enough if not (one.needs_reservation or closed(one, user))]
+    return min(able, key=lambda one: not one.default, default=None)
+
+
+def _with_time(cause: Cause, seconds: int, more: str = "") -> str:
+    return cause.command.replace("--time LONGER", f"--time {format_time_limit(seconds)}{more}")
 
 
 def _parse_limit(limit: str) -> int | None:
