@@ -24,8 +24,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from benchmarks.train import prepared, write_rows
+from clusterrun.base.gpus import peak_flops
 from clusterrun.worker.models import presets
-from clusterrun.worker.training.report import flops_per_token, peak_flops
+from clusterrun.worker.training.report import model_flops_per_token
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKER = ROOT / "clusterrun" / "worker" / "__main__.py"
@@ -80,7 +81,7 @@ def compare(project: Path, case: Case, micro: int, rounds: int, device: str) -> 
     """Run all ways in turns and print their medians."""
     config = presets.config(case.preset, None)
     config.save_pretrained(project / "model")
-    peak, flops = peak_flops(device), flops_per_token(bare(config), case.seq)
+    peak, flops = peak_flops(device), model_flops_per_token(bare(config), case.seq)
     lm(project, case, micro, "prepares", ["steps=1"])
     tokens = load_file(prepared(project))["train"]
     rows = (len(tokens) - 1) // case.seq

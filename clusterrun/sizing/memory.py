@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from clusterrun.sizing.devices import GIB
+from clusterrun.base.gpus import GIB
 
 _ADAM = 8  # bytes per parameter: two fp32 moments
 _FP32 = 4

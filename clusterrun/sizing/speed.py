@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from clusterrun.base.gpus import flops_per_token
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.memory import ModelSize
 
@@ -50,11 +51,6 @@ class Prediction(NamedTuple):
     epoch_s: float
 
 
-def flops_per_token(model: ModelSize, seq_len: float) -> float:
-    """Return the FLOPs per token, forward and backward: 6 per parameter, 12 x layers x width x length for attention."""
-    return 6.0 * model.parameters + 12.0 * model.layers * model.width * seq_len
-
-
 def all_reduce_seconds(size: float, gpus: int, machine: Machine) -> float:
     """Return the time to sum ``size`` bytes over all GPUs: 2(n-1)/n x size / bandwidth, in nodes and between them."""
     local, nodes = min(gpus, machine.gpus_per_node), count_nodes(gpus, machine.gpus_per_node)
@@ -70,7 +66,8 @@ def count_nodes(gpus: int, gpus_per_node: int) -> int:
 def predict(plan: GpuPlan, model: ModelSize, tokens_per_sample: float, machine: Machine) -> Prediction:
     """Predict the speed of one plan."""
     tokens = plan.micro_batch * tokens_per_sample
-    compute_s = tokens * flops_per_token(model, tokens_per_sample) / (machine.peak * machine.utilization)
+    flops = flops_per_token(model.parameters, model.layers, model.width, tokens_per_sample)
+    compute_s = tokens * flops / (machine.peak * machine.utilization)
     return predict_from(plan, compute_s, 4.0 * model.parameters, tokens_per_sample, machine)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from clusterrun.base.gpus import GIB
 from clusterrun.base.units import format_duration, plural
 from clusterrun.sizing.answer import Answer
 from clusterrun.sizing.batches import GpuPlan
-from clusterrun.sizing.devices import GIB
 from clusterrun.sizing.memory import MemoryEstimate, Span
 from clusterrun.sizing.scaling import ScalingRow
 from clusterrun.sizing.speed import BACKWARD_SHARE, Machine

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..base.gpus import peak_flops
 from ..base.units import plural
 from .distenv import DistEnv, RunEnv
 from .progress import here
@@ -33,7 +34,7 @@ from .training.evaluation import evaluate
 from .training.facts import write_facts
 from .training.finite import FiniteCheck, StepResult
 from .training.precision import Precision, choose
-from .training.report import Report, flops_per_token, peak_flops
+from .training.report import Report, model_flops_per_token
 from .training.sampler import Sampler, reseed, seed_of
 from .training.settings import batch_sizes
 from .training.sizes import BatchSizes
@@ -114,7 +115,7 @@ def _train(
     report = Report(dist.rank, run, config, start, settings)
     for line in [*banner(work, config, sampler, steps, precision, top_lr), *checkpointer.announce()]:
         report.say(line)
-    flops = flops_per_token(work.model, getattr(config, "seq_len", 0))
+    flops = model_flops_per_token(work.model, getattr(config, "seq_len", 0))
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
 
     def evaluate_now(step: int) -> dict[str, float]:

@@ -12,46 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import as_int, parse_object
+from ...base.gpus import flops_per_token
 from ...run_folder import atomic, attempt_number
 from ..distenv import RunEnv
 from ..errors import WorkerError
 
-#: Dense 16-bit FLOP/s of a device by a part of its name, from the makers' data sheets; the first match counts.
-PEAK_FLOPS = (
-    ("B200", 2.25e15),
-    ("GH200", 989e12),
-    ("H200", 989e12),
-    ("H100 NVL", 835e12),
-    ("H100 PCIe", 756e12),
-    ("H100", 989e12),
-    ("A100", 312e12),
-    ("A800", 312e12),
-    ("L40S", 362e12),
-    ("L40", 181e12),
-    ("A40", 150e12),
-    ("A30", 165e12),
-    ("A10", 125e12),
-    ("L4", 121e12),
-    ("V100", 125e12),
-    ("T4", 65e12),
-    ("RTX 4090", 165e12),
-    ("RTX 3090", 71e12),
-)
 
-
-def peak_flops(device_name: str) -> float | None:
-    """Return the device's peak in FLOP/s, None if unknown."""
-    return next((peak for part, peak in PEAK_FLOPS if part in device_name), None)
-
-
-def flops_per_token(model: Any, seq_len: int) -> float | None:
-    """Return the FLOPs per token, forward and backward: 6 per parameter, 12 x layers x width x length for attention."""
+def model_flops_per_token(model: Any, seq_len: int) -> float | None:
+    """Return the FLOPs per token of a model in training; None if its configuration has no layers or width."""
     config = getattr(model, "config", None)
     layers, width = getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None)
     if not layers or not width:
         return None
-    parameters: int = sum(p.numel() for p in model.parameters())
-    return 6.0 * parameters + 12.0 * float(layers * width * seq_len)
+    return flops_per_token(sum(p.numel() for p in model.parameters()), layers, width, seq_len)
 
 
 class Report:

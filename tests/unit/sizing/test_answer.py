@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.gpus import GIB
 from clusterrun.cli.plan import parse_gpu_counts, parse_parameters
 from clusterrun.sizing.answer import Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training
-from clusterrun.sizing.devices import GIB
 from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.text import format_count, format_rate
 

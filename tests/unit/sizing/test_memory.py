@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.sizing.devices import GIB, find_device
+from clusterrun.base.gpus import GIB, find_device
 from clusterrun.sizing.memory import ModelSize, Span, estimate_memory, guess_shape, memory_verdict
 
 SMOLLM2_135M = ModelSize(134_515_008, 30, 576, 49_152)

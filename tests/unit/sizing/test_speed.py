@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from clusterrun.base.gpus import flops_per_token
 from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
 from clusterrun.sizing.memory import ModelSize
-from clusterrun.sizing.speed import Machine, Prediction, all_reduce_seconds, count_nodes, flops_per_token, predict
+from clusterrun.sizing.speed import Machine, Prediction, all_reduce_seconds, count_nodes, predict
 
 SMALL = ModelSize(134_515_008, 30, 576, 49_152)
 LARGE = ModelSize(1_711_376_384, 24, 2048, 49_152)
@@ -27,7 +28,9 @@ def speed(gpus: int, machine: Machine, model: ModelSize = SMALL, **sizes: int) -
 def test_one_gpu_communicates_nothing() -> None:
     found = speed(1, h100())
     assert (found.efficiency, found.speedup, found.all_reduce_s, found.nodes) == (1.0, 1.0, 0.0, 1)
-    assert found.tokens_per_second == pytest.approx(0.4 * 989e12 / flops_per_token(SMALL, 2048))
+    assert found.tokens_per_second == pytest.approx(
+        0.4 * 989e12 / flops_per_token(SMALL.parameters, SMALL.layers, SMALL.width, 2048)
+    )
     assert found.tokens_per_second == pytest.approx(321_000, rel=0.01), "SmolLM2-135M at 40 % of an H100"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.base.errors import RequestError
-from clusterrun.sizing.devices import DEVICES, Device, find_device
-from clusterrun.worker.training.report import peak_flops
+from clusterrun.base.gpus import DEVICES, Device, find_device, peak_flops
 
 
 @pytest.mark.parametrize("name", ["H100", "h100", "NVIDIA H100", "nvidia_h100", "H100 "])
@@ -27,3 +26,10 @@ def test_an_unknown_name_and_one_of_several() -> None:
 def test_the_peak_is_the_one_that_a_run_reports_its_utilization_of(device: Device) -> None:
     reported = peak_flops(f"NVIDIA {device.name.replace('-', ' ')}")
     assert reported == device.tflops * 1e12
+
+
+def test_peaks_are_told_apart_by_the_devices_name() -> None:
+    assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA A100-SXM4-80GB") == 312e12
+    assert peak_flops("Some Future Device") is None

@@ -1,10 +1,11 @@
-"""The table of GPUs: memory, peak FLOP/s and bandwidth. Pure."""
+"""The table of GPUs: memory, peak FLOP/s and bandwidth, for `plan` and for the utilization that a job reports. Pure."""
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
-from clusterrun.base.errors import RequestError, nearest
+from .errors import RequestError, nearest
 
 GIB = 2**30
 _NVLINK_5, _NVLINK_4, _NVLINK_3, _NVLINK_2, _PCIE_5, _PCIE_4, _PCIE_3 = 700.0, 370.0, 230.0, 130.0, 40.0, 20.0, 10.0
@@ -57,3 +58,20 @@ def find_device(name: str) -> Device:
     names = [device.name for device in DEVICES]
     known_names = f"known GPUs: {', '.join(names)}; for another GPU, use --device-memory and --tflops"
     raise RequestError(f"--device: unknown GPU {name[:40]!r}", hint=f"{nearest(plain, names)} {known_names}".strip())
+
+
+def peak_flops(reported: str) -> float | None:
+    """Return the peak in FLOP/s of a GPU by the name that its driver reports; None if it is not in the table."""
+    peaks = {_model(device.name): device.tflops * 1e12 for device in DEVICES}
+    model = max((model for model in peaks if model in reported), key=len, default="")  # H100 PCIe is not H100
+    return peaks.get(model)
+
+
+def _model(name: str) -> str:
+    """Return the part of a GPU's name that drivers report: ``A100`` of ``A100-80GB``."""
+    return re.sub(r"-\d+GB$", "", name).replace("-", " ")
+
+
+def flops_per_token(parameters: float, layers: float, width: float, seq_len: float) -> float:
+    """Return the FLOPs per token, forward and backward: 6 per parameter, 12 x layers x width x length for attention."""
+    return 6.0 * parameters + 12.0 * layers * width * seq_len
