@@ -1,4 +1,4 @@
-"""How fast logs are read, filtered and followed: `python -m benchmarks.logs [read] [rank] [tail] [follow] [fold]`.
+"""How fast logs are read, filtered and followed: `python -m benchmarks.logs [PART …]`.
 
 Ratios to cat, grep and `--help` in the same run, all into a pipe, as to /dev/null grep stops at the first match and cat
 moves nothing. The ratio in processor time, the start of Python left out, holds on a machine with other work too. The
@@ -56,7 +56,7 @@ CHOSEN = re.compile(rb"^ 3: line (\d+) at (\d+\.\d+) ", re.MULTILINE)
 def main() -> None:
     """Run the parts that are asked for, all by default."""
     parts: dict[str, Callable[[Path, float, int], None]] = {
-        "read": read, "rank": rank, "tail": tail, "follow": follow, "fold": fold,
+        "read": read, "rank": rank, "errors": errors, "tail": tail, "follow": follow, "fold": fold,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[[], *parts], help="which figures (all)")
@@ -93,6 +93,21 @@ def rank(folder: Path, scale: float, rounds: int) -> None:
     print(
         f"--rank 3 of {size / 1e9:.2f} GB: {ours.wall / grep.wall:.2f} x grep's time (grep {grep.wall:.2f} s, ours"
         f" {ours.wall:.2f} s), in processor time {(ours.cpu - start.cpu) / grep.cpu:.2f} x"
+    )
+
+
+def errors(folder: Path, scale: float, rounds: int) -> None:
+    """Print the time of `logs --errors` on 5 GB, the last line of which names one."""
+    log = project(folder)
+    size = fill(log, scale * 5e9)
+    with log.open("ab") as file:
+        file.write(b" 3: ValueError: no data\n")
+    cat, ours, start = medians(
+        folder, rounds, f"cat {log} | cat >/dev/null", f"{OURS} logs {JOB} --errors | cat >/dev/null", HELP
+    )
+    print(
+        f"--errors of {size / 1e9:.2f} GB: {ours.wall:.2f} s (cat {cat.wall:.2f} s), in processor time"
+        f" {ours.cpu - start.cpu:.2f} s (cat {cat.cpu:.2f} s)"
     )
 
 
