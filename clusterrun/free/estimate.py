@@ -7,10 +7,10 @@ the other, the most promising first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from clusterrun.base.errors import Refused, RequestError, SchedulerError, nearest
+from clusterrun.base.errors import ClusterrunError, Refused, RequestError, SchedulerError, nearest
 from clusterrun.base.units import format_duration, format_when, plural
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.fits import has_room_now, node_capacity, why_never
@@ -56,6 +56,15 @@ class ShapeEstimate:
     def is_now(self) -> bool:
         return isinstance(self.estimate, Start) and format_when(self.estimate.at, time.time()) == "now"
 
+    @property
+    def at_or_now(self) -> float:
+        """Return the start time as a sort key, the same for all that start now."""
+        return 0.0 if self.is_now else self.at
+
+    @property
+    def may_be_preempted(self) -> bool:
+        return self.preemption is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartEstimates:
@@ -75,12 +84,15 @@ class StartEstimates:
 
     @property
     def starts(self) -> list[ShapeEstimate]:
-        return [t for t in self.tried if isinstance(t.estimate, Start)]
+        return [tried for tried in self.tried if isinstance(tried.estimate, Start)]
 
     @property
     def silence(self) -> str:
         """Return the error if Slurm did not respond, else ""."""
-        return next((t.estimate.words for t in self.tried if isinstance(t.estimate, Silence)), "")
+        for tried in self.tried:
+            if isinstance(tried.estimate, Silence):
+                return tried.estimate.words
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,19 +117,19 @@ class EstimateContext:
         return planning.plan(request, self.scheduler, self.has_gpus, self.here, named=False)
 
 
-def soonest(context: EstimateContext, seen: ClusterSnapshot) -> StartEstimates:
+def soonest(context: EstimateContext, cluster: ClusterSnapshot) -> StartEstimates:
     """Estimate the requested shape and similar ones, in the given partitions or in all.
 
     Raises RequestError for an unknown partition.
     """
     typed = context.asked.flags.get("partition")
-    partitions = find_partitions(seen, str(typed.value)) if typed else list(seen.partitions)
+    partitions = find_partitions(cluster, str(typed.value)) if typed else list(cluster.partitions)
     spec = context.plan({}).spec
     shape, need = shape_of(spec)
-    most = max((node_capacity(node, need) for node in seen.nodes), default=shape.each)
-    found = _estimate(context, seen, spec, shapes_alike(shape, most), partitions, first_now=False)
-    exceeded = exceeded_limits(seen, spec, [start.partition for start in found.starts])
-    return replace(found, exceeded_limits=tuple(limit.line for limit in exceeded))
+    most = max((node_capacity(node, need) for node in cluster.nodes), default=shape.each)
+    estimates = _estimate(context, cluster, spec, shapes_alike(shape, most), partitions, first_now=False)
+    exceeded = exceeded_limits(cluster, spec, [start.partition for start in estimates.starts])
+    return replace(estimates, exceeded_limits=tuple(limit.line for limit in exceeded))
 
 
 def choose_partition(context: EstimateContext, user: str) -> Request:
@@ -127,33 +139,22 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     SchedulerError if Slurm does not respond.
     """
     request, value = context.request, context.request.values.get("partition")
-    if value is None or value.value != AUTO or (context.scheduler is not None and context.scheduler.slurm is None):
+    if value is None or value.value != AUTO:
         return request
-    if context.scheduler is None:  # the script is rendered on another machine
-        line = "--partition auto: cannot choose a partition without Slurm, so the script does not set one"
-        values = {name: v for name, v in request.values.items() if name != "partition"}
-        return replace(request, values=values, notices=[*request.notices, line])
-    seen = load_snapshot(context.slurm, user, limits=False)
-    if any(p.name == AUTO for p in seen.partitions):
+    if context.scheduler is None:
+        return _without_partition(request)
+    if context.scheduler.slurm is None:
         return request
-    spec = context.plan({}).spec
-    short = _shorter_time_limits(seen, spec)
-    partitions = [p for p in seen.partitions if p.name not in short]
-    found = _estimate(context, seen, spec, [shape_of(spec)[0]], partitions, first_now=True)
-    found = replace(found, no=(*found.no, *((found.shape, name, why) for name, why in short.items())))
-    if not found.starts:
-        reasons = "\n".join(f"{where}: {why}" for where, why in refusals(found))
-        if found.silence:
-            raise SchedulerError(
-                "Slurm did not return all start estimates, so nothing was submitted",
-                detail=reasons, hint="try again, or choose a partition with --partition NAME",
-            )  # fmt: skip
-        error = Refused if any(isinstance(t.estimate, No) for t in found.tried) else RequestError
-        raise error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
-    best = found.starts[0]
+    cluster = load_snapshot(context.slurm, user, limits=False)
+    if AUTO in {partition.name for partition in cluster.partitions}:
+        return request
+    estimates = _estimate_partitions(context, cluster)
+    if not estimates.starts:
+        raise _no_start(estimates)
+    best = estimates.starts[0]
     assert isinstance(best.estimate, Start)
     start = f"earliest start (Slurm's estimate): {format_when(best.estimate.at, time.time())}"
-    line = f"partition {best.partition}: {start} ({plural(len(found.tried), 'partition')} checked)"
+    line = f"partition {best.partition}: {start} ({plural(len(estimates.tried), 'partition')} checked)"
     if best.given_time:
         line += f"; without --time, the job gets the partition's default time limit: {format_duration(best.given_time)}"
     if best.preemption:
@@ -162,36 +163,81 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     return replace(request, values={**request.values, "partition": chosen}, notices=[*request.notices, line])
 
 
-def _shorter_time_limits(seen: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
+def _without_partition(request: Request) -> Request:
+    """Return the request for a script that is rendered on another machine."""
+    line = "--partition auto: cannot choose a partition without Slurm, so the script does not set one"
+    values = {name: value for name, value in request.values.items() if name != "partition"}
+    return replace(request, values=values, notices=[*request.notices, line])
+
+
+def _estimate_partitions(context: EstimateContext, cluster: ClusterSnapshot) -> StartEstimates:
+    """Estimate the requested shape in all partitions but those that would give the job too little time."""
+    spec = context.plan({}).spec
+    shape, _ = shape_of(spec)
+    too_short = _shorter_time_limits(cluster, spec)
+    partitions = [partition for partition in cluster.partitions if partition.name not in too_short]
+    estimates = _estimate(context, cluster, spec, [shape], partitions, first_now=True)
+    return replace(estimates, no=(*estimates.no, *((shape, name, why) for name, why in too_short.items())))
+
+
+def _shorter_time_limits(cluster: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
     """Return the partitions where a job without --time gets less time than in the default partition, and why."""
-    least = next((p.given_time for p in seen.partitions if p.default), 0)
-    given = {} if "time" in spec.sources else {p.name: p.given_time for p in seen.partitions}
-    return {
-        name: f"without --time, the time limit would be only {format_duration(seconds)}"
-        for name, seconds in given.items()
-        if seconds is not None and (least is None or seconds < least)
-    }
+    if "time" in spec.sources:
+        return {}
+    least = next((partition.given_time for partition in cluster.partitions if partition.default), 0)
+    shorter = {}
+    for partition in cluster.partitions:
+        seconds = partition.given_time
+        if seconds is not None and (least is None or seconds < least):
+            shorter[partition.name] = f"without --time, the time limit would be only {format_duration(seconds)}"
+    return shorter
 
 
-def refusals(found: StartEstimates) -> list[tuple[str, str]]:
+def _no_start(estimates: StartEstimates) -> ClusterrunError:
+    """Return the error that no partition can be chosen: Slurm did not respond, or none accepts the job."""
+    reasons = "\n".join(f"{where}: {why}" for where, why in refusals(estimates))
+    if estimates.silence:
+        return SchedulerError(
+            "Slurm did not return all start estimates, so nothing was submitted",
+            detail=reasons, hint="try again, or choose a partition with --partition NAME",
+        )  # fmt: skip
+    refused_by_slurm = any(isinstance(tried.estimate, No) for tried in estimates.tried)
+    error = Refused if refused_by_slurm else RequestError
+    return error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
+
+
+def refusals(estimates: StartEstimates) -> list[tuple[str, str]]:
     """Return the partitions and shapes that were rejected, by reason: ``gpu, low (2x4, 1x8)`` and the reason."""
-    places: dict[str, dict[str, list[str]]] = {}
-    refused = [(t.shape, t.partition, t.estimate.words) for t in found.tried if not isinstance(t.estimate, Start)]
-    for shape, partition, why in [*refused, *found.no]:
-        places.setdefault(why, {}).setdefault(partition, []).append(str(shape))
-    many = len({t.shape for t in found.tried} | {shape for shape, _, _ in found.no}) > 1
-    lines = []
-    for why, by_partition in places.items():
-        by_shapes: dict[str, list[str]] = {}
-        for partition, shapes in by_partition.items():
-            by_shapes.setdefault(", ".join(dict.fromkeys(shapes)), []).append(partition)
-        where = "; ".join(f"{', '.join(p)}{f' ({s})' if many else ''}" for s, p in by_shapes.items())
-        lines.append((where, why))
-    return lines
+    shapes = {tried.shape for tried in estimates.tried}
+    by_reason: dict[str, dict[str, list[str]]] = {}
+    for shape, partition, why in _refused(estimates):
+        shapes.add(shape)
+        by_reason.setdefault(why, {}).setdefault(partition, []).append(str(shape))
+    if len(shapes) > 1:
+        return [(_places(partitions), why) for why, partitions in by_reason.items()]
+    return [(", ".join(partitions), why) for why, partitions in by_reason.items()]
+
+
+def _refused(estimates: StartEstimates) -> list[tuple[Shape, str, str]]:
+    """Return (shape, partition, reason) of Slurm's refusals, then of those that were not queried."""
+    refused = [
+        (tried.shape, tried.partition, tried.estimate.words)
+        for tried in estimates.tried
+        if not isinstance(tried.estimate, Start)
+    ]
+    return [*refused, *estimates.no]
+
+
+def _places(partitions: Mapping[str, Sequence[str]]) -> str:
+    """Return ``gpu, low (2x4, 1x8); big (2x4)`` for the shapes of each partition."""
+    by_shapes: dict[str, list[str]] = {}
+    for partition, shapes in partitions.items():
+        by_shapes.setdefault(", ".join(dict.fromkeys(shapes)), []).append(partition)
+    return "; ".join(f"{', '.join(names)} ({shapes})" for shapes, names in by_shapes.items())
 
 
 def _estimate(
-    context: EstimateContext, seen: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape],
+    context: EstimateContext, cluster: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape],
     partitions: Sequence[Partition], *, first_now: bool,
 ) -> StartEstimates:  # fmt: skip
     """Estimate, most promising first; with ``first_now`` stop at the first partition where the job starts now.
@@ -199,29 +245,15 @@ def _estimate(
     After a partition whose jobs can be preempted, those without preemption are still tried.
     """
     requested, need = shape_of(spec)
-    own = spec.directive("partition")
-    candidates: list[tuple[tuple[bool, int, bool, bool, int], Shape, Partition]] = []
-    no: list[tuple[Shape, str, str]] = []
-    for number, shape in enumerate(shapes):
-        for partition in partitions:
-            why = why_never(seen, partition, spec, shape, need)
-            if why:
-                no.append((shape, partition.name, why))
-                continue
-            now = has_room_now(seen, partition, shape, need)
-            mine = partition.name == own or (own in ("", AUTO) and partition.default)
-            size = sum(node_capacity(node, need) for node in seen.nodes_of(partition.name))
-            preempted = partition.name in seen.preempted
-            candidates.append(((not now, number, preempted, not mine, -size), shape, partition))
+    candidates, no = _candidates(cluster, spec, shapes, partitions)
     tried: list[ShapeEstimate] = []
     began = context.now()
-    for _, shape, partition in sorted(candidates, key=lambda candidate: candidate[0]):
+    for shape, partition in candidates:
         left = ALL - (context.now() - began)
-        silent = bool(tried) and isinstance(tried[-1].estimate, Silence)
-        if len(tried) >= MOST_QUESTIONS or left <= 0 or silent:
+        if left <= 0 or len(tried) >= MOST_QUESTIONS or _is_silent(tried):
             break
-        preemption = seen.preempted.get(partition.name)
-        if first_now and preemption and any(t.is_now for t in tried):
+        preemption = cluster.preempted.get(partition.name)
+        if first_now and _is_beaten(preemption, tried):
             continue
         changed = reshape_values(context.request.values, requested, shape, need)
         if changed is None:
@@ -233,25 +265,73 @@ def _estimate(
         command = submit_command(context.asked, changed)
         given = None if "time" in context.request.values else partition.given_time
         tried.append(ShapeEstimate(shape, partition.name, estimate, command, given, preemption))
-        if first_now and preemption is None and tried[-1].is_now:
-            break
-    tried.sort(key=lambda t: (0.0 if t.is_now else t.at, t.preemption is not None, t.at, t.shape != requested))
-    known = len(tried) + len(no)
+    tried.sort(key=lambda each: (each.at_or_now, each.may_be_preempted, each.at, each.shape != requested))
     return StartEstimates(
         shape=requested, need=need, tried=tuple(tried), no=tuple(no),
-        unasked=0 if first_now else max(0, len(shapes) * len(partitions) - known),
+        unasked=max(0, len(shapes) * len(partitions) - len(tried) - len(no)),
         dependency=spec.directive("dependency"),
     )  # fmt: skip
 
 
-def find_partitions(seen: ClusterSnapshot, names: str) -> list[Partition]:
+def _candidates(
+    cluster: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape], partitions: Sequence[Partition]
+) -> tuple[list[tuple[Shape, Partition]], list[tuple[Shape, str, str]]]:
+    """Return the shapes and partitions to query, most promising first, and those that can never run the job."""
+    _, need = shape_of(spec)
+    candidates: list[tuple[Shape, Partition]] = []
+    no: list[tuple[Shape, str, str]] = []
+    for shape in shapes:
+        for partition in partitions:
+            why = why_never(cluster, partition, spec, shape, need)
+            if why:
+                no.append((shape, partition.name, why))
+            else:
+                candidates.append((shape, partition))
+
+    def order(candidate: tuple[Shape, Partition]) -> tuple[bool, int, bool, bool, int]:
+        shape, partition = candidate
+        has_room = has_room_now(cluster, partition, shape, need)
+        is_preempted = partition.name in cluster.preempted
+        size = sum(node_capacity(node, need) for node in cluster.nodes_of(partition.name))
+        return not has_room, shapes.index(shape), is_preempted, not _is_own(partition, spec), -size
+
+    return sorted(candidates, key=order), no
+
+
+def _is_own(partition: Partition, spec: JobSpec) -> bool:
+    """Return whether the job names this partition, or none and this is the default."""
+    own = spec.directive("partition")
+    return partition.name == own or (own in ("", AUTO) and partition.default)
+
+
+def _is_silent(tried: Sequence[ShapeEstimate]) -> bool:
+    """Return whether Slurm did not respond to the last query."""
+    return bool(tried) and isinstance(tried[-1].estimate, Silence)
+
+
+def _is_beaten(preemption: Preemption | None, tried: Sequence[ShapeEstimate]) -> bool:
+    """Return whether the job starts now in another partition that is no worse than one with this preemption."""
+    starting_now = [estimate for estimate in tried if estimate.is_now]
+    if preemption is None:
+        starting_now = [estimate for estimate in starting_now if not estimate.may_be_preempted]
+    return bool(starting_now)
+
+
+def find_partitions(cluster: ClusterSnapshot, names: str) -> list[Partition]:
     """Return the partitions of a ``--partition`` list; raises RequestError with the nearest name."""
-    known = {p.name: p for p in seen.partitions}
-    if names == AUTO and AUTO not in known:
-        return list(seen.partitions)
-    wanted = [name for name in names.split(",") if name]
-    wrong = next((name for name in wanted if name not in known), None)
-    if wrong is not None or not wanted:
-        hint = f"{nearest(wrong or '', list(known))} partitions: {', '.join(known)}".strip()
-        raise RequestError(f"no such partition: {wrong or names!r}", hint=hint)
-    return [known[name] for name in wanted]
+    by_name = {partition.name: partition for partition in cluster.partitions}
+    if names == AUTO and AUTO not in by_name:
+        return list(cluster.partitions)
+    requested = [name for name in names.split(",") if name]
+    if not requested:
+        raise _no_such_partition(names, by_name)
+    for name in requested:
+        if name not in by_name:
+            raise _no_such_partition(name, by_name)
+    return [by_name[name] for name in requested]
+
+
+def _no_such_partition(name: str, partitions: Iterable[str]) -> RequestError:
+    names = list(partitions)
+    hint = f"{nearest(name, names)} partitions: {', '.join(names)}".strip()
+    return RequestError(f"no such partition: {name!r}", hint=hint)

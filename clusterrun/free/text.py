@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from clusterrun.base.units import format_duration, format_time, format_when, plural
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
@@ -19,26 +20,41 @@ MOST_ROWS = 24
 MOST_NAMES = 44
 
 
-def format_summary(seen: ClusterSnapshot, now: float) -> list[str]:
+def format_summary(cluster: ClusterSnapshot, now: float) -> list[str]:
     """Return what is free by partition and node, what is out of service, and the user's limits."""
-    lines = align(
-        [["PARTITION", "FREE", "OF", "", "NODES"], *(r for row in partition_sums(seen) for r in _partition_rows(row))],
-        right={1, 2},
-    )
-    names = {partition.name for partition in seen.partitions}
+    names = {partition.name for partition in cluster.partitions}
     if not names:
-        return ["no partitions found", *_limits(seen)]
-    rows = node_rows(node for node in seen.nodes if names & set(node.partitions))
-    one_partition = len(names) == 1
+        return ["no partitions found", *_limits(cluster)]
+    rows = node_rows(node for node in cluster.nodes if not names.isdisjoint(node.partitions))
+    free_cells = partial(_free_cells, one_partition=len(names) == 1)
+    powered_down = "powered down (Slurm starts these nodes on demand)"
+    return [
+        *_partition_lines(cluster),
+        *_rows("free now, per node", filter(_is_free, rows), free_cells),
+        *_rows("out of service", filter(_is_out, rows), partial(_out_cells, now=now)),
+        *_rows(powered_down, [row for row in rows if row.standing == "powered down"], free_cells),
+        *_limits(cluster),
+    ]
+
+
+def _partition_lines(cluster: ClusterSnapshot) -> list[str]:
+    rows = [["PARTITION", "FREE", "OF", "", "NODES"]]
+    for partition in partition_sums(cluster):
+        rows += _partition_rows(partition)
+    return align(rows, right={1, 2})
+
+
+def _is_free(row: NodeRow) -> bool:
+    """Return whether these nodes have free resources that a job can get."""
+    if not row.idle:
+        return False
     # Slurm calls a node without free CPUs allocated, though its GPUs may be idle
-    open_rows = [r for r in rows if r.idle and (r.standing in OPEN or (r.standing == "allocated" and r.unit == "GPUs"))]
-    lines += _rows("free now, per node", open_rows, [_free_cells(row, one_partition) for row in open_rows])
-    out = [row for row in rows if row.standing in OUT or (row.reason and row.standing not in OPEN)]
-    lines += _rows("out of service", out, [_out_cells(row, now) for row in out])
-    later = [row for row in rows if row.standing == "powered down"]
-    down = "powered down (Slurm starts these nodes on demand)"
-    lines += _rows(down, later, [_free_cells(row, one_partition) for row in later])
-    return lines + _limits(seen)
+    return row.standing in OPEN or (row.standing == "allocated" and row.unit == "GPUs")
+
+
+def _is_out(row: NodeRow) -> bool:
+    """Return whether these nodes are out of service, or are going to be for a reason."""
+    return row.standing in OUT or (row.reason != "" and row.standing not in OPEN)
 
 
 def _partition_rows(row: PartitionSum) -> list[list[str]]:
@@ -78,13 +94,15 @@ def _out_cells(row: NodeRow, now: float) -> list[str]:
     return [_names(row.names, row.folded), row.standing, reason]
 
 
-def _rows(title: str, rows: Sequence[NodeRow], cells: list[list[str]]) -> list[str]:
+def _rows(title: str, rows: Iterable[NodeRow], cells: Callable[[NodeRow], list[str]]) -> list[str]:
+    rows = list(rows)
     if not rows:
         return []
-    lines = ["", title, *(f"  {line}" for line in align(cells[:MOST_ROWS]))]
-    if more := sum(len(row.names) for row in rows[MOST_ROWS:]):
+    lines = ["", title, *(f"  {line}" for line in align(map(cells, rows[:MOST_ROWS])))]
+    left_out = sum(len(row.names) for row in rows[MOST_ROWS:])
+    if left_out:
         how = "use --partition to show one partition, or --json to show all nodes"
-        lines.append(f"  and {plural(more, 'more node')}; {how}")
+        lines.append(f"  and {plural(left_out, 'more node')}; {how}")
     return lines
 
 
@@ -94,12 +112,12 @@ def _names(names: Sequence[str], folded: str) -> str:
     return f"{folded[: MOST_NAMES - 14].rstrip(',-')}… ({len(names)} nodes)"
 
 
-def _limits(seen: ClusterSnapshot) -> list[str]:
-    if seen.limits is None:
+def _limits(cluster: ClusterSnapshot) -> list[str]:
+    if cluster.limits is None:
         return []
-    if not seen.limits:
-        return [] if seen.notes else ["", "no limits apply to you, your accounts or your QOS"]
-    return ["", "your limits", *(f"  {line}" for line in align([_limit_cells(limit) for limit in seen.limits]))]
+    if cluster.limits:
+        return ["", "your limits", *(f"  {line}" for line in align(map(_limit_cells, cluster.limits)))]
+    return [] if cluster.notes else ["", "no limits apply to you, your accounts or your QOS"]
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:
@@ -113,32 +131,45 @@ def _amount(limit: UserLimit, number: float) -> str:
     return format_duration(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
 
 
-def format_estimates(found: StartEstimates, now: float) -> list[str]:
+def format_estimates(estimates: StartEstimates, now: float) -> list[str]:
     """Return the estimates with the command for each, then what is not possible, with the reason."""
-    shape, unit = found.shape, found.need.unit
-    total = plural(shape.nodes * shape.each, unit)
-    lines = []
-    if found.starts:
-        lines = [f"{total}: start times estimated by Slurm (sbatch --test-only; nothing is submitted)"]
-        cells = align([_start_cells(tried, now) for tried in found.starts])
-        for tried, line in zip(found.starts, cells, strict=True):
-            lines += ["", f"  {line}", f"    {tried.command}"]
-    if lines and found.exceeded_limits:
-        lines += ["", "limits that block the job (Slurm's estimate ignores them)"]
-        lines += [safe_line(f"  {line}") for line in found.exceeded_limits]
-    refused = refusals(found)
+    total = plural(estimates.shape.nodes * estimates.shape.each, estimates.need.unit)
+    if estimates.starts:
+        title = f"{total}: start times estimated by Slurm (sbatch --test-only; nothing is submitted)"
+        lines = [title, *_start_lines(estimates.starts, now), *_exceeded_lines(estimates)]
+        impossible = ["", "not possible"]
+    else:
+        lines, impossible = [], [f"{total}: no partition accepts this job"]
+    refused = refusals(estimates)
     if refused:
-        lines += ["", "not possible"] if lines else [f"{total}: no partition accepts this job"]
-        lines += [f"  {line}" for line in align([[where, why] for where, why in refused])]
+        lines += [*impossible, *(f"  {line}" for line in align(refused))]
     return lines
+
+
+def _start_lines(starts: Sequence[ShapeEstimate], now: float) -> list[str]:
+    lines = []
+    for start, cells in zip(starts, align(_start_cells(start, now) for start in starts), strict=True):
+        lines += ["", f"  {cells}", f"    {start.command}"]
+    return lines
+
+
+def _exceeded_lines(estimates: StartEstimates) -> list[str]:
+    if not estimates.exceeded_limits:
+        return []
+    title = "limits that block the job (Slurm's estimate ignores them)"
+    return ["", title, *(safe_line(f"  {line}") for line in estimates.exceeded_limits)]
 
 
 def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
     start = tried.estimate
     assert isinstance(start, Start)
-    notes = [f"time limit {format_duration(tried.given_time)}"] if tried.given_time else []
-    notes += [f"preempts job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}"] if start.preempts else []
-    notes += [tried.preemption.sentence] if tried.preemption else []
+    notes = []
+    if tried.given_time:
+        notes.append(f"time limit {format_duration(tried.given_time)}")
+    if start.preempts:
+        notes.append(f"preempts {'job' if len(start.preempts) == 1 else 'jobs'} {', '.join(start.preempts)}")
+    if tried.preemption:
+        notes.append(tried.preemption.sentence)
     return [format_when(start.at, now), str(tried.shape), tried.partition, start.nodes, ", ".join(notes)]
 
 
