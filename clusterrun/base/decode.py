@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from functools import cache
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 Record = TypeVar("Record")
@@ -103,11 +104,15 @@ def _is_shallow(value: Any) -> bool:
     """Return whether a value has at most ``DEEPEST`` levels, without recursion."""
     level = [value]
     for _ in range(DEEPEST):
-        members = (outer.values() if type(outer) is dict else outer for outer in level)
-        level = [one for inner in members for one in inner if type(one) is dict or type(one) is list]
+        items = chain.from_iterable(map(_items, level))
+        level = [item for item in items if type(item) in (dict, list)]
         if not level:
             return True
     return False
+
+
+def _items(outer: Any) -> Iterable[Any]:
+    return outer.values() if type(outer) is dict else outer
 
 
 def _whole(text: str) -> int | None:
@@ -280,12 +285,16 @@ def as_text(value: object) -> str:
 
 def as_texts(value: object) -> list[str]:
     """Return the texts in a list; none for anything else."""
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return _items_of_type(str, value)
 
 
 def as_objects(value: object) -> list[dict[str, Any]]:
     """Return the objects in a list; none for anything else."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return _items_of_type(dict, value)
+
+
+def _items_of_type(kind: type, value: object) -> list[Any]:
+    return [item for item in value if isinstance(item, kind)] if isinstance(value, list) else []
 
 
 def as_number(value: Any) -> int | float | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -217,15 +218,11 @@ def parse_tasks(text: str) -> list[int] | None:
 
 def format_tasks(tasks: Iterable[int]) -> str:
     """Format task numbers as Slurm does: ``0-3,7``."""
-    parts: list[str] = []
-    first = last = -2
-    for task in [*sorted(set(tasks)), None]:
-        if task is not None and task == last + 1:
-            last = task
-            continue
-        if first >= 0:
-            parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = -2 if task is None else task
+    parts = []
+    # numbers that follow each other have the same distance to their place in the list
+    for _, places in groupby(enumerate(sorted(set(tasks))), key=lambda place: place[1] - place[0]):
+        numbers = [number for _, number in places]
+        parts.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
     return ",".join(parts)
 
 
@@ -239,7 +236,7 @@ def task_count(job: JobStatus) -> int | None:
 
 def split_tasks(job: JobStatus) -> list[JobStatus]:
     """Return a status for each task of a row, or the row itself if its list cannot be parsed."""
-    tasks = parse_tasks(job.tasks) if job.tasks else None
+    tasks = parse_tasks(job.tasks)
     if tasks is None:
         return [job]
     # dataclasses.replace takes three times as long, and an array may have 10,000 tasks

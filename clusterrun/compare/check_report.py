@@ -33,7 +33,7 @@ def load_report(run: RunRecord) -> dict[str, Any] | None:
     report = files.read_json(attempt / "check.json") if attempt else None
     if report is None:
         return None
-    findings = [one | parse_fields(Finding, one) for one in as_objects(report.get("findings"))]
+    findings = [finding | parse_fields(Finding, finding) for finding in as_objects(report.get("findings"))]
     return {**report, "ok": report.get("ok") is True, "findings": findings}
 
 
@@ -57,29 +57,33 @@ class _Link(NamedTuple):
 def rows(report: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of ``COLUMNS`` for each node."""
     gpus = as_int(report.get("gpus_per_node"))
-    nodes = (_Node(**parse_fields(_Node, one)) for one in as_objects(report.get("nodes")))
+    return [_cells(_Node(**parse_fields(_Node, node)), gpus) for node in as_objects(report.get("nodes"))]
+
+
+def _cells(node: _Node, gpus: int | None) -> list[str]:
     return [
-        [
-            node.node,
-            f"{_format('{}', node.gpus) or '?'} of {gpus}" if gpus else "-",
-            _format("{:.3g}", node.tflops),
-            _format("{:.0f} GiB", node.memory_gib),
-            _format("{:.0f} GiB", node.disk_gib),
-            _format("{:+.2f} s", node.clock_offset_s),
-            format_rate(node.busbw_in_node),
-            format_rate(node.busbw_between_nodes),
-        ]
-        for node in nodes
+        node.node,
+        f"{_format('{}', node.gpus) or '?'} of {gpus}" if gpus else "-",
+        _format("{:.3g}", node.tflops),
+        _format("{:.0f} GiB", node.memory_gib),
+        _format("{:.0f} GiB", node.disk_gib),
+        _format("{:+.2f} s", node.clock_offset_s),
+        format_rate(node.busbw_in_node),
+        format_rate(node.busbw_between_nodes),
     ]
 
 
 def overall(report: Mapping[str, Any]) -> str:
     """Return the all-reduces over all ranks in one line; empty if there are none."""
-    links = (_Link(**parse_fields(_Link, one)) for one in as_objects(report.get("links")))
-    sizes = [link for link in links if link.kind == "all" and link.size and link.busbw]
-    parts = [f"{(link.size or 0) // 1024:,} KiB at {format_rate(link.busbw)}" for link in sizes]
+    parts = []
+    for entry in as_objects(report.get("links")):
+        link = _Link(**parse_fields(_Link, entry))
+        if link.kind == "all" and link.size and link.busbw:
+            parts.append(f"{link.size // 1024:,} KiB at {format_rate(link.busbw)}")
+    if not parts:
+        return ""
     ranks, backend = as_int(report.get("ranks")), as_text(report.get("backend"))
-    return f"all-reduce over {ranks} ranks ({backend}): {', '.join(parts)}" if parts else ""
+    return f"all-reduce over {ranks} ranks ({backend}): {', '.join(parts)}"
 
 
 def format_rate(bytes_per_s: float | None) -> str:

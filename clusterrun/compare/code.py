@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from difflib import unified_diff
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def compare_code(first: RunRecord, second: RunRecord) -> Codes:
     trees = (snapshots.tree_of(first, codes.first), snapshots.tree_of(second, codes.second))
     manifest, other_manifest = map(load_manifest, trees)
     if manifest is None or other_manifest is None:
-        gone = (run for run, its in ((first, manifest), (second, other_manifest)) if its is None)
+        gone = compress((first, second), (manifest is None, other_manifest is None))
         return codes._replace(gone=tuple(gone))
     changes = sorted(find_changes(manifest, other_manifest))
     return codes._replace(files=tuple(change.name for change in changes), diff=_diff(changes, trees))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from clusterrun.compare import Change, find_changes
@@ -22,20 +24,22 @@ class Environments(NamedTuple):
 
 
 class _Environment(NamedTuple):
-    """What the last start of a run has recorded; ``mixed``: its nodes do not all have the same packages."""
+    """What the last start of a run has recorded: nothing, not even the names of versions, if it has not started.
 
-    versions: dict[str, str | None]
-    packages: dict[str, str]
-    mixed: bool
+    ``mixed``: its nodes do not all have the same packages.
+    """
+
+    versions: Mapping[str, str | None] = MappingProxyType({})
+    packages: Mapping[str, str] = MappingProxyType({})
+    mixed: bool = False
 
 
 def compare_environments(first: RunRecord, second: RunRecord) -> Environments:
     """Compare the last starts of two runs; nothing is compared if one has not recorded its environment."""
     environment, other = _load(first), _load(second)
-    recorded = ((first, environment), (second, other))
-    missing = tuple(run for run, its in recorded if its is None)
-    mixed = tuple(run for run, its in recorded if its is not None and its.mixed)
-    if environment is None or other is None:
+    missing = tuple(compress((first, second), (not environment.versions, not other.versions)))
+    mixed = tuple(compress((first, second), (environment.mixed, other.mixed)))
+    if missing:
         return Environments([], missing, mixed)
     changes = list(find_changes(environment.versions, other.versions))
     if environment.packages and other.packages:
@@ -52,13 +56,13 @@ def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str,
     return {version: list(dict.fromkeys(names)) for version, names in nodes.items()}
 
 
-def _load(run: RunRecord) -> _Environment | None:
+def _load(run: RunRecord) -> _Environment:
     for attempt in reversed(run_record.attempts(run)):
         start = rank_records.load_start(attempt)
         if start is not None:
             digests = nodes_by_version(start["ranks"], "packages")
             return _Environment(_versions(start["ranks"]), _packages(attempt), len(digests) > 1)
-    return None
+    return _Environment()
 
 
 def _versions(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:

@@ -98,7 +98,7 @@ def _check_processes(run: RunRecord, ranks: Ranks, heartbeats: Sequence[RankProg
         return Finding(OK, "processes", text)
     recorded = joined or {heartbeat.rank for heartbeat in heartbeats}
     expected = range(min(run.world_size, MOST_RANKS))  # the record may be another user's, with any number
-    absent = [rank for rank in expected if rank not in recorded]
+    absent = set(expected) - recorded
     if absent:
         text += f"; no record of rank{'s' * (len(absent) > 1)} {format_tasks(absent)}"
     return Finding(DIFFERS, "processes", text, f"clusterrun why {run.job_id or run.run_id}")
@@ -125,10 +125,10 @@ def _check_placement(run: RunRecord, ranks: Ranks, backend: object) -> list[Find
 
 def _check_nodes(run: RunRecord, ranks: Ranks) -> Finding:
     ranks_of_node = Counter(rank["node"] for rank in ranks)
-    uneven = {node: count for node, count in ranks_of_node.items() if count != run.tasks_per_node}
+    uneven = [item for item in ranks_of_node.items() if item[1] != run.tasks_per_node]
     text = f"{run.nodes} expected, {len(ranks_of_node)} used"
     text += f"; {plural(run.tasks_per_node, 'rank')} expected on each node"
-    text += "".join(f", {count} found on {node}" for node, count in uneven.items())
+    text += "".join(f", {count} found on {node}" for node, count in uneven)
     return _expect("nodes", len(ranks_of_node) == run.nodes and not uneven, text)
 
 

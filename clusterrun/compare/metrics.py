@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 from clusterrun.base.decode import as_number
 from clusterrun.compare import Change, find_changes
 from clusterrun.records import progress
@@ -19,8 +21,8 @@ def compare_metrics(first: RunRecord, second: RunRecord) -> tuple[list[Change], 
     of the others.
     """
     values, other_values = _load(first), _load(second)
-    missing = tuple(run for run, its in ((first, values), (second, other_values)) if not its)
-    return list(find_changes(values, other_values)), missing
+    missing = compress((first, second), (not values, not other_values))
+    return list(find_changes(values, other_values)), tuple(missing)
 
 
 def _load(run: RunRecord) -> dict[str, float]:

@@ -48,12 +48,13 @@ def config_text(facts: Survey) -> str:
 
 def choose_partition(facts: Survey) -> PartitionSummary | None:
     """Return the default partition if it has GPUs, else the one with the most GPUs; without GPUs the default."""
-    up = [partition for partition in facts.partitions if partition.up]
-    with_gpus = [partition for partition in up if partition.gpu_total]
-    if with_gpus:
-        return max(with_gpus, key=lambda partition: (partition.default, partition.gpu_total))
-    usable = [partition for partition in up if partition.node_count]
-    return max(usable, key=lambda partition: (partition.default, partition.node_count), default=None)
+    usable = [partition for partition in facts.partitions if partition.up and partition.node_count]
+    return max(usable, key=_preference, default=None)
+
+
+def _preference(partition: PartitionSummary) -> tuple[bool, bool, int]:
+    has_gpus = partition.gpu_total > 0
+    return has_gpus, partition.default, partition.gpu_total if has_gpus else partition.node_count
 
 
 def _slurm(facts: Survey) -> list[str]:
@@ -144,8 +145,7 @@ def _why_no_account(facts: Survey) -> str:
 
 def _other_partitions(facts: Survey) -> list[str]:
     chosen = choose_partition(facts)
-    with_gpus = [partition for partition in facts.partitions if partition.up and partition.gpu_total]
-    others = [partition for partition in with_gpus if partition is not chosen][:_MOST_PROFILES]
+    others = [p for p in facts.partitions if p.up and p.gpu_total and p is not chosen][:_MOST_PROFILES]
     if not others:
         return []
     lines = [

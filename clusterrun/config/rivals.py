@@ -60,7 +60,7 @@ def _meant(rivals: Sequence[str], option: str) -> str:
     """Return the rival that an option of sbatch is, or the only one that begins so; empty if there is none."""
     if option in rivals:
         return option
-    meant = [name for name in rivals if option and name.startswith(option)]
+    meant = [name for name in rivals if name.startswith(option)]
     return meant[0] if len(meant) == 1 else ""
 
 
