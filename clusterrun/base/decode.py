@@ -96,7 +96,7 @@ def _with_plain_texts(value: Any) -> Any:
     if isinstance(value, str):
         return _NO_TEXT.sub("\ufffd", value)
     if isinstance(value, dict):
-        return {_with_plain_texts(key): _with_plain_texts(one) for key, one in value.items()}
+        return {_with_plain_texts(key): _with_plain_texts(item) for key, item in value.items()}
     return [*map(_with_plain_texts, value)] if isinstance(value, list) else value
 
 
@@ -138,35 +138,35 @@ def build(kind: type[Record], data: Mapping[str, Any], *, lenient: Collection[st
     has its default instead. A record of a newer version may have more keys, which are ignored, and so are fields of
     other types than those of ``_CHECKS``.
     """
-    found = known | _read_fields(kind, data, [*known], lenient)
-    if missing := [name for name in _required(cast("Any", kind)) if name not in found]:
+    values = known | _read_fields(kind, data, [*known], lenient)
+    if missing := [name for name in _required(cast("Any", kind)) if name not in values]:
         raise Damaged(f"{', '.join(missing)} missing")
-    return kind(**found)
+    return kind(**values)
 
 
 @cache
 def _required(kind: type) -> list[str]:
-    return [one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING]
+    return [field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING]
 
 
 def _read_fields(
     kind: Any, data: Mapping[str, Any], known: Collection[str], lenient: Collection[str]
 ) -> dict[str, Any]:
-    found = {}
+    values = {}
     for name, check in _checks(kind):
         if name not in data or name in known:
             continue
         try:
-            found[name] = check(data[name])
+            values[name] = check(data[name])
         except Damaged:
             if name not in lenient:
                 raise Damaged(f"{name} is invalid") from None
-    return found
+    return values
 
 
 @cache
 def _checks(kind: type) -> list[tuple[str, Callable[[Any], Any]]]:
-    return [(one.name, _CHECKS[str(one.type)]) for one in fields(kind) if str(one.type) in _CHECKS]
+    return [(field.name, _CHECKS[str(field.type)]) for field in fields(kind) if str(field.type) in _CHECKS]
 
 
 def _of_type(kind: type) -> Callable[[Any], Any]:
@@ -198,7 +198,7 @@ def _tuple_of(*checks: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(value: Any) -> Any:
         if not isinstance(value, list) or len(value) != len(checks):
             raise Damaged
-        return tuple(one(item) for one, item in zip(checks, value, strict=True))
+        return tuple(check_item(item) for check_item, item in zip(checks, value, strict=True))
 
     return check
 
@@ -248,7 +248,7 @@ def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | Non
 
     A missing value, or one of another type, becomes None or an empty text.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     value: Any  # not narrowed by the comparison of types
     for name, expected in _types(kind, only):  # without calls: a large run has 80,000 records
         value = data.get(name)
@@ -259,8 +259,8 @@ def parse_fields(kind: type, data: Mapping[str, Any], only: frozenset[str] | Non
             value = value or ""
         elif value is not None and not -_LARGEST < value < _LARGEST:
             value = None
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 @cache

@@ -78,7 +78,7 @@ def is_run_id(text: str) -> bool:
 
 def run_ids_in(data: bytes) -> set[str]:
     """Return all run ids in a text, also those within a longer word."""
-    return {found.decode() for found in re.findall(rb"(?=(" + RUN_ID.encode() + rb"))", data)}
+    return {run_id.decode() for run_id in re.findall(rb"(?=(" + RUN_ID.encode() + rb"))", data)}
 
 
 def is_reserved(name: str) -> bool:
@@ -204,16 +204,16 @@ def parse_tasks(text: str) -> list[int] | None:
     body, _, limit = text.partition("%")
     if limit and not limit.isdigit():
         return None
-    found: list[int] = []
+    numbers: list[int] = []
     for part in body.split(","):
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part, re.ASCII)
         if match is None:
             return None
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        if step == 0 or (last - first) // step >= MAX_TASKS - len(found):
+        if step == 0 or (last - first) // step >= MAX_TASKS - len(numbers):
             return None
-        found += range(first, last + 1, step)
-    return found
+        numbers += range(first, last + 1, step)
+    return numbers
 
 
 def format_tasks(tasks: Iterable[int]) -> str:

@@ -114,9 +114,9 @@ def _share_lines(partition: PartitionSummary) -> list[str]:
 
 
 def _accounts(facts: Survey, chosen: PartitionSummary | None) -> list[str]:
-    fitting = [one for one in facts.associations if _is_usable_in(one, chosen)] or facts.associations
-    accounts = list(dict.fromkeys(one.account for one in fitting))
-    qualities = list(dict.fromkeys(chain.from_iterable(one.qos for one in fitting)))
+    associations = [a for a in facts.associations if _is_usable_in(a, chosen)] or facts.associations
+    accounts = list(dict.fromkeys(association.account for association in associations))
+    qualities = list(dict.fromkeys(chain.from_iterable(association.qos for association in associations)))
     lines = [""]
     if accounts:
         text = f"Your accounts: {', '.join(accounts)}. Without this setting, Slurm uses your default account."

@@ -11,6 +11,7 @@ selected ``[profile.NAME]`` takes precedence over the top of the same file.
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,7 +115,7 @@ def load_profiles(
     levels, project_levels = _levels(files, chosen), _levels(project, chosen)
     return Profiles(
         root,
-        default_job=_first("job", levels) or Value(DEFAULT_JOB, "default"),
+        default_job=ChainMap(*levels).get("job", Value(DEFAULT_JOB, "default")),
         levels=[*map(_options, levels), _environment(environ)],
         notices=notices,
         remote=_remote(levels),
@@ -145,7 +146,8 @@ def _load_user_file(environ: Mapping[str, str], home: Path | None, notices: list
 
 def _requested_profile(files: Sequence[_ProfileFile], typed: str | None) -> Value | None:
     """Return the name of the profile by --profile, else the default's; None without one. Raises RequestError."""
-    chosen = Value(typed, "--profile") if typed else _first("default-profile", (file.top for file in files))
+    tops = ChainMap(*(file.top for file in files))
+    chosen = Value(typed, "--profile") if typed else tops.get("default-profile")
     names = sorted({name for file in files for name in file.tables})
     if chosen is None or chosen.value in names:
         return chosen
@@ -164,9 +166,9 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Value]:
     return {option: Value(environ[name], name) for name, option in reversed(ENVIRONMENT) if environ.get(name)}
 
 
-def _remote(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    values = {name: _first(name, levels) for name in REMOTE_KEYS}
-    return {name: value for name, value in values.items() if value is not None}
+def _remote(levels: Sequence[dict[str, Value]]) -> dict[str, Value]:
+    values = ChainMap(*levels)
+    return {name: values[name] for name in REMOTE_KEYS if name in values}
 
 
 def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
@@ -297,10 +299,10 @@ def _clusters_of_profiles(files: Sequence[_ProfileFile]) -> dict[str, str]:
 
 def _why_elsewhere(chosen: Value | None, clusters: Mapping[str, str], here: str) -> str:
     """Return that the chosen profile is for another cluster; empty if it is not, or the cluster is unknown."""
-    cluster = clusters.get(chosen.value, "") if chosen is not None else ""
-    if chosen is None or not cluster or not here or covers(here, cluster):
+    if chosen is None or not here:
         return ""
-    return f"profile {chosen.value} is for cluster {cluster}"
+    cluster = clusters.get(chosen.value, "")
+    return "" if covers(here, cluster) else f"profile {chosen.value} is for cluster {cluster}"
 
 
 def _profile_for(clusters: Mapping[str, str], here: str) -> str:
@@ -345,13 +347,18 @@ def _read_profile(document: Document) -> _ProfileFile:
 def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:
     source = f"{document.source} [{'.'.join(path)}]" if path else document.source
     own = ("job", "cluster" if path else "default-profile", *REMOTE_KEYS)
-    spelled = {key.replace("_", "-"): key for key in table}
+    spelled = _spelled(table)
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:
             message, hint = _why_misplaced(name)
             raise document.error([*path, spelled[name]], message, hint=hint)
     values = read_values(document, path, table, source, own=own)
     return values | {name: Value(text_at(document, (*path, spelled[name])), source) for name in own if name in spelled}
+
+
+def _spelled(table: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the table spells each of its keys, with - or _."""
+    return {key.replace("_", "-"): key for key in table}
 
 
 def _why_misplaced(name: str) -> tuple[str, str]:
@@ -375,7 +382,7 @@ def _read_job(document: Document, path: Path | None) -> JobFile:
 
 
 def _refuse_profile_keys(document: Document) -> None:
-    spelled = {key.replace("_", "-"): key for key in document.data}
+    spelled = _spelled(document.data)
     for name in _PROFILE_KEYS:
         if name in spelled:
             message = f"the {spelled[name]} key belongs in {PROJECT_FILE}"
@@ -418,18 +425,11 @@ def _shipped() -> dict[str, Path]:
     return {path.stem: path for path in _SHIPPED_JOBS.glob("*.toml")}
 
 
-def _first(name: str, levels: Iterable[Mapping[str, Value]]) -> Value | None:
-    for level in levels:
-        if name in level:
-            return level[name]
-    return None
-
-
-def _no_job(name: str, root: Path, found: Path | None) -> RequestError:
-    known = list_jobs(root)
-    if found or name.endswith((".py", ".sh")):
+def _no_job(name: str, root: Path, path: Path | None) -> RequestError:
+    if path is not None or name.endswith((".py", ".sh")):
         hint = f"to run a script, put it after `--`: clusterrun submit -- {name}"
     else:
-        near = nearest(Path(name).name.removesuffix(".toml"), known)
-        hint = f"{near} available: {', '.join(known) or 'none'}".strip()
+        names = list_jobs(root)
+        near = nearest(Path(name).name.removesuffix(".toml"), names)
+        hint = f"{near} available: {', '.join(names)}".strip()
     return RequestError(f"no job file {name[:80]!r}", hint=hint)

@@ -70,9 +70,9 @@ def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None
 
 def _line_of_long_key(text: str) -> int:
     """Return the line of a key with too many parts, 0 if there is none; texts and comments may hold any dots."""
-    bare = _TEXT.sub(lambda found: "_" + "\n" * found[0].count("\n"), text)
-    found = _LONG_KEY.search(bare)
-    return bare.count("\n", 0, found.start()) + 1 if found else 0
+    bare = _TEXT.sub(lambda match: "_" + "\n" * match[0].count("\n"), text)
+    match = _LONG_KEY.search(bare)
+    return bare.count("\n", 0, match.start()) + 1 if match else 0
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:

@@ -42,10 +42,10 @@ def array_script(script: str, runs: Path, run_ids: Mapping[int, str], at_once: i
 
 def sbatch_lines(script: str) -> list[str]:
     """Return the #SBATCH lines that sbatch reads: those before the first command."""
-    found = []
+    directives = []
     for line in script.splitlines():
         if line.startswith("#SBATCH"):
-            found.append(line)
+            directives.append(line)
         elif line.strip() and not line.startswith("#"):
             break
-    return found
+    return directives

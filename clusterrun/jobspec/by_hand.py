@@ -111,10 +111,10 @@ def _program(spec: JobSpec, worker: Path) -> list[str]:
     if isinstance(spec.work, Task):
         return [str(worker), kind, *words]
     program = words[1:]  # after --
-    if found := next(filter(None, map(_FILLED_IN.search, program)), None):
+    if match := next(filter(None, map(_FILLED_IN.search, program)), None):
         raise RequestError(
-            f"--per-node-commands: torchrun does not replace {found[0]} in arguments",
-            hint=f"in the script, read {_VARIABLES.get(found[1], found[1].upper())} from the environment",
+            f"--per-node-commands: torchrun does not replace {match[0]} in arguments",
+            hint=f"in the script, read {_VARIABLES.get(match[1], match[1].upper())} from the environment",
         )
     before = {Module: ["-m"], Command: ["--no-python"]}.get(type(spec.work), [])
     return [*before, *program]

@@ -119,9 +119,9 @@ def refuse_assignments(lines: Iterable[str], what: str, source: str) -> None:
 
 def refuse_shapes(text: str, what: str, source: str = "") -> None:
     """Raise RequestError for a text that contains a token or key; the message does not repeat it."""
-    if found := secret_shape(text):
+    if shape := secret_shape(text):
         raise RequestError(
-            f"{what}: found what looks like {found}{from_source(source, what)}; the batch script and the run's"
+            f"{what}: found what looks like {shape}{from_source(source, what)}; the batch script and the run's"
             " records would contain it",
             hint="export it as a variable in your shell before you submit, and read that variable in the job",
         )

@@ -47,7 +47,7 @@ class WorkTree(NamedTuple):
 
 def is_inside(folder: Path) -> bool:
     """Return whether a folder is in a git work tree, without running git."""
-    return any(os.path.lexists(one / ".git") for one in (folder, *folder.parents))
+    return any(os.path.lexists(place / ".git") for place in (folder, *folder.parents))
 
 
 def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
