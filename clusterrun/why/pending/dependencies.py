@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from clusterrun.base.job import JobStatus, Outcome, outcome_of
@@ -71,30 +71,52 @@ def _describe_condition(
     if one.type == "singleton":
         return "singleton waits until all the user's earlier jobs with the same name have ended", False
     wants, may = _DEMANDS.get(one.type, ("", None))
-    name = f"{one.type}:{one.job}"
-    demand = f"{name} waits for job {one.job} {wants}" if wants else name
-    demand += f", plus {plural(one.delay, 'minute')}" if one.delay else ""
-    rows = [row for row in queue or () if one.job in (str(row.raw), row.id, row.id.partition("_")[0])]
-    base = one.job.partition("_")[0]
-    if not rows and base != one.job:  # a task that has not started has no row of its own, only its array has one
-        rows = [row for row in queue or () if row.id == base and row.state == "PENDING"]
+    demand = _demand(one, wants)
+    rows = _rows_of(one.job, queue or ())
     live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
-    ended = {row.state for row in rows if row not in live}
-    ended |= {job.state for job in past or () if job.is_over and one.job in (str(job.id), job.id.base)}
-    bad = one.state == "failed" or (may is not None and any(not may(outcome_of(state)) for state in ended))
-    states = " and ".join(sorted(ended))
-    ends = f"that job is {states}" if len(ended) == 1 else f"the states of that job's tasks are {states}"
-    if bad:
-        why = (
-            f"; {ends}, so this condition can never be met"
-            if ended
-            else "; Slurm reports that this condition has failed"
-        )
-    elif live:
-        why = f"; that job {_live_state(live, one.delay)}"
-    else:
-        why = f"; {ends}" if ended else "; the state of that job is unknown"
-    return demand + why, bad
+    ended = {row.state for row in rows if row not in live} | _past_states(one.job, past)
+    if one.state == "failed" or not _all_may(may, ended):
+        return f"{demand}; {_why_never(ended)}", True
+    if live:
+        return f"{demand}; that job {_live_state(live, one.delay)}", False
+    return f"{demand}; {_describe_ended(ended)}", False
+
+
+def _demand(one: Condition, wants: str) -> str:
+    """Return the condition in words; ``wants`` is what its job must do, empty for a type that is not known."""
+    demand = f"{one.type}:{one.job} waits for job {one.job} {wants}" if wants else f"{one.type}:{one.job}"
+    return f"{demand}, plus {plural(one.delay, 'minute')}" if one.delay else demand
+
+
+def _all_may(may: Callable[[Outcome], bool] | None, states: Collection[str]) -> bool:
+    """Return whether jobs that ended in these states can satisfy a condition."""
+    return may is None or all(may(outcome_of(state)) for state in states)
+
+
+def _rows_of(job: str, queue: Sequence[Queued]) -> list[Queued]:
+    """Return the rows of a job in the queue; a task that has not started has none of its own, only its array has."""
+    rows = [row for row in queue if job in (str(row.raw), row.id, row.id.partition("_")[0])]
+    array = job.partition("_")[0]
+    if rows or array == job:
+        return rows
+    return [row for row in queue if row.id == array and row.state == "PENDING"]
+
+
+def _past_states(job: str, past: Sequence[JobStatus] | None) -> set[str]:
+    return {one.state for one in past or () if one.is_over and job in (str(one.id), one.id.base)}
+
+
+def _describe_ended(states: Collection[str]) -> str:
+    if not states:
+        return "the state of that job is unknown"
+    shown = " and ".join(sorted(states))
+    return f"that job is {shown}" if len(states) == 1 else f"the states of that job's tasks are {shown}"
+
+
+def _why_never(states: Collection[str]) -> str:
+    if not states:
+        return "Slurm reports that this condition has failed"
+    return f"{_describe_ended(states)}, so this condition can never be met"
 
 
 def _live_state(rows: Sequence[Queued], delay: int) -> str:
@@ -113,8 +135,12 @@ def _tasks(rows: Sequence[Queued]) -> str:
     """Return the tasks by state; pending ones share a row of the queue, so they cannot be counted."""
     begun = Counter(row.state for row in rows if row.state != "PENDING")
     parts = [f"{count} {state}" for state, count in sorted(begun.items())]
-    waiting = [row for row in rows if row.state == "PENDING"]
-    reasons = sorted({row.reason for row in waiting if row.reason})
-    if waiting:
-        parts.append(f"{'others' if begun else 'all'} are pending{f' ({first_few(reasons)})' if reasons else ''}")
+    if begun.total() < len(rows):
+        who = "others" if begun else "all"
+        parts.append(f"{who} are pending{_pending_reasons(rows)}")
     return ", ".join(parts)
+
+
+def _pending_reasons(rows: Sequence[Queued]) -> str:
+    reasons = sorted({row.reason for row in rows if row.state == "PENDING" and row.reason})
+    return f" ({first_few(reasons)})" if reasons else ""

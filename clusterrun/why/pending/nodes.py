@@ -22,32 +22,45 @@ def free_room(facts: PendingFacts) -> Finding:
     nodes = partition_nodes(facts)
     if nodes is None:
         return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
-    partition = facts.partition_text
     nodes, which = _named(facts, nodes)
-    where = f"on the {which} in {partition}" if which else f"in {partition}"
-    none = f"none of the {which} in {partition}" if which else f"no node in {partition}"
-    free, total = sum(n.gpu_free for n in nodes), sum(n.gpu_total for n in nodes)
-    cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
-    gpus = f", {free} of {plural(total, 'GPU')}" if total else ""
-    here = [f"the job requests {_request(facts)}; free now {where}: {cpus}{gpus}"]
+    where, none = f"in {facts.partition_text}", f"no node in {facts.partition_text}"
+    if which:
+        where, none = f"on the {which} {where}", f"none of the {which} {where}"
+    request = Finding((f"the job requests {_request(facts)}; free now {where}: {_free(nodes)}",))
     featured = _featured(facts, nodes, none)
-    kept = set(having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ())
-    nodes = [n for n in nodes if n.name in kept] or nodes
+    if featured.starts:
+        return request + featured
+    nodes = _with_features(nodes, facts) or nodes
+    return request + featured + _room_now(nodes, facts) + out_of_service(nodes, facts.now)
+
+
+def _with_features(nodes: Sequence[Node], facts: PendingFacts) -> list[Node]:
+    names = having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ()
+    return [n for n in nodes if n.name in names]
+
+
+def _free(nodes: Sequence[Node]) -> str:
+    """Return the free CPUs and GPUs of nodes in words."""
+    cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
+    total = sum(n.gpu_total for n in nodes)
+    return f"{cpus}, {sum(n.gpu_free for n in nodes)} of {plural(total, 'GPU')}" if total else cpus
+
+
+def _room_now(nodes: Sequence[Node], facts: PendingFacts) -> Finding:
+    """Return how many nodes have room for the job, and what the others lack."""
     fitting = [n.name for n in nodes if _fits(n, facts)]
     need = facts.requested_nodes[0] or 1
     has = "has" if len(nodes) == 1 else _has(fitting)
     enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {has} room for the job now"
     names = f" ({fold(fitting)})" if fitting else ""
-    room_now = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
+    lines = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
     # with Constraints, these nodes lack what --extra requests
     open_now = facts.reason is None or (facts.reason.starts is Starts.ALONE and facts.reason.word != "Constraints")
     if len(fitting) >= need and open_now:
-        room_now.append(
+        lines.append(
             "the nodes with room may be reserved for jobs ahead, or Slurm may not have considered this job yet"
         )
-    if featured.starts:
-        return Finding(tuple(here)) + featured
-    return Finding(tuple(here)) + featured + Finding(tuple(room_now)) + out_of_service(nodes, facts.now)
+    return Finding(tuple(lines))
 
 
 def has_room(facts: PendingFacts) -> bool:
@@ -61,12 +74,12 @@ def has_room(facts: PendingFacts) -> bool:
 
 def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """Return the nodes that --nodelist and --exclude leave, and a description of them."""
-    wanted, unwanted = (set(expand(facts.job.get(key, ""), 10_000)) for key in ("ReqNodeList", "ExcNodeList"))
+    wanted = set(expand(facts.job.get("ReqNodeList", ""), 10_000))
+    unwanted = set(expand(facts.job.get("ExcNodeList", ""), 10_000))
     if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
         return [n for n in nodes if n.name in wanted], "requested nodes"
-    if unwanted & {n.name for n in nodes}:
-        return [n for n in nodes if n.name not in unwanted], "non-excluded nodes"
-    return nodes, ""
+    others = [n for n in nodes if n.name not in unwanted]
+    return (others, "non-excluded nodes") if len(others) < len(nodes) else (nodes, "")
 
 
 def _featured(facts: PendingFacts, nodes: Sequence[Node], none: str) -> Finding:
@@ -106,12 +119,14 @@ def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
 def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
     """Return the nodes that accept no jobs, with the reason that was set."""
     broken = [n for n in nodes if n.standing in OUT]
-    kept = [n for n in nodes if n.standing not in (*OUT, *OPEN, "allocated", "completing")]
     here = [_why_out(n, now) for n in broken[:_SHOWN]]
     if len(broken) > _SHOWN:
         here.append(f"and {plural(len(broken) - _SHOWN, 'more node')} out of service: see `sinfo -R`")
-    for standing in dict.fromkeys(n.standing for n in kept):
-        here.append(f"{fold(n.name for n in kept if n.standing == standing)}: {standing}")
+    kept: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.standing not in (*OUT, *OPEN, "allocated", "completing"):
+            kept.setdefault(node.standing, []).append(node.name)
+    here += [f"{fold(names)}: {standing}" for standing, names in kept.items()]
     return Finding(tuple(here))
 
 
@@ -126,22 +141,25 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
     text = facts.job.get("ReqNodeList", "")
     if not text or facts.nodes is None:
         return Finding()
-    known = {node.name: node for node in facts.nodes}
-    here, bad = [], []
-    for name in expand(text, 1000):
-        node = known.get(name)
-        if node is None:
-            here.append(f"requested node {name} is not visible to you")
-        elif node.standing in OUT:
-            bad.append(name)
-            here.append(f"the job requests {name}, which is out of service")
-        elif not _fits(node, facts):
-            gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
-            here.append(f"the job requests {name}, which is {node.standing}{gpus}")
-    good = [name for name in expand(text, 1000) if name not in bad]
+    visible = {node.name: node for node in facts.nodes}
+    requested = expand(text, 1000)
+    here = [_state_of_named(name, visible.get(name), facts) for name in requested]
+    good = [name for name in requested if name not in visible or visible[name].standing not in OUT]
     names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
-    do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if bad else ()
-    return Finding(tuple(here[: 2 * _SHOWN]), do)
+    do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if len(good) < len(requested) else ()
+    return Finding(tuple(filter(None, here))[: 2 * _SHOWN], do)
+
+
+def _state_of_named(name: str, node: Node | None, facts: PendingFacts) -> str:
+    """Return why a requested node cannot run the job now; empty if it has room."""
+    if node is None:
+        return f"requested node {name} is not visible to you"
+    if node.standing in OUT:
+        return f"the job requests {name}, which is out of service"
+    if _fits(node, facts):
+        return ""
+    gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
+    return f"the job requests {name}, which is {node.standing}{gpus}"
 
 
 def reservations(facts: PendingFacts) -> Finding:
@@ -149,15 +167,20 @@ def reservations(facts: PendingFacts) -> Finding:
     wanted = facts.job.get("Reservation", "")
     if facts.reservations is None:
         return Finding(unseen=("the reservations",)) if wanted else Finding()
-    by_name = {block["ReservationName"]: block for block in facts.reservations}
     if wanted:
-        blocks = [by_name[name] for name in wanted.split(",") if name in by_name]
-        if not blocks:
-            return Finding((f"reservation {wanted} is not visible to you: it may have ended, or you may lack access",))
-        return Finding(tuple(_reservation(block, facts.now) for block in blocks))
-    mine = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
-    blocks = [b for b in facts.reservations if mine & set(expand(b.get("Nodes", "")))]
+        return _own_reservation(wanted, facts.reservations, facts.now)
+    nodes = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
+    blocks = [block for block in facts.reservations if nodes & set(expand(block.get("Nodes", "")))]
     return Finding(tuple(_reservation(block, facts.now) for block in blocks[:_SHOWN]), _before(facts, blocks))
+
+
+def _own_reservation(wanted: str, blocks: Sequence[dict[str, str]], now: float) -> Finding:
+    """Describe the reservations that the job names."""
+    by_name = {block["ReservationName"]: block for block in blocks}
+    named = [by_name[name] for name in wanted.split(",") if name in by_name]
+    if not named:
+        return Finding((f"reservation {wanted} is not visible to you: it may have ended, or you may lack access",))
+    return Finding(tuple(_reservation(block, now) for block in named))
 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
@@ -178,18 +201,28 @@ def shorter_limit_command(facts: PendingFacts, end: float) -> str:
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
-    start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
     flags = f" ({block['Flags']})" if block.get("Flags") else ""
-    if start and start > now:
-        lasts = format_duration(end - start if end else None)
-        when = f"begins at {format_time_and_offset(start, now)}, and lasts {lasts}"
-    else:
-        when = f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
     nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
-    key = next((key for key in ("Users", "Accounts", "Groups") if block.get(key)), "")
-    whose = f", for {(key if ',' in block[key] else key[:-1]).lower()} {block[key]}" if key else ""
-    return f"reservation {block['ReservationName']}{flags} {when}; {nodes}{whose}"
+    name = block["ReservationName"]
+    return f"reservation {name}{flags} {_when(block, now)}; {nodes}{_whose(block)}"
+
+
+def _when(block: dict[str, str], now: float) -> str:
+    """Return when a reservation begins, or until when it lasts."""
+    start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
+    if start and start > now:
+        lasts = format_duration(end - start if end else None)
+        return f"begins at {format_time_and_offset(start, now)}, and lasts {lasts}"
+    return f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
+
+
+def _whose(block: dict[str, str]) -> str:
+    """Return for whom a reservation is, if Slurm says that."""
+    for key in ("Users", "Accounts", "Groups"):
+        if block.get(key):
+            return f", for {(key if ',' in block[key] else key[:-1]).lower()} {block[key]}"
+    return ""
 
 
 def partition_nodes(facts: PendingFacts) -> list[Node] | None:

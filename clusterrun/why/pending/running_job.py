@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_duration, format_time_and_offset, plural
@@ -66,40 +66,57 @@ def describe_training(
     metrics: Metrics | None, ranks: Sequence[RankProgress], world: int, now: float, job: str
 ) -> list[str]:
     """Describe the last step and every rank that is missing, silent or stuck. Pure."""
-    lines = []
-    if metrics is not None:
-        loss = f", loss {metrics.loss:.4g}" if metrics.loss is not None else ""
-        at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
-        lines.append(f"last recorded step: {metrics.step}{loss}{at}")
-    elif not ranks:
+    if metrics is None and not ranks:
         return ["the ranks have not recorded any step or progress yet"]
-    elif all(one.phase == "script" for one in ranks):
-        lines.append("the script does not record its steps")
-    else:
-        lines.append("no step recorded yet")
+    lines = [_last_step(metrics, ranks, now)]
     if not ranks:
         return [*lines, "the ranks are not writing progress records, so silent ranks cannot be detected"]
-    missing = sorted(set(range(world)) - {one.rank for one in ranks})
-    if missing:
-        lines.append(f"no heartbeat from {_ranks(missing)} (of {plural(world, 'rank')})")
-    silent = [one for one in ranks if one.is_silent(now)]
-    lines += [
-        f"rank {one.rank} on {one.node or 'an unknown node'}: no heartbeat for {format_duration(now - one.time)}"
-        f" (last phase: {one.phase or 'unknown'}{f', step {one.step}' if one.step is not None else ''})"
-        for one in silent[:_SHOWN]
+    moved = {one.rank: one.advanced or one.stepped for one in ranks if not one.is_silent(now)}
+    wrong = [
+        *_describe_missing(ranks, world),
+        *_describe_silent([one for one in ranks if one.is_silent(now)], now),
+        *_describe_stuck(moved, now, job),
     ]
-    if rest := silent[_SHOWN:]:
+    return [*lines, *(wrong or [f"{world} of {world} ranks responding{_since_progress(moved.values(), now, job)}"])]
+
+
+def _describe_missing(ranks: Sequence[RankProgress], world: int) -> list[str]:
+    missing = sorted(set(range(world)) - {one.rank for one in ranks})
+    return [f"no heartbeat from {_ranks(missing)} (of {plural(world, 'rank')})"] if missing else []
+
+
+def _last_step(metrics: Metrics | None, ranks: Sequence[RankProgress], now: float) -> str:
+    if metrics is None:
+        is_script = all(one.phase == "script" for one in ranks)
+        return "the script does not record its steps" if is_script else "no step recorded yet"
+    loss = f", loss {metrics.loss:.4g}" if metrics.loss is not None else ""
+    at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
+    return f"last recorded step: {metrics.step}{loss}{at}"
+
+
+def _describe_silent(silent: Sequence[RankProgress], now: float) -> list[str]:
+    """Describe the ranks whose heartbeats are missing: the first ones each, the others together."""
+    lines = []
+    for one in silent[:_SHOWN]:
+        step = f", step {one.step}" if one.step is not None else ""
+        where = f"rank {one.rank} on {one.node or 'an unknown node'}"
+        since = f"no heartbeat for {format_duration(now - one.time)}"
+        lines.append(f"{where}: {since} (last phase: {one.phase or 'unknown'}{step})")
+    rest = silent[_SHOWN:]
+    if rest:
         nodes = fold(dict.fromkeys(one.node for one in rest))
         lines.append(f"also no heartbeat from {_ranks([one.rank for one in rest])} on {nodes}")
-    moved = {one.rank: one.advanced or one.stepped for one in ranks if one not in silent}
-    stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
-    if stuck:
-        longest = format_duration(max(stuck.values()))
-        are, span = ("is", longest) if len(stuck) == 1 else ("are", f"up to {longest}")
-        lines.append(f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}; {_stacks(job)}")
-    if not (missing or silent or stuck):
-        lines.append(f"{world} of {world} ranks responding{_since_progress(moved.values(), now, job)}")
     return lines
+
+
+def _describe_stuck(moved: Mapping[int, float | None], now: float, job: str) -> list[str]:
+    """Describe ranks that have a heartbeat, but last ``moved`` too long ago."""
+    stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
+    if not stuck:
+        return []
+    longest = format_duration(max(stuck.values()))
+    are, span = ("is", longest) if len(stuck) == 1 else ("are", f"up to {longest}")
+    return [f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}; {_stacks(job)}"]
 
 
 def _since_progress(moved: Collection[float | None], now: float, job: str) -> str:
