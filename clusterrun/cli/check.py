@@ -14,11 +14,12 @@ from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
 from clusterrun.cluster import Cluster
-from clusterrun.compare.check_report import COLUMNS, DIFFERS, load_report, overall, rows
+from clusterrun.compare.check_report import COLUMNS, load_report, overall, rows
 from clusterrun.compare.expected import check_run, has_started
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Check
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.check_findings import DIFFERS
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
 

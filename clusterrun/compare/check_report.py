@@ -9,19 +9,9 @@ from clusterrun.base.decode import as_int, as_objects, as_text, parse_fields
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
+from clusterrun.run_folder.check_findings import Finding
 
-OK, DIFFERS, UNKNOWN = "ok", "differs", "unknown"
 COLUMNS = ("node", "GPUs", "TFLOP/s", "memory", "disk", "clock", "in node", "between nodes")
-
-
-class Finding(NamedTuple):
-    """The result of one check: ``status`` is ok, broken, differs or unknown, ``action`` what to do, ``where`` nodes."""
-
-    status: str
-    check: str
-    text: str
-    action: str = ""
-    where: tuple[str, ...] = ()
 
 
 def load_report(run: RunRecord) -> dict[str, Any] | None:

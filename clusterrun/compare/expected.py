@@ -13,12 +13,12 @@ from clusterrun.base.decode import as_int, as_number, build
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
 from clusterrun.base.units import plural
-from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.compare.environment import VERSIONS, nodes_by_version
 from clusterrun.records import progress, rank_records, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
+from clusterrun.run_folder.check_findings import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.scheduler.slurm.hostlist import fold
 
 MOST_RANKS = 100_000

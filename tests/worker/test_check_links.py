@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from clusterrun.worker.checks.findings import Link, Tries
 from clusterrun.worker.checks.judge_links import judge_links, rate
+from clusterrun.worker.checks.measured import Link, Tries
 
 NODES = ("n1", "n2", "n3", "n4")
 FAST, SLOW = Tries(300e6, 200e6), Tries(6e6, 5e6)

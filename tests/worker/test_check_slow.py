@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from clusterrun.worker.checks.findings import Tries, find_slow, group_by_value, join_names
+from clusterrun.worker.checks.measured import Tries, find_slow, group_by_value, join_names
 
 
 def is_slow(one: Tries, others: list[Tries], share: float) -> bool:

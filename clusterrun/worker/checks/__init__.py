@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...run_folder.check_findings import BROKEN, UNKNOWN
 from ...run_folder.files import write_json
 from .. import barriers
 from ..distenv import DistEnv, RunEnv
 from ..end_records import has_failed
 from ..errors import WorkerError
 from . import connect, links, names, node, report
-from .findings import BROKEN, UNKNOWN
 
 STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0
 OWN_VARIABLES = ("GLOO_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from .findings import BROKEN, DIFFERS, SEE_LOG, Finding, Link, Tries, find_slow, join_names
+from ...run_folder.check_findings import BROKEN, DIFFERS, Finding
+from .measured import SEE_LOG, Link, Tries, find_slow, join_names
 
 #: Below these shares of the median a link is slow: with gloo, the ranks of a node share its cores.
 SHARE = {"gloo": 0.4, "nccl": 0.7}

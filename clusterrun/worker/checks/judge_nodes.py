@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from .findings import BROKEN, DIFFERS, SEE_LOG, UNKNOWN, Doc, Finding, Tries, find_slow, group_by_value, join_names
+from ...run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Finding
+from .measured import SEE_LOG, Doc, Tries, find_slow, group_by_value, join_names
 from .names import is_loopback
 
 STAGES = ("node", "join", "names", "clock", "gemm", "links")

@@ -13,7 +13,7 @@ import torch.distributed as torch_dist
 
 from ..distenv import DistEnv
 from .connect import reach
-from .findings import Link, Tries
+from .measured import Link, Tries
 
 if TYPE_CHECKING:
     from . import Effort

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .findings import BROKEN, DIFFERS, Doc, Link, Tries
+from ...run_folder.check_findings import BROKEN, DIFFERS
 from .judge_links import best_tries, judge_links, node_scores
 from .judge_nodes import count_devices, judge_nodes
+from .measured import Doc, Link, Tries
 
 VERSION = 1
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from clusterrun.base.errors import RequestError
-from clusterrun.compare.check_report import DIFFERS, OK, UNKNOWN
 from clusterrun.compare.expected import check_run
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.check_findings import DIFFERS, OK, UNKNOWN
 from tests.rank_files import put_end, put_progress
 from tests.run_records import attempt, submitted
 

@@ -1,4 +1,4 @@
-"""What the rules of a check share: findings, measured links, and what counts as slow. Pure."""
+"""What the rules of a check share: measured links, and what counts as slow. Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-BROKEN, DIFFERS, UNKNOWN = "broken", "differs", "unknown"
 SEE_LOG = "see the job's log"
 SHOWN = 8  # names in a line
 Key = TypeVar("Key", bound=Hashable)
 Doc = Mapping[str, Any]  # what a rank found
-
-
-class Finding(NamedTuple):
-    """What is wrong: ``status`` is broken, differs or unknown, ``action`` what to do, ``where`` the nodes."""
-
-    status: str
-    check: str
-    text: str
-    action: str = ""
-    where: tuple[str, ...] = ()
 
 
 class Tries(NamedTuple):
