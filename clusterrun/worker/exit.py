@@ -190,7 +190,7 @@ class RankExit:
             return
         what = worlds.describe(result, self.dist.world_size, own_world)
         is_idle = result == worlds.IDLE
-        found = WorkerError(line, kind="no-process-group", line=line, what=what, idle=is_idle, own_world=own_world)
+        found = WorkerError(line, kind="no-process-group", line=line[:60], what=what, idle=is_idle, own_world=own_world)
         if is_error and self.dist.rank == 0:
             self.fail_with_message(found)
         elif is_error:

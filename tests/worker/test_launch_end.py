@@ -16,7 +16,7 @@ COUNTED = """
 import subprocess, sys
 from clusterrun.worker import step, supervisor
 files = []
-sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "/node-" in str(found[0]) else None)
+sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "node-" in str(found[0]) else None)
 step.hold_port = lambda job, address: (subprocess.Popen(["sleep", "60"]), "1")
 step.command = lambda job, nodes, work: ["bash", "-c", 'cp "$RECORDS"/* "$CLUSTERRUN_ATTEMPT_DIR"; exit ' + work[1]]
 status = supervisor.main(sys.argv[1:])
