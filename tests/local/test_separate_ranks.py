@@ -89,7 +89,7 @@ def test_ranks_that_start_a_launcher_each_are_told_while_they_run_and_at_the_end
     assert line in site.cli("why", job.id).stdout
     until(lambda: "warning: the ranks do not train together" in job.err.read_text(), 120, job.err.read_text, pause=1)
     (tmp_path / "end").touch()
-    site.wait_end(job)
+    site.wait_state(job, "COMPLETED")
     started = "started a world of its own by torch.distributed.run, of 2 ranks"
     log = job.err.read_text()
     assert f"clusterrun: warning: the ranks do not train together: 2 of 2 ranks have {started}" in log
