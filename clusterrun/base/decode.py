@@ -298,5 +298,5 @@ def _items_of_type(kind: type, value: object) -> list[Any]:
 
 
 def as_number(value: Any) -> int | float | None:
-    """Return a number, None for anything else and for one that is too large to print."""
+    """Return a number; None for anything else, and for a number too large to print."""
     return value if type(value) in (int, float) and -_LARGEST < value < _LARGEST else None

@@ -71,7 +71,7 @@ def _distributed_type(spec: JobSpec) -> str:
 
 
 def _mixed_precision(spec: JobSpec) -> str:
-    """Return the precision as accelerate names it: the one that a task sets, else that of accelerate's variable."""
+    """Return the precision as accelerate names it: the task's setting, else the value of accelerate's variable."""
     if not isinstance(spec.work, Task):
         return dict(spec.env).get("ACCELERATE_MIXED_PRECISION", "no")
     precision = str(dict(spec.work.settings).get("precision", "auto"))

@@ -213,7 +213,7 @@ def _slurm_options(spec: JobSpec) -> dict[str, str | int | None]:
 
 
 def _given(options: Mapping[str, str | int | None]) -> list[str]:
-    """Return options as words: the name alone of one that is True, nothing of one that is empty or 0."""
+    """Return options as words: for True the name alone; an empty value or 0 gives no word."""
     words = []
     for name, value in options.items():
         if value is True:

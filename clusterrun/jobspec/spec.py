@@ -220,7 +220,7 @@ def _get(values: Mapping[str, Value], name: str, default: Any = None) -> Any:
 
 
 def _tasks_per_node(values: Mapping[str, Value]) -> int:
-    """Return the number of ranks per node: the one that is set, else one for each GPU.
+    """Return the number of ranks per node: as set, else one rank for each GPU.
 
     Raises RequestError for GPUs that are requested by two options.
     """

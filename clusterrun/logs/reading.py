@@ -37,7 +37,7 @@ class Reader(Protocol[T_co]):
 
 @dataclass
 class Skip:
-    """The number of lines still to be read before the first one that is shown."""
+    """The number of lines to skip before the first line is shown."""
 
     left: int = 0
 

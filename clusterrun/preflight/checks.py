@@ -118,7 +118,7 @@ def _judge_answers(
 ) -> tuple[ClusterSnapshot | None, Start | None]:
     """Add what Slurm's answers mean for the job; return the cluster and the expected start, as far as they are known.
 
-    The user's accounts and QOS may be old: before they refuse a job, Slurm is asked again.
+    The user's accounts and QOS may be out of date: Slurm is asked again before they refuse a job.
     """
     from clusterrun.free.snapshot import load_snapshot
     from clusterrun.scheduler.slurm.sbatch import No, Start

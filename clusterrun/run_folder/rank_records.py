@@ -3,7 +3,8 @@
 Each rank has a slot of SLOT bytes at its local rank: its progress record, then its end record, each one line of JSON
 padded with spaces to HALF bytes. A record is written in place by one write, so the file is created once and heartbeats
 cost no further metadata operation. All writers of a file are on one node. A file may be missing, cut off or another
-user's, and a reader may find a record torn: it reads it once more, and one that is still damaged counts as absent.
+user's, and a reader may find a record torn: it reads the record again, and a record that is still damaged counts as
+absent.
 """
 
 from __future__ import annotations

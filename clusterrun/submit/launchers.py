@@ -371,7 +371,7 @@ def _refuse_for_launcher(launch: Launch, typed: Typed, source: str) -> None:
 
 
 def _has_effect(typed: Typed) -> bool:
-    """Return whether an option has another value than the one that the table names as without effect."""
+    """Return whether an option has an effect: the table names the value that has none."""
     return typed.option.target == "" or typed.value != typed.option.target
 
 

@@ -78,7 +78,7 @@ def starts_own_ranks(words: Sequence[str]) -> str:
 
 
 def line_instead(words: Sequence[str], given: Values, below: Values) -> str:
-    """Return the line to type instead of one that ``starts_own_ranks``."""
+    """Return the line to type instead of a line that ``starts_own_ranks`` found."""
     line = words[prefix_length(words) :]
     started = launcher_of(line)
     launcher = started.launcher if started else Launcher(())

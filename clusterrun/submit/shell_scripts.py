@@ -358,12 +358,12 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _is_comment(line: str, *, is_continued: bool) -> bool:
-    """Return whether a line is a comment; #SBATCH lines are none, unless the line before goes on in them."""
+    """Return whether a line is a comment. An #SBATCH line is not, unless it continues the line before it."""
     return line.lstrip().startswith("#") and (is_continued or not line.startswith("#SBATCH"))
 
 
 def _joined(before: str, line: str) -> tuple[str, bool]:
-    """Return the lines so far with the next one, and whether they go on after it."""
+    """Append a line to those read so far; return them, and whether the next line continues them."""
     if line.endswith("\\") and not line.endswith("\\\\"):
         return before + line[:-1] + " ", True
     if _OPEN_ARRAY.fullmatch(before + line):

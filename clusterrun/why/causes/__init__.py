@@ -10,7 +10,7 @@ Evidence:
     recorded.py         the causes that the job recorded as data -> findings
     evidence.py         all of it together
 Rules:
-    rules.py            the rules in their order; the first one that applies answers
+    rules.py            the rules in their order; the first that applies gives the answer
     completed.py        what went wrong in a job that is COMPLETED
     scheduled.py        what the scheduler did to a job, unless a rank had failed before
     first_failure.py    the finding that explains the end best

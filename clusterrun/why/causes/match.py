@@ -183,7 +183,7 @@ def _is_no_cause(row_: CauseRow, text: str) -> bool:
 
 
 def _rank_of(words: Mapping[str, str], label: int | None, is_of_step: bool) -> int | None:
-    """Return the rank that a line is about: the one that it names, else that of its label.
+    """Return the rank that a line is about: the rank in its text, else the rank in its label.
 
     A reporter's number counts within its process group, so the line's label is preferred to that. The label of a line
     about the step is that of the task whose stream it was written to.

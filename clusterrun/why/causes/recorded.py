@@ -32,7 +32,7 @@ _GROUP = (
 )
 _RANK_LOGS = "clusterrun logs JOB[ --rank {rank}] -n 50"
 
-#: for a run that succeeds; see no-process-group below for one that must not
+#: for a run that may succeed without a process group; no-process-group below is for a run that must have one
 SEPARATE = texts(
     "no-process-group", "{what}", f"{_GROUP} with --require-group, which makes the job fail if no rank uses a process group; if you want separate programs, submit it with --independent instead",
     "clusterrun/worker/worlds.py", "clusterrun submit … --require-group",

@@ -1,4 +1,4 @@
-"""The rules that name the first cause of a job's end, in their order: the first one that applies answers.
+"""The rules that name the first cause of a job's end, in their order: the first that applies gives the answer.
 
 What the job recorded and what Slurm says come first; then the failure that came first; then weaker signs. Nothing is
 guessed: if no rule names a cause, the last one says so.
