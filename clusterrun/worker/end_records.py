@@ -12,6 +12,7 @@ import re
 import time
 import traceback
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +21,7 @@ from ..base.decode import as_int
 from ..run_folder import atomic
 from ..run_folder.files import file_mode, read_json, write_json
 from ..run_folder.rank_records import RankSlot
+from .errors import WorkerError
 
 VERSION = 1
 SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model
@@ -31,6 +33,25 @@ LOST_CONNECTION = (  # in errors of gloo, NCCL and TCPStore
     "closed by peer|reset by peer|[Bb]roken pipe|remote process exited|Connection was likely closed"
 )
 LOST_PEER = ("lost-connection", "peer-lost")  # kinds of errors that only show that another process has ended
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rank ended: its exit status and, for a failure, one line and the traceback.
+
+    `kind` and `values` are the cause as data (see WorkerError).
+    """
+
+    status: int
+    error: str = ""
+    trace: TracebackType | None = None
+    kind: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: WorkerError) -> Outcome:
+        """Return the outcome of a rank that an error ends."""
+        return cls(error.status, str(error), kind=error.kind, values=error.values)
 
 
 def write_start(folder: Path, backend: str, torch_version: str, ranks: list[dict[str, Any]]) -> None:
@@ -54,10 +75,7 @@ def write_packages(folder: Path, packages: list[str]) -> None:
 def write_end(
     slot: RankSlot,
     node: str,
-    status: int,
-    error: str | None = None,
-    kind: str = "",
-    values: Mapping[str, object] | None = None,
+    outcome: Outcome,
     *,
     joined_group: bool | None = None,
     any_joined_group: bool | None = None,
@@ -65,24 +83,23 @@ def write_end(
 ) -> None:
     """Write the end record of the slot's rank; raises OSError.
 
-    `kind` and `values` are the cause as data (see WorkerError). `joined_group` is whether this rank joined a process
-    group, `any_joined_group` whether any rank of the run did; None if it is not known. `signals` are the names of those
-    that it got.
+    `joined_group` is whether this rank joined a process group, `any_joined_group` whether any rank of the run did;
+    None if it is not known. `signals` are the names of those that it got.
     """
     document = {
         "version": VERSION,
         "rank": slot.rank,
         "node": node,
-        "status": status,
+        "status": outcome.status,
         "time": time.time(),
         "joined_group": joined_group,
         "any_joined_group": any_joined_group,
         "signals": sorted(signals),
     }
-    if error is not None:
-        document["error"] = error
-    if kind:
-        document |= {"kind": kind, "values": values or {}}
+    if outcome.status:
+        document["error"] = outcome.error
+    if outcome.kind:
+        document |= {"kind": outcome.kind, "values": outcome.values}
     slot.write_end(document)
 
 
@@ -97,29 +114,20 @@ def write_stopped(folder: Path, step: int, reason: str, saved: str, line: str) -
     )
 
 
-def claim_first_failure(
-    folder: Path,
-    rank: int,
-    node: str,
-    status: int,
-    error: str,
-    trace: TracebackType | None = None,
-    kind: str = "",
-    values: Mapping[str, object] | None = None,
-) -> bool:
+def claim_first_failure(folder: Path, rank: int, node: str, outcome: Outcome) -> bool:
     """Write first_failure.json unless another rank has. Return whether this rank wrote it. Raises OSError."""
-    file, line = locate(trace)
+    file, line = locate(outcome.trace)
     document = {
         "version": VERSION,
         "rank": rank,
         "node": node,
-        "status": status,
-        "error": error,
+        "status": outcome.status,
+        "error": outcome.error,
         "file": file,
         "line": line,
         "time": time.time(),
-        "kind": kind,
-        "values": values or {},
+        "kind": outcome.kind,
+        "values": outcome.values,
     }
     return atomic.create_once(folder / FIRST_FAILURE, json.dumps(document).encode(), file_mode(folder))
 

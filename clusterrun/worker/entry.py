@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from . import distenv, interfaces, joining, launched, saved_code, user_code, worlds
 from .distenv import DistEnv, RunEnv
-from .end_records import describe_error, exception_kind, is_lost_connection
+from .end_records import Outcome, describe_error, exception_kind, is_lost_connection
 from .errors import WorkerError, nearest
 from .exit import RankExit
 from .nvml import GpuSampler
@@ -75,14 +75,14 @@ def main(argv: Sequence[str]) -> int:
             return rank_exit.fail_with_message(WorkerError(PEER_LOST, kind="peer-lost"), even_second=False)
         traceback.print_exc()
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
-        return rank_exit.fail(status, describe_error(error), error.__traceback__, exception_kind(error))
+        return rank_exit.fail(Outcome(status, describe_error(error), error.__traceback__, exception_kind(error)))
     if outcome.status == 0:
         here.enter("ending")  # a rank that failed keeps its phase
         return rank_exit.succeed()
-    return rank_exit.fail(outcome.status, outcome.error, outcome.trace, outcome.kind, outcome.values)
+    return rank_exit.fail(outcome)
 
 
-def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> user_code.Outcome:
+def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> Outcome:
     if request.mode not in ("task", "check"):
         target = saved_code.find_saved(request.target) if request.mode != "module" else ""
         arguments = saved_code.replace_files(request.arguments)
@@ -113,7 +113,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         here.enter("checking")
         checks.check(dist, run, before_training=request.mode != "check")
     if request.mode == "check":
-        return user_code.Outcome(0)
+        return Outcome(0)
     rank_exit.watch = watch = None if alone else worlds.GroupWatch(dist)
     here.enter("joining")
     if request.mode == "command":
@@ -132,7 +132,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
             watch.set_joined()  # the group that is open already
         task(dist, run, device)
         group.stop()
-        return user_code.Outcome(0)
+        return Outcome(0)
     group.stop()  # the user's script opens its own process group; torch refuses a second one
     group.set_default_timeout(run.pg_timeout)
     _prepare_user_code(dist, run, watch, in_process=True)

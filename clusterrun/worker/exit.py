@@ -10,14 +10,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..run_folder.rank_records import RankSlot
 from . import end_records
 from .distenv import DistEnv, RunEnv
+from .end_records import Outcome
 from .errors import WorkerError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RankExit:
         self._interrupted = False
         self._signals: set[str] = set()
         self._first = False  # this rank failed first
-        self._note: tuple[str, Mapping[str, object]] = ("", {})  # kind and values, in a run that succeeds
+        self._success = Outcome(0)  # with the kind and values of what went wrong besides
         self._pid = os.getpid()
         self._exiting = False
         self._closing = threading.Lock()
@@ -78,20 +78,10 @@ class RankExit:
         self.status = 0
         return 0
 
-    def fail(
-        self,
-        status: int,
-        error: str,
-        trace: TracebackType | None = None,
-        kind: str = "",
-        values: Mapping[str, object] | None = None,
-    ) -> int:
-        """Set the status of a failure, write its records at once, and return `status`, even if writing fails.
-
-        `kind` and `values` are the cause as data (see WorkerError).
-        """
-        self._await_end_of_step(kind)
-        return self._record_failure(status, error, trace, kind, values)
+    def fail(self, outcome: Outcome) -> int:
+        """Set the status of a failure, write its records at once, and return the status, even if writing fails."""
+        self._await_end_of_step(outcome.kind)
+        return self._record_failure(outcome)
 
     def fail_with_message(self, error: WorkerError, even_second: bool = True) -> int:
         """As `fail`, and print the error in one line.
@@ -100,7 +90,7 @@ class RankExit:
         """
         self._await_end_of_step(error.kind)
         with self._closing:  # a SIGTERM for the other ranks must not end this one before the line is printed
-            self._record_failure(error.status, str(error), None, error.kind, error.values)
+            self._record_failure(Outcome.of(error))
             first_error = None if self._first else self._first_error()
             if first_error is None or (even_second and first_error != str(error)):
                 self._print(str(error))
@@ -120,29 +110,22 @@ class RankExit:
             self._terminate()
         time.sleep(SIGTERM_AFTER_LOSS_S)
 
-    def _record_failure(
-        self,
-        status: int,
-        error: str,
-        trace: TracebackType | None,
-        kind: str,
-        values: Mapping[str, object] | None,
-    ) -> int:
-        self.status = status
-        if status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
+    def _record_failure(self, outcome: Outcome) -> int:
+        self.status = outcome.status
+        if self.status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
             try:
                 self._first = end_records.claim_first_failure(
-                    self.run.attempt_dir, self.dist.rank, self.dist.node, status, error, trace, kind, values
+                    self.run.attempt_dir, self.dist.rank, self.dist.node, outcome
                 )
             except OSError as problem:
                 self._print(f"cannot write first_failure.json: {problem}")
-        self._write_end(status, error, kind, values)
+        self._write_end(outcome)
         if not self._exiting:
-            timer = threading.Timer(EXIT_GRACE_S, os._exit, [status])
+            timer = threading.Timer(EXIT_GRACE_S, os._exit, [outcome.status])
             timer.daemon = True
             with suppress(RuntimeError):  # the process is at its limit on threads: it ends by itself
                 timer.start()
-        return status
+        return outcome.status
 
     def _at_exit(self) -> None:
         if os.getpid() != self._pid:
@@ -157,7 +140,7 @@ class RankExit:
             # Python removes the script's handlers soon; then a signal of --signal would fail a rank that has finished
             for signum in (signal.SIGUSR1, signal.SIGUSR2):
                 signal.signal(signum, signal.SIG_IGN)
-            self._write_end(0, None, *self._note)
+            self._write_end(self._success)
         if self.status or (self.status == 0 and self.runs_own_code):
             _flush()
             # the rest of the interpreter's exit may wait for peers that are gone, or crash in a library; with torch and
@@ -195,24 +178,19 @@ class RankExit:
             self.fail_with_message(found)
         elif is_error:
             self.status = 1
-            self._write_end(1, line, found.kind, found.values)
+            self._write_end(Outcome.of(found))
         elif self.dist.rank == 0:
             self._print(line)
-            self._note = found.kind, found.values
+            self._success = Outcome(0, kind=found.kind, values=found.values)
 
-    def _write_end(
-        self, status: int, error: str | None, kind: str = "", values: Mapping[str, object] | None = None
-    ) -> None:
+    def _write_end(self, outcome: Outcome) -> None:
         if self.run.attempt_dir is None:
             return
         try:
             end_records.write_end(
                 RankSlot(self.run.attempt_dir, self.dist.rank, self.dist.local_rank),
                 self.dist.node,
-                status,
-                error,
-                kind,
-                values,
+                outcome,
                 joined_group=self.watch.joined() if self.watch is not None else None,
                 any_joined_group=self._any_joined_group,
                 signals=self._signals,
@@ -234,7 +212,7 @@ class RankExit:
         if os.getpid() != self._pid or not self._closing.acquire(blocking=False):
             return
         if self.status is None or self.status == 0:
-            self._write_end(TERMINATED, "ended by SIGTERM", "terminated")
+            self._write_end(Outcome(TERMINATED, "ended by SIGTERM", kind="terminated"))
             os._exit(TERMINATED)
         os._exit(self.status)
 

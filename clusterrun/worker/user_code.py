@@ -13,13 +13,12 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from .end_records import describe_error, exception_kind
+from .end_records import Outcome, describe_error, exception_kind
 from .errors import WorkerError
 from .local_launcher import die_with_parent
 from .probe import children
@@ -30,17 +29,6 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PR_SET_CHILD_SUBREAPER = 36
 ORPHANS_S = 30.0  # the time that Slurm gives between SIGTERM and SIGKILL, if its administrators do not change it
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How the user's code ended: its exit status and, for a failure, one line, the traceback, and the cause as data."""
-
-    status: int
-    error: str = ""
-    trace: TracebackType | None = None
-    kind: str = ""
-    values: Mapping[str, object] = field(default_factory=dict)
 
 
 def run_script(file: str, arguments: list[str]) -> Outcome:

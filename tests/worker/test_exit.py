@@ -42,9 +42,9 @@ from types import SimpleNamespace
 from clusterrun.worker import end_records
 from clusterrun.worker.exit import RankExit
 
-def write_end(slot, node, status, *rest, **more):
+def write_end(slot, node, outcome, **more):
     os.kill(os.getpid(), signal.SIGTERM)
-    print("recorded", status)
+    print("recorded", outcome.status)
 
 end_records.write_end = write_end
 rank = RankExit(SimpleNamespace(rank=0, local_rank=0, node="n1"), SimpleNamespace(attempt_dir=Path("attempt")))
@@ -91,6 +91,7 @@ import os, signal, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
 from clusterrun.worker import exit
+from clusterrun.worker.end_records import Outcome
 from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.exit import RankExit
 
@@ -109,7 +110,7 @@ else:
     exit.SIGTERM_AFTER_LOSS_S = 0.1
 error = WorkerError("[pair.cc:553] Connection closed by peer [10.0.0.1]:4", kind="lost-connection")
 if way == "fail":
-    sys.exit(rank.fail(1, str(error), kind=error.kind))
+    sys.exit(rank.fail(Outcome.of(error)))
 sys.exit(rank.fail_with_message(error))
 """
 

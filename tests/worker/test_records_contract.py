@@ -17,6 +17,7 @@ from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.worker import end_records, notify
 from clusterrun.worker.distenv import DistEnv, RunEnv
+from clusterrun.worker.end_records import Outcome
 from clusterrun.worker.progress import Progress, Recorder
 from clusterrun.worker.tasks import lm
 from clusterrun.worker.training.report import Report
@@ -47,12 +48,10 @@ def attempt(tmp_path: Path) -> Path:
     """An attempt's folder with one of each document, by the worker's writers."""
     error = fail()
     end_records.write_start(tmp_path, "gloo", "2.13.0", [entry(0), entry(1)])
-    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", 0, joined_group=True, any_joined_group=True)
-    end_records.write_end(RankSlot(tmp_path, 1, 0), "n1", 3, "ValueError: no", "exception")
-    values = {"number": 3, "word": "x"}
-    assert end_records.claim_first_failure(
-        tmp_path, 1, "n1", 3, "ValueError: no", error.__traceback__, "exception", values
-    )
+    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", Outcome(0), joined_group=True, any_joined_group=True)
+    outcome = Outcome(3, "ValueError: no", error.__traceback__, "exception", {"number": 3, "word": "x"})
+    end_records.write_end(RankSlot(tmp_path, 1, 0), "n1", outcome)
+    assert end_records.claim_first_failure(tmp_path, 1, "n1", outcome)
     end_records.write_stopped(tmp_path, 40, "SIGTERM", "saved in x", "stopped at step 40 by SIGTERM: saved in x")
     progress = Progress()
     progress.step, progress.steps, progress.tokens_per_second = 7, 40, 1000.0
@@ -108,7 +107,7 @@ def test_the_ends_are_read_as_they_were_written(any_attempt: Path) -> None:
 @pytest.mark.parametrize("joined", [True, False, None])
 def test_the_process_group_is_read_as_it_was_written(tmp_path: Path, joined: bool | None) -> None:
     assert rank_records.load_any_joined_group(tmp_path) is None
-    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", 0, joined_group=joined, any_joined_group=joined)
+    end_records.write_end(RankSlot(tmp_path, 0, 0), "n0", Outcome(0), joined_group=joined, any_joined_group=joined)
     assert rank_records.load_any_joined_group(tmp_path) is joined
     assert ends_of(tmp_path)[0]["joined_group"] is joined
     put_end(tmp_path, 0, {"any_joined_group": "no"})
@@ -139,7 +138,8 @@ def test_the_stop_is_read_as_it_was_written(any_attempt: Path) -> None:
 
 def test_why_ranks_were_separate_is_read_as_it_was_written(tmp_path: Path) -> None:
     slot = RankSlot(tmp_path, 0, 0)
-    end_records.write_end(slot, "n0", 0, None, "no-process-group", {"idle": True}, any_joined_group=False)
+    outcome = Outcome(0, kind="no-process-group", values={"idle": True})
+    end_records.write_end(slot, "n0", outcome, any_joined_group=False)
     assert rank_records.find_separate(tmp_path) == Failure(kind="no-process-group", values={"idle": "True"})
 
 

@@ -76,7 +76,7 @@ def test_only_one_of_many_ranks_claims_the_first_failure(tmp_path: Path) -> None
     for rank in range(8):
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if end_records.claim_first_failure(tmp_path, rank, "n0", 1, "") else 1)
+            os._exit(0 if end_records.claim_first_failure(tmp_path, rank, "n0", end_records.Outcome(1)) else 1)
         children.append(pid)
     lost = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     winner = json.loads((tmp_path / "first_failure.json").read_text())["rank"]

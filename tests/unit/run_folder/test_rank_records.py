@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterrun.base.decode import parse_object
 from clusterrun.run_folder.rank_records import END, HALF, PROGRESS, SLOT, RankSlot, encode, load, load_first_end, read
-from clusterrun.worker.end_records import write_end
+from clusterrun.worker.end_records import Outcome, write_end
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=400)  # lone surrogates too
 GROUPS = st.dictionaries(TEXT, st.integers(0, 10**12), max_size=20)
@@ -67,7 +67,8 @@ def test_an_end_keeps_all_but_the_rest_of_a_long_error(tmp_path: Path, error: st
         one.write_end({"neighbour": other})
         one.close()
     one = slot(tmp_path, 1, 1)
-    write_end(one, node, 7, error * times, joined_group=True, any_joined_group=False, signals=("SIGTERM", "SIGUSR1"))
+    outcome = Outcome(7, error * times)
+    write_end(one, node, outcome, joined_group=True, any_joined_group=False, signals=("SIGTERM", "SIGUSR1"))
     one.close()
     progress, ends = read(tmp_path)
     assert ends == dict(load(tmp_path, END)) and progress == dict(load(tmp_path, PROGRESS))
