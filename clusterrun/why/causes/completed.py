@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from clusterrun.records.rank_records import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
-from clusterrun.why.causes.evidence import Logs
 from clusterrun.why.causes.match import scan
-from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.recorded import SEPARATE, find_line
 from clusterrun.why.causes.table_launch import ONE_LAUNCHER

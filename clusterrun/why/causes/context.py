@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 
-from clusterrun.why.causes.evidence import Evidence, first, holds
+from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
 from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
@@ -76,7 +76,7 @@ def with_earlier_report(found: LogFinding, evidence: Evidence) -> LogFinding:
 
 def _lines_before(found: LogFinding, lines: Sequence[Line]) -> Sequence[Line]:
     """Return the lines up to an exception, or the last lines of another log."""
-    end = found.index + 1 if holds(lines, found) else len(lines)
+    end = found.index + 1 if found.is_in(lines) else len(lines)
     near = 2 * _NEAR if end < len(lines) else _NEAR
     return lines[max(0, end - near) : end]
 
@@ -185,7 +185,7 @@ def _link_failure(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     lines = evidence.lines_of(found)
 
     def is_link_before(link: LogFinding) -> bool:
-        return link.row is LINK and 0 < found.index - link.index < 2 * _NEAR and holds(lines, link)
+        return link.row is LINK and 0 < found.index - link.index < 2 * _NEAR and link.is_in(lines)
 
     link = evidence.first(is_link_before)
     if link is None:
@@ -224,7 +224,7 @@ def _bare_line_before(found: LogFinding, evidence: Evidence) -> str:
     lines = evidence.lines_of(found)
 
     def is_bare_before(bare: LogFinding) -> bool:
-        is_before = bare.index < found.index and bare.line in lines[bare.index : bare.index + 1]
+        is_before = bare.index < found.index and bare.is_in(lines)
         is_failure = bare.row.strength is Strength.CAUSE and not bare.survived and not bare.place
         return is_before and is_failure and bare.rank in (None, found.rank)
 

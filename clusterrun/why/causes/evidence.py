@@ -8,11 +8,10 @@ from functools import cached_property
 from itertools import chain
 
 from clusterrun.why.causes.match import scan
-from clusterrun.why.causes.model import EndFacts, Line, LogFinding
+from clusterrun.why.causes.model import EndFacts, Line, LogFinding, Logs
 from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.recorded import with_records
 
-Logs = Sequence[Sequence[Line]]
 Test = Callable[[LogFinding], bool]
 
 
@@ -53,7 +52,7 @@ class Evidence:
     def lines_of(self, finding: LogFinding) -> Sequence[Line]:
         """Return the lines of the log that a finding is in; none if it is of a record."""
         for lines in self.logs:
-            if holds(lines, finding):
+            if finding.is_in(lines):
                 return lines
         return ()
 
@@ -64,8 +63,3 @@ def first(findings: Sequence[LogFinding], test: Test) -> LogFinding | None:
         if test(finding):
             return finding
     return None
-
-
-def holds(lines: Sequence[Line], finding: LogFinding) -> bool:
-    """Return whether a finding is in these lines of a log."""
-    return finding.index < len(lines) and lines[finding.index] is finding.line

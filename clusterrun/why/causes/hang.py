@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from clusterrun.records.rank_records import Hang
-from clusterrun.why.causes.evidence import Evidence, Logs
-from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding
+from clusterrun.why.causes.evidence import Evidence
+from clusterrun.why.causes.model import Cause, EndFacts, LogFinding, Logs
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
@@ -104,7 +104,7 @@ def _silence_counts(rest: Sequence[int], waiting: Collection[int], logs: Logs) -
     return len(rest) < len(waiting) or not none_completed(logs)
 
 
-def none_completed(logs: Sequence[Sequence[Line]]) -> bool:
+def none_completed(logs: Logs) -> bool:
     """Return whether a watchdog reports that none of its collectives had completed."""
     return any("last completed work: -1" in line.text for lines in logs for line in lines)
 
@@ -156,7 +156,7 @@ def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:
     return None
 
 
-def _last_enqueued(logs: Sequence[Sequence[Line]]) -> dict[int, int]:
+def _last_enqueued(logs: Logs) -> dict[int, int]:
     """Return the last collective that each rank's watchdog reports, in the process group with the most reports.
 
     Collectives and ranks are numbered per process group, so the rank of the line's label is preferred.

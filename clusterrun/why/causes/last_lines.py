@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from clusterrun.why.causes.model import BY_STEPD, Line
+from clusterrun.why.causes.model import BY_STEPD, Logs
 from clusterrun.why.causes.tracebacks import split_rank
 
 REPEATED = 3
@@ -25,7 +24,7 @@ class LastLine(NamedTuple):
     before: str = ""
 
 
-def last_line_of_most(logs: Sequence[Sequence[Line]]) -> tuple[str, bool]:
+def last_line_of_most(logs: Logs) -> tuple[str, bool]:
     """Return the last line of most ranks in words, but for their numbers, and whether it was printed repeatedly.
 
     Empty if most ranks have no common last line. That of a single rank counts only if it was repeated.
@@ -44,7 +43,7 @@ def last_line_of_most(logs: Sequence[Sequence[Line]]) -> tuple[str, bool]:
     return f"{who} last printed: {text[:_SHOWN]}{times}", repeated
 
 
-def _last_lines(logs: Sequence[Sequence[Line]]) -> dict[int, LastLine]:
+def _last_lines(logs: Logs) -> dict[int, LastLine]:
     """Return the last line of each rank; that of a later log counts."""
     last: dict[int, LastLine] = {}
     for lines in logs:

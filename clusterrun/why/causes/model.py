@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -33,6 +33,9 @@ class Line(NamedTuple):
     @property
     def place(self) -> str:
         return self.file if self.number is None else f"{self.file}:{self.number}"
+
+
+Logs = Sequence[Sequence[Line]]  # the lines of each file, most trusted first
 
 
 class Strength(IntEnum):
@@ -174,6 +177,10 @@ class LogFinding:
     @property
     def kind(self) -> str:
         return self.row.kind
+
+    def is_in(self, lines: Sequence[Line]) -> bool:
+        """Return whether it was found in these lines, those of one log."""
+        return self.index < len(lines) and lines[self.index] is self.line
 
     @property
     def survived(self) -> bool:

@@ -15,12 +15,11 @@ from dataclasses import replace
 
 from clusterrun.records.rank_records import Failure
 from clusterrun.why.causes.match import make_finding
-from clusterrun.why.causes.model import CauseRow, EndFacts, Line, LogFinding, Strength, texts
+from clusterrun.why.causes.model import CauseRow, EndFacts, Line, LogFinding, Logs, Strength, texts
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 from clusterrun.why.causes.table_peers import PEER, PORT
 from clusterrun.why.causes.table_python import EXIT, NAN_ADVICE
 
-Logs = Sequence[Sequence[Line]]
 _HINT = "clusterrun: hint: "
 _OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
 _LAST = 3  # lines of a log
@@ -104,9 +103,7 @@ def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: End
     """Return the findings of each log, with those of the records where a log shows them, else in a list of their own."""
     placed = [list(findings) for findings in by_file]
     for finding in _all_recorded(logs, facts):
-        number = next(
-            (n for n, lines in enumerate(logs) if finding.line in lines[finding.index : finding.index + 1]), -1
-        )
+        number = next((n for n, lines in enumerate(logs) if finding.is_in(lines)), -1)
         if number < 0:
             placed.append([finding])
             continue

@@ -25,10 +25,10 @@ from clusterrun.why.causes.describe import (
     silent_ranks,
     to_cause,
 )
-from clusterrun.why.causes.evidence import Evidence, Logs
+from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.first_failure import find_first_failure
 from clusterrun.why.causes.hang import hang_cause
-from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, recorded_finding
 from clusterrun.why.causes.scheduled import scheduler_cause
 from clusterrun.why.causes.table_peers import PEER_LOST
@@ -291,8 +291,7 @@ def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
     if found.row.common and found.kind not in ("command-missing", "setup"):
         return False
     for lines in logs:
-        is_own = found.index < len(lines) and lines[found.index] is found.line
-        went_on = _goes_on_after(found, lines) if is_own else _goes_on(found, lines)
+        went_on = _goes_on_after(found, lines) if found.is_in(lines) else _goes_on(found, lines)
         if went_on:
             return False
     return True

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.why.causes.describe import evidence_lines, format_ranks, full_cause, to_cause
-from clusterrun.why.causes.evidence import Evidence, Logs, first
+from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.last_lines import last_line_of_most
 from clusterrun.why.causes.match import TABLE, make_finding
-from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Strength
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import EXCEPTION
 
