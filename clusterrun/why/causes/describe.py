@@ -154,8 +154,7 @@ def _same_process(found: LogFinding, evidence: Evidence) -> LogFinding | None:
 
 def _is_crash_or_end(finding: LogFinding) -> bool:
     """Return whether srun or torchrun reports a crash, or the end of tasks with a status."""
-    is_end = finding.kind == "task-ended" and bool(finding.values.get("status"))
-    return bool(finding.ranks) and (finding.kind == "crashed" or is_end)
+    return bool(finding.ranks) and (finding.kind == "crashed" or finding.is_ended_task)
 
 
 def _task_ended_after(found: LogFinding, evidence: Evidence) -> LogFinding | None:

@@ -233,15 +233,11 @@ def _with_lost_peer(found: LogFinding, evidence: Evidence) -> LogFinding:
     host = peer.values["peer"].partition("<")[0] if peer is not None else ""
     if not host or (found.node and host.startswith(found.node)):
         return found
-    ended = evidence.first(lambda f: _is_ended_task(f) and host.startswith(f.node))
+    ended = evidence.first(lambda f: f.is_ended_task and bool(f.node) and host.startswith(f.node))
     if ended is not None:
         sentence = f"{ended.sentence}; the other ranks then lost the connection to that node"
         return replace(ended, strength=Strength.CAUSE, sentence=sentence)
     return replace(found, sentence=f"a rank lost the connection to {host}; then {found.sentence}")
-
-
-def _is_ended_task(finding: LogFinding) -> bool:
-    return finding.kind == "task-ended" and bool(finding.values.get("status") and finding.node)
 
 
 def _later_exception(found: LogFinding, evidence: Evidence) -> LogFinding | None:

@@ -183,6 +183,11 @@ class LogFinding:
         return self.index < len(lines) and lines[self.index] is self.line
 
     @property
+    def is_ended_task(self) -> bool:
+        """Whether it reports that a task, or a rank, ended with a status."""
+        return self.kind == "task-ended" and bool(self.values.get("status"))
+
+    @property
     def survived(self) -> bool:
         """Whether its rank probably continued its work."""
         return self.work_after >= 3

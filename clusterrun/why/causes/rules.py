@@ -350,7 +350,7 @@ def _failed_rank(evidence: Evidence) -> int | None:
     """Return the rank that failed first by its record, else the task that srun reports first."""
     if evidence.facts.failure is not None:
         return evidence.facts.failure.rank
-    ended = evidence.first(lambda f: f.kind == "task-ended" and bool(f.values.get("status")))
+    ended = evidence.first(lambda f: f.is_ended_task)
     return ended.rank if ended is not None else None
 
 

@@ -130,7 +130,7 @@ def _with_canceller(cause: Cause, mark: LogFinding | None, evidence: Evidence) -
 def _ended_before(mark: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the first task that srun reports as ended with a status before the job was cancelled."""
     for finding in evidence.beside(mark):
-        if finding.kind == "task-ended" and finding.values.get("status") and finding.line.text.startswith("srun: "):
+        if finding.is_ended_task and finding.line.text.startswith("srun: "):
             return finding if finding.index < mark.index else None
     return None
 
