@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from clusterrun.records.rank_records import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
@@ -30,11 +31,12 @@ def completed_cause(logs: Logs, facts: EndFacts) -> Cause:
     """Return the result of a COMPLETED job: ranks that never met, a failure that nobody noticed, or nothing."""
     if facts.separate is not None:
         return _separate(facts.separate, logs, facts)
-    for lines in logs:
-        cause = _unnoticed_failure(lines)
+    by_log = [scan(lines) for lines in logs]
+    for lines, findings in zip(logs, by_log, strict=True):
+        cause = _unnoticed_failure(findings, lines)
         if cause is not None:
             return cause
-    return _failed_step(logs, facts) or Cause(kind="none", sentence="nothing went wrong")
+    return _failed_step(by_log, facts) or Cause(kind="none", sentence="nothing went wrong")
 
 
 def _separate(separate: Failure, logs: Logs, facts: EndFacts) -> Cause:
@@ -69,9 +71,8 @@ def _is_of_program(line: Line) -> bool:
     return bool(line.text.strip()) and not of_worker
 
 
-def _unnoticed_failure(lines: Sequence[Line]) -> Cause | None:
+def _unnoticed_failure(findings: Sequence[LogFinding], lines: Sequence[Line]) -> Cause | None:
     """Return a failure in one log: a loss that became NaN, a script or memory that was missing, an exception."""
-    findings = scan(lines)
     for finding in findings:
         if finding.row is NAN or _is_missing_script(finding):
             return to_cause(replace(finding, sentence=f"{_COMPLETED} {finding.sentence}"), EndFacts())
@@ -116,16 +117,15 @@ def _is_uncaught(lines: Sequence[Line], index: int) -> bool:
     return any(_MAIN_MODULE.search(line.text) for line in lines[begin + 1 : begin + 3])
 
 
-def _failed_step(logs: Logs, facts: EndFacts) -> Cause | None:
+def _failed_step(by_log: Sequence[Sequence[LogFinding]], facts: EndFacts) -> Cause | None:
     """Return that a step of another tool's job failed, by srun's words; a run's ranks may have started again."""
     if facts.world_size is not None:
         return None
-    for lines in logs:
-        for finding in scan(lines):
-            if finding.kind in _ENDED and is_sruns(finding.line):
-                sentence = f"{_COMPLETED} one of its steps failed: {finding.sentence}"
-                cause = to_cause(replace(finding, sentence=sentence), EndFacts())
-                return cause if finding.kind == "interrupted" else replace(cause, advice=_WENT_ON)
+    for finding in chain(*by_log):
+        if finding.kind in _ENDED and is_sruns(finding.line):
+            sentence = f"{_COMPLETED} one of its steps failed: {finding.sentence}"
+            cause = to_cause(replace(finding, sentence=sentence), EndFacts())
+            return cause if finding.kind == "interrupted" else replace(cause, advice=_WENT_ON)
     return None
 
 
