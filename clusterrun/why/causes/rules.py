@@ -70,7 +70,7 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
         cause = latter_rule(evidence, found)
         if cause is not None:
             return cause
-    return _unknown(evidence)
+    return _unexplained(evidence)
 
 
 # -- what was recorded, and what Slurm says ----------------------------------------------------------------------------
@@ -218,9 +218,27 @@ def nothing_known(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
 
 
-def only_error(evidence: Evidence, found: LogFinding | None) -> Cause | None:
-    """Applies if the logs have a single message that mentions an error, and no signal ended the job."""
+LATTER_RULES: tuple[LatterRule, ...] = (
+    first_failure,
+    command_not_run,
+    lasting_hint,
+    silent_rank,
+    consequence,
+    own_last_line,
+    nothing_known,
+)
+
+# -- nothing explains the end ------------------------------------------------------------------------------------------
+
+
+def _unexplained(evidence: Evidence) -> Cause:
+    """Return the only error message as the cause; with several or none the cause is unknown."""
     errors = _error_lines(evidence)
+    return _only_error(evidence, errors) or _unknown(evidence, errors)
+
+
+def _only_error(evidence: Evidence, errors: Sequence[Line]) -> Cause | None:
+    """Return the single message that mentions an error as the cause, unless a signal ended the job."""
     if len(errors) != 1 or _signal(evidence.facts):
         return None
     rank, text = split_rank(errors[0])
@@ -239,21 +257,9 @@ def only_error(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     )
 
 
-LATTER_RULES: tuple[LatterRule, ...] = (
-    first_failure,
-    command_not_run,
-    lasting_hint,
-    silent_rank,
-    consequence,
-    own_last_line,
-    nothing_known,
-    only_error,
-)
-
-
-def _unknown(evidence: Evidence) -> Cause:
+def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
     """Return that no line explains the end, with the lines to look at."""
-    rank, errors = _failed_rank(evidence), _error_lines(evidence)
+    rank = _failed_rank(evidence)
     lines = _shown_lines(evidence, errors)
     whose = f"rank {rank}" if rank is not None and lines and lines[-1].rank == rank else "the log"
     tail = f"; the last lines of {whose} are below" if lines else "; the logs are empty or missing"
