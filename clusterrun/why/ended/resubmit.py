@@ -77,14 +77,17 @@ def _lasting_advice(cause: Cause) -> str:
 
 
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
-    how = _how_it_resumes(run) if run is not None and cause.kind not in _NOT_RESUMED else ""
-    if run is None or not how:
+    if run is None or cause.kind in _NOT_RESUMED:
+        return cause
+    is_as_before = cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED
+    if cause.command.startswith("clusterrun submit") and not is_as_before:  # with other options: another run
+        return cause
+    how = _how_it_resumes(run)
+    if not how:
         return cause
     command = f"clusterrun resume {run.job_id}"
-    if cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED:
+    if is_as_before:
         return replace(cause, command=command, advice=_joined(_lasting_advice(cause), f"this command {how}"))
-    if cause.command.startswith("clusterrun submit"):  # with other options: another run
-        return cause
     return replace(cause, advice=_joined(_lasting_advice(cause), f"then `{command}` {how}"))
 
 
