@@ -242,9 +242,12 @@ def main(argv: Sequence[str]) -> int:
         job.record_end(status, termination.came or options.ended == TERMINATED)
         job.staged.remove()
         with suppress(OSError):
-            end = restart.read_launch(job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers)
             if problem is not None:
                 end = LaunchEnd(status, str(problem), kind=problem.kind, values=problem.values)
+            else:
+                end = restart.read_launch(
+                    job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers
+                )
             if job.record is not None:
                 job.record.end(end)
             job.notify_end(status, end.cause)
