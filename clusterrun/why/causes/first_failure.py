@@ -12,12 +12,11 @@ from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.match import classify, make_finding
 from clusterrun.why.causes.model import Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
-from clusterrun.why.causes.recorded import RECORDED, recorded_finding
+from clusterrun.why.causes.recorded import RECORDED, recorded_finding, searched_part
 from clusterrun.why.causes.table_launch import TERMINATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
 
-_SHOWN = 60  # characters of a recorded error by which its line in a log is found
 _SILENT = frozenset({"killed", "crashed", "gpu-fault", "node-failure"})  # a rank records no failure in these cases
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")
 #: hints that usually follow from another hint
@@ -98,7 +97,7 @@ def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
     A line has two ranks if a command started a launcher: the label is the failed task, the prefix a rank of its own.
     """
     failures = [f for f in evidence.findings if f.strength is Strength.CAUSE and failure.rank in (f.rank, f.line.rank)]
-    shown = failure.error[:_SHOWN]
+    shown = searched_part(failure.error)
     repeated = [f for f in failures if shown in f.line.text]
     return repeated if repeated and shown else [f for f in failures if not f.survived]
 

@@ -148,9 +148,14 @@ def _find_hint(lines: Sequence[Line]) -> str:
     return ""
 
 
+def searched_part(text: str) -> str:
+    """Return the part of a recorded text by which its line in a log is found."""
+    return text.partition("\n")[0][:_SHOWN]
+
+
 def find_line(logs: Logs, text: str) -> tuple[int, Line | None]:
     """Return the first line of a log that shows a recorded text, with its index in that log; 0 and None without one."""
-    shown = text.partition("\n")[0][:_SHOWN]
+    shown = searched_part(text)
     for lines in logs if shown else ():
         for index, line in enumerate(lines):
             if shown in line.text:
