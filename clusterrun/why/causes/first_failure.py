@@ -10,9 +10,9 @@ from clusterrun.records.rank_records import Failure
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.match import classify, make_finding
-from clusterrun.why.causes.model import Line, LogFinding, Strength
+from clusterrun.why.causes.model import LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
-from clusterrun.why.causes.recorded import RECORDED, recorded_finding, searched_part
+from clusterrun.why.causes.recorded import RECORDED, line_of, recorded_finding, searched_part
 from clusterrun.why.causes.table_launch import TERMINATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
@@ -80,7 +80,7 @@ def _recorded_failure(evidence: Evidence) -> LogFinding | None:
 
 def _in_words(failure: Failure) -> LogFinding:
     """Return the finding of a recorded exception: of the row that its text matches, else of the exception itself."""
-    line = Line(failure.file or "first_failure.json", None, failure.rank, failure.error)
+    line = line_of(failure)
     known = classify(failure.error) or make_finding(EXCEPTION, 0, line, {"error": failure.error}, failure.rank)
     return replace(known, line=line, rank=failure.rank, place=failure.place)
 

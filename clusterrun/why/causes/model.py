@@ -125,7 +125,7 @@ class CauseRow:
     @property
     def general(self) -> bool:
         """Whether the row only repeats the line, so that any other matching row is preferred."""
-        return self.kind in ("slurm-error", "worker", "task-ended") or self.sentence == "{0}"
+        return self.kind in ("slurm-error", "task-ended") or self.sentence == "{0}"
 
     def __post_init__(self) -> None:
         assert all(needle and needle == needle.lower() for needle in self.needles)

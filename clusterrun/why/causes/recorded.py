@@ -94,9 +94,13 @@ def recorded_finding(failure: Failure, row: CauseRow, logs: Logs) -> LogFinding:
     number = failure.values.get("rank", "")
     rank = int(number) if number.isdigit() else failure.rank
     index, line = find_line(logs, failure.values.get("line") or failure.error)
-    line = line or Line(failure.file, None, failure.rank, failure.error)
-    finding = make_finding(row, index, line, words, rank)
+    finding = make_finding(row, index, line or line_of(failure), words, rank)
     return replace(finding, place=failure.place)
+
+
+def line_of(failure: Failure) -> Line:
+    """Return a record's error as the line of the record's own file."""
+    return Line(failure.file, None, failure.rank, failure.error)
 
 
 def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> list[list[LogFinding]]:

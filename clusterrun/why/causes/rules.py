@@ -29,7 +29,7 @@ from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.first_failure import find_first_failure
 from clusterrun.why.causes.hang import hang_cause
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
-from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, recorded_finding
+from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, line_of, recorded_finding
 from clusterrun.why.causes.scheduled import scheduler_cause
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
@@ -177,7 +177,7 @@ def silent_rank(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     silent = silent_ranks(facts)
     if not silent or (found is None and failure is None):
         return None
-    recorded = (Line(failure.file or "first_failure.json", None, None, failure.error),) if failure else ()
+    recorded = (line_of(failure),) if failure is not None else ()
     return Cause(
         kind="rank-lost",
         rank=silent[0],
