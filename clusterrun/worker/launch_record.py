@@ -39,10 +39,13 @@ class LaunchRecord:
 
     def end(self, end: LaunchEnd) -> None:
         """Record how the launch ended; its cause is empty unless it failed."""
+        why = end if end.status not in (0, end_records.SAVED) else LaunchEnd(end.status, "")
         self._document |= {
             "ended": time.time(),
             "status": end.status,
-            **(_why(end) if end.status not in (0, end_records.SAVED) else {"cause": "", "kind": "", "values": {}}),
+            "cause": why.cause[:1_000],
+            "kind": why.kind,
+            "values": why.values,
             **{key: end.progress.get(key) for key in PROGRESS},
         }
         self._write()
@@ -50,10 +53,6 @@ class LaunchRecord:
     def _write(self) -> None:
         with suppress(OSError):
             write_json(self._path, self._document)
-
-
-def _why(end: LaunchEnd) -> dict[str, object]:
-    return {"cause": end.cause[:1_000], "kind": end.kind, "values": end.values}
 
 
 def _finite_limits() -> dict[str, int]:
