@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .errors import WorkerError
-from .interfaces import is_own
+from .interfaces import is_loopback, is_own
 
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
 ANSWER_S = 10.0  # for one Slurm command
@@ -146,7 +146,7 @@ def head_address(node: str, nodes: int) -> str:
     others = []
     for address in _addresses(node):
         found = _resolve(address)
-        if not found or (nodes > 1 and (found.startswith("127.") or found == "::1")):
+        if not found or (nodes > 1 and is_loopback(found)):
             continue
         if is_own(found):
             return address

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import os
 import socket
 import struct
@@ -26,10 +25,15 @@ def choose_gloo_interface(dist: DistEnv, run: RunEnv) -> None:
         own = socket.gethostbyname(socket.gethostname())
     except OSError:
         own = "127.0.0.1"
-    if is_own(own) and not ipaddress.ip_address(own).is_loopback:
+    if is_own(own) and not is_loopback(own):
         return
     if name := route_interface([dist.master[0], *run.node_names]):
         os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address reaches only the node itself."""
+    return address.startswith("127.") or address == "::1"
 
 
 def is_own(address: str) -> bool:
@@ -51,7 +55,7 @@ def route_interface(hosts: list[str]) -> str | None:
                 local = probe.getsockname()[0]
         except OSError:
             continue
-        if not ipaddress.ip_address(local).is_loopback:
+        if not is_loopback(local):
             return _interface_of(local)
     return None
 

@@ -9,8 +9,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ..interfaces import address_of, route_interface
-from .names import is_loopback, own_addresses
+from ..interfaces import address_of, is_loopback, route_interface
+from .names import own_addresses
 
 CONNECT_S = 5.0
 AGREE_S = 30.0  # until all ranks of a group have tried

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ...run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Finding
+from ..interfaces import is_loopback
 from .measured import SEE_LOG, Doc, Tries, find_slow, group_by_value, join_names
-from .names import is_loopback
 
 STAGES = ("node", "join", "names", "clock", "gemm", "links")
 LEAST_FREE_GIB = 1.0

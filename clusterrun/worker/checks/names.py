@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..interfaces import is_loopback
+
 FIB, IPV6 = Path("/proc/net/fib_trie"), Path("/proc/net/if_inet6")
 
 
@@ -23,11 +25,6 @@ def own_addresses() -> list[str]:
         digits = re.findall(r"^([0-9a-f]{32})\b", IPV6.read_text(), re.MULTILINE)
         found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(one)) for one in digits]
     return sorted({address for address in found if not is_loopback(address) and not address.startswith("fe80:")})
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address reaches only the node itself."""
-    return address.startswith("127.") or address == "::1"
 
 
 def resolve(names: Sequence[str], limit: float) -> dict[str, Any]:
