@@ -33,12 +33,22 @@ def ours(project: Path, name: str, arguments: list[str], ranks: int = 2) -> Ran:
     folder, variables = _prepare(project, name)
     began = time.time()
     helper = subprocess.Popen(
-        [sys.executable, "-u", str(WORKER / "rendezvous.py"), "--host", "127.0.0.1"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", str(WORKER / "rank" / "rendezvous.py"), "--host", "127.0.0.1"],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert helper.stdout is not None
         store = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": helper.stdout.readline().strip()}
-        local = [str(WORKER / "local_launcher.py"), "--devices", "cpu", "--nodes", "1", "--tasks-per-node", str(ranks)]
+        local = [
+            str(WORKER / "node" / "local_launcher.py"),
+            "--devices",
+            "cpu",
+            "--nodes",
+            "1",
+            "--tasks-per-node",
+            str(ranks),
+        ]
         worker = [sys.executable, "-u", str(WORKER / "__main__.py"), *arguments]
         _run([sys.executable, *local, "--", *worker], project, variables | store)
     finally:

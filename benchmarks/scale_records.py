@@ -19,12 +19,14 @@ from typing import Any
 
 from clusterrun.records.progress import SCREEN, SUMMARY, read_ranks
 from clusterrun.run_folder import rank_records
+from clusterrun.run_folder.rank_records import ANNOUNCE_S, SILENT_INTERVALS
 from clusterrun.state.show import ranks_line
-from clusterrun.worker import hung_step, orphans, probe, watchdog
-from clusterrun.worker.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv
-from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.stall import ANNOUNCE_S, SILENT_INTERVALS
-from clusterrun.worker.watchdog import SAMPLED, look_pace
+from clusterrun.worker.job import hung_step, watchdog
+from clusterrun.worker.job.watchdog import SAMPLED, look_pace
+from clusterrun.worker.node import probe
+from clusterrun.worker.rank import orphans
+from clusterrun.worker.rank.distenv import DEFAULT_PROGRESS_INTERVAL, DistEnv
+from clusterrun.worker.rank.progress import Progress, Recorder
 
 NODES, PER_NODE = 10_000, 8
 VERSIONS = {"python": "3.11.7", "torch": "2.13.0+cu130", "nccl": "2.28.3", "driver": "580.65.06", "machine": "0" * 36}

@@ -25,16 +25,10 @@ from typing import Any
 
 from benchmarks import store_clients
 from benchmarks.scale_records import NODES, PER_NODE, facts_of, rank_of, simulate_frozen_rank, simulate_records
-from clusterrun.worker import (
-    barriers,
-    joining,
-    rendezvous,
-    staged_env,
-    step,
-    supervisor,
-)
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.stall import SHORTEST
+from clusterrun.worker.job import staged_env, step, supervisor
+from clusterrun.worker.job.stall import SHORTEST
+from clusterrun.worker.rank import barriers, joining, rendezvous
+from clusterrun.worker.rank.distenv import RunEnv
 
 CONNECTED, LEAVING = 10_000, 16_000  # ranks of the simulated join, and of the simulated last barrier
 RUN = RunEnv(secret="of the simulation", join_timeout=120.0)  # noqa: S106  (it guards nothing)

@@ -72,7 +72,7 @@ _MODULES = {
     "RunState": "state.reconcile",
     "SubmitArgs": "submit.request",
 }
-_WORKER = "_clusterrun.worker.progress"  # the worker's module in a process that it runs a script in
+_WORKER = "_clusterrun.worker.rank.progress"  # the worker's module in a process that it runs a script in
 
 
 def heartbeat(step: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the job's Python may know nothing of this package
 from clusterrun.run_folder import claims
-from clusterrun.worker import supervisor
+from clusterrun.worker.job import supervisor
 
 read = claims._read
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.run_folder.rank_records import HALF, RankSlot, path_of, read
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.rank.distenv import DistEnv
+from clusterrun.worker.rank.progress import Progress, Recorder
 
 
 def put_progress(folder: Path, rank: int, document: Mapping[str, Any]) -> Path:

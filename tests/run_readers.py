@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.base.errors import NoScheduler
+from clusterrun.base.errors import NoScheduler, WorkerError
 from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
@@ -25,8 +25,8 @@ from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
-from clusterrun.worker import end_records, hold, notify, requeue, restart, saved_code
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.job import hold, notify, requeue, restart
+from clusterrun.worker.rank import end_records, saved_code
 from tests.rank_files import put_end, put_progress
 from tests.run_records import AT, attempt, claim, end, submitted
 

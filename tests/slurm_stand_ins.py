@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from clusterrun.worker import batch_host
+from clusterrun.worker.node import batch_host
 
 # Answers squeue with the file `show`, or `excluded` if the excluded nodes are requested, and each other command with
 # its file: its text, and status 1 if it has any. `scontrol requeue` is answered once only, then accepted.

@@ -149,6 +149,12 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     return f"did you mean {choice}?" if choice else ""
 
 
+def suggestion(word: str, choices: Iterable[str]) -> str:
+    """Return the hint of a job's message, such as `` (did you mean 'nodes'?)``, or an empty text."""
+    choice = closest(word, choices)
+    return f" (did you mean {choice!r}?)" if choice else ""
+
+
 def from_source(source: str, what: str) -> str:
     """Return the source of a value in parentheses, for a message; an empty text if ``what`` begins with it."""
     return "" if what.startswith(source) else f" ({source})"

@@ -28,7 +28,7 @@ NAME_BYTES = 40
 """The maximum length of a job name; clusterrun appends a part of the run's token."""
 
 EVENTS = ("started", "first-step", "stalled", "restarted", "stopped", "failed", "done")
-"""What --notify-on chooses from; ``worker/notify.py`` sends them."""
+"""What --notify-on chooses from; ``worker/job/notify.py`` sends them."""
 
 
 class Field(NamedTuple):

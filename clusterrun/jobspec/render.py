@@ -179,11 +179,11 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
             return (name,)
         case Function(_):
             python = spec.container_python if spec.container_image else spec.python
-            return ("command", "--", python, "-u", str(worker / "callable.py"), str(run_dir / PICKLES))
+            return ("command", "--", python, "-u", str(worker / "rank" / "callable.py"), str(run_dir / PICKLES))
 
 
 def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
-    """Return the options of the job's supervisor (worker/supervisor.py)."""
+    """Return the options of the job's supervisor (worker/job/supervisor.py)."""
     words = ["--nodes", str(spec.nodes), "--tasks-per-node", str(spec.tasks_per_node), "--launcher", spec.launcher]
     words += ["--pg-timeout", str(spec.pg_timeout), "--join-timeout", str(spec.join_timeout)]
     words += ["--process-group", spec.process_group]

@@ -1,8 +1,8 @@
 """A job's two log files: open them safely, and use the log clock, as no line of a log has a time.
 
 Each attempt's folder has ``log-clock``, lines of ``TIME OUT_BYTES ERR_BYTES`` written in the batch step
-(``worker/rendezvous.py``), and ``log-start``, ``OUT_BYTES ERR_BYTES`` at the start of the batch script. Time is the
-node's, in seconds since 1970.
+(``worker/rank/rendezvous.py``), and ``log-start``, ``OUT_BYTES ERR_BYTES`` at the start of the batch script. Time is
+the node's, in seconds since 1970.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check a built-in task's settings by running ``worker/check_settings.py`` with the job's Python, without torch."""
+"""Check a task's settings by running ``worker/tasks/check_settings.py`` with the job's Python, without torch."""
 
 from __future__ import annotations
 

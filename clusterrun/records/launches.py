@@ -1,9 +1,9 @@
 """Read the launches of a run, the starts of its ranks: when each ran, why it failed, and what that cost.
 
-The supervisor writes ``launch.json`` into each attempt's folder (``worker/launch_record.py``), beside ``nodes``. Of a
-launch that still runs it has only ``began``; rank 0's heartbeat has the rest. An older ``launch.json`` exists only for
-a launch that another followed in the same allocation, and has no times. Files may be damaged: what has the wrong type
-is left out.
+The supervisor (``worker/job/launch_record.py``) writes ``launch.json`` into each attempt's folder, beside ``nodes``.
+Of a launch that still runs it has only ``began``; rank 0's heartbeat has the rest. An older ``launch.json`` exists
+only for a launch that another followed in the same allocation, and has no times. Files may be damaged: what has the
+wrong type is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read the files in which the ranks of a run record their start and their end.
 
-The worker writes them (``worker/end_records.py``) into the attempt's folder: ``start.json``, ``first_failure.json``,
+``worker/rank/end_records.py`` writes them into the attempt's folder: ``start.json``, ``first_failure.json``,
 ``stopped`` and the ends of the ranks (``run_folder/rank_records.py``); the supervisor adds ``hang.json``.
 Version 1 adds the key ``version`` to the older documents; a newer version may add keys, which are ignored here. Files
 may be missing, damaged or another user's: what has the wrong type is left out.
@@ -26,7 +26,7 @@ _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 class Failure(NamedTuple):
     """What failed, as the job recorded it: a rank, or with ``rank`` None something of the whole launch.
 
-    ``kind`` and ``values`` are the cause as data (``worker/errors.py``); empty in a record of an older version.
+    ``kind`` and ``values`` are the cause as data (``base/errors.py``); empty in a record of an older version.
     """
 
     rank: int | None = None

@@ -1,4 +1,4 @@
-"""Count a job's samples, tokens and parameters by running ``worker/plan_facts.py`` with the job's Python."""
+"""Count a job's samples, tokens and parameters by running ``worker/tasks/plan_facts.py`` with the job's Python."""
 
 from __future__ import annotations
 

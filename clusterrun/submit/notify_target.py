@@ -44,7 +44,7 @@ def check_address(target: str, python: JobPython, environ: Mapping[str, str]) ->
 
 
 def check_command(target: str, spec: JobSpec, environ: Mapping[str, str], workdir: Path, *, local: bool) -> list[str]:
-    """Check a command that worker/notify.py will run in ``workdir``, and return notices; other targets have none.
+    """Check a command that worker/job/notify.py will run in ``workdir``, and return notices; other targets have none.
 
     A command that is not found here may still be found on a compute node: by an absolute path, or after setup lines and
     variables of the job. Raises RequestError if the command cannot be on a compute node either.

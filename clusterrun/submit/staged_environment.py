@@ -1,4 +1,4 @@
-"""Pack the job's Python environment at submission, once for all runs; worker/staged_env.py copies it to the nodes."""
+"""Pack the job's Python environment at submission, once for all runs; worker/job/staged_env.py copies it to nodes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from clusterrun.system import shell
 MOST_NODES = 32  # with one srun each; the ranks of other nodes are left out
 _MOST_FRAMES = 20
 _RANK_S = 20  # seconds for one rank: a process that waits in the kernel may not let py-spy attach
-_STARTERS = ("clusterrun/worker/user_code.py", "clusterrun/worker/entry.py", "clusterrun/worker/__main__.py")
+_STARTERS = ("clusterrun/worker/rank/user_code.py", "clusterrun/worker/entry.py", "clusterrun/worker/__main__.py")
 _MISSING = (
     "py-spy is not installed in the job's environment: run `{python} -m pip install py-spy`;"
     " this does not affect the running job"

@@ -3,7 +3,7 @@
 `supervise …` is the batch script's last command. `plan-facts …` counts a task's data and parameters for
 `clusterrun plan`, and `check-settings …` checks a task before its job is queued.
 
-The worker is started by path, so Python puts this folder first on sys.path, where `train.py` would shadow the user's.
+The worker is started by path, so Python puts this folder first on sys.path, where `tasks` would shadow the user's.
 This file removes that entry, and makes a package with a private name of the folder above, so that the worker finds
 `base` and `run_folder` there, and `import clusterrun` is still the user's own. No other room is imported in a job.
 """
@@ -17,10 +17,10 @@ from types import ModuleType
 
 PACKAGE = "_clusterrun"
 OTHER_MODULES = {
-    "launch": "launchers",
-    "supervise": "supervisor",
-    "plan-facts": "plan_facts",
-    "check-settings": "check_settings",
+    "launch": "rank.launchers",
+    "supervise": "job.supervisor",
+    "plan-facts": "tasks.plan_facts",
+    "check-settings": "tasks.check_settings",
 }  # what is no rank
 
 

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from . import distenv, interfaces, joining, launched, saved_code, user_code, worlds
-from .distenv import DistEnv, RunEnv
-from .end_records import Outcome, describe_error, exception_kind, is_lost_connection
-from .errors import WorkerError, nearest
-from .exit import RankExit
-from .nvml import GpuSampler
-from .progress import Recorder, here
-from .rendezvous import load_stores
+from ..base.errors import WorkerError, suggestion
+from .rank import distenv, joining, launched, saved_code, user_code, worlds
+from .rank.distenv import DistEnv, RunEnv
+from .rank.end_records import Outcome, describe_error, exception_kind, is_lost_connection
+from .rank.exit import RankExit
+from .rank.nvml import GpuSampler
+from .rank.progress import Recorder, here
+from .rank.rendezvous import load_stores
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str]) -> Request:
     """Parse the worker's command line; raises WorkerError (status 2)."""
     mode, rest = (argv[0], list(argv[1:])) if argv else ("", [])
     if mode not in MODES:
-        raise WorkerError(f"unknown mode {mode!r}{nearest(mode, MODES)}; usage: {USAGE}", status=2)
+        raise WorkerError(f"unknown mode {mode!r}{suggestion(mode, MODES)}; usage: {USAGE}", status=2)
     if mode != "task" and rest[:1] == ["--"]:
         rest = rest[1:]
     if not rest and mode != "check":
@@ -121,7 +121,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
         rank_exit.joined = not alone
         _prepare_user_code(dist, run, watch, in_process=False)
         return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
-    from . import group
+    from .rank import group
 
     device = group.start(dist, run)
     rank_exit.joined = not alone
@@ -147,13 +147,13 @@ def _join_command(dist: DistEnv, run: RunEnv) -> None:
     """Bring the ranks of a command together; neither CUDA nor a process group is opened."""
     facts = joining.rank_facts(dist)
     if "torch.cuda" in sys.modules:  # there are GPUs to count
-        from . import group
+        from .rank import group
 
         facts = group.find_facts(dist, ask_uuid=False)
     plan, _ = joining.meet(dist, run, facts)
     if dist.rank == 0:
         joining.announce(plan, run)
-    interfaces.choose_gloo_interface(dist, run)
+    joining.choose_gloo_interface(dist, run)
     if plan["device_type"] == "cuda":
         _sample_gpu(facts["device"], "", run)
 

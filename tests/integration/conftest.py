@@ -90,7 +90,15 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         attempt.mkdir(parents=True)
         (attempt / "nodes").write_text("\n".join(f"local{i}" for i in range(nodes)))
         helper = subprocess.Popen(
-            [sys.executable, "-u", WORKER / "rendezvous.py", "--host", "127.0.0.1", "--clients", str(nodes * tasks)],
+            [
+                sys.executable,
+                "-u",
+                WORKER / "rank" / "rendezvous.py",
+                "--host",
+                "127.0.0.1",
+                "--clients",
+                str(nodes * tasks),
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -108,7 +116,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
             "OMP_NUM_THREADS": "1",
         }
         variables |= environ or {}
-        script = WORKER / "local_launcher.py"
+        script = WORKER / "node" / "local_launcher.py"
         local = ["--devices", "cpu", "--nodes", str(nodes), "--tasks-per-node", str(tasks)]
         local += ["--", sys.executable, "-u", str(WORKER / "__main__.py"), *arguments]
         process: Process

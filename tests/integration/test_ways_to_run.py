@@ -47,14 +47,14 @@ def test_a_command_gets_the_variables_and_keeps_its_status(step: Callable) -> No
 @pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")  # CI has none
 def test_a_rank_of_a_command_loads_only_the_stores_of_torch(step: Callable) -> None:
     done = step(1, 2, "command", "--", "true", environ={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert done.status == 0 and "_clusterrun.worker.joining" in done.err
+    assert done.status == 0 and "_clusterrun.worker.rank.joining" in done.err
     assert "torch.nn" not in done.err and "numpy._core" not in done.err
 
 
 @pytest.mark.skipif(any(map(os.path.exists, GPU_DEVICES)), reason="GPUs are counted by all of torch")  # CI has none
 def test_a_single_rank_of_a_command_loads_nothing_of_torch(step: Callable) -> None:
     done = step(1, 1, "command", "--", "true", environ={"PYTHONPROFILEIMPORTTIME": "1"})
-    assert done.status == 0 and "_clusterrun.worker.joining" in done.err
+    assert done.status == 0 and "_clusterrun.worker.rank.joining" in done.err
     assert "torch" not in done.err
 
 

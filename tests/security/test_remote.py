@@ -222,5 +222,7 @@ def test_a_host_without_clusterrun_gets_it(town: Town, node: LoginNode) -> None:
     town.a.write(town.a.home / ".config/pip/pip.conf", "[install]\nno-deps = true\nno-index = true\n")
     said = town.b.type("remote", "setup", HOST, status=0)
     assert said.out.startswith("Installed clusterrun ") and os.access(program, os.X_OK)
-    assert list((town.a.home / ".local/share/clusterrun/lib").glob("python3*/site-packages/clusterrun/worker/train.py"))
+    assert list(
+        (town.a.home / ".local/share/clusterrun/lib").glob("python3*/site-packages/clusterrun/worker/training/loop.py")
+    )
     assert "is already installed" in town.b.type("remote", "setup", HOST, status=0).out

@@ -12,7 +12,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import Value
 from clusterrun.scheduler.slurm.executor import load_own
-from clusterrun.worker import callable as worker_callable
+from clusterrun.worker.rank import callable as worker_callable
 
 CODE = """
 import os

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clusterrun.worker.probe import descendants
+from clusterrun.worker.node.probe import descendants
 from lab.cluster import Lab
 from lab.procs import kill_pids, start_time
 from tests.faults_table import Figure

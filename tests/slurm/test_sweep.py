@@ -61,7 +61,7 @@ def test_each_task_is_a_job_of_its_own_and_the_failed_ones_run_again(lab: Lab, n
     number = lab.run(["squeue", "-h", "-j", jobs[5], "-o", "%A"]).stdout.strip()
     assert f"SLURM_JOB_ID={number}\n" in site.cli("exec", jobs[5], "--", "env").stdout
     steps = lab.run(["squeue", "-s", "-h", "-o", "%i", "-j", jobs[5]]).stdout.split()
-    assert f"{jobs[5]}.0" in steps, f"worker/hung_step.py looks for this name: {steps}"
+    assert f"{jobs[5]}.0" in steps, f"worker/job/hung_step.py looks for this name: {steps}"
     site.cli("cancel", jobs[5])
     site.cli("wait", "eight", status=1)
     ended = {job: one["state"] for job, one in states(site, "eight").items()}

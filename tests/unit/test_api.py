@@ -60,6 +60,6 @@ def test_options_are_those_of_submit() -> None:
 def test_a_heartbeat_sets_the_step_of_the_rank_and_does_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     clusterrun.heartbeat(3)
     worker = types.SimpleNamespace(here=types.SimpleNamespace(step=None))
-    monkeypatch.setitem(sys.modules, "_clusterrun.worker.progress", worker)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "_clusterrun.worker.rank.progress", worker)  # type: ignore[arg-type]
     clusterrun.heartbeat(4)
     assert worker.here.step == 4

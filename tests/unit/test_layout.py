@@ -33,13 +33,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pyarrow": ("worker/data/",),
     "datasets": ("worker/data/",),
     "wandb": ("worker/training/report.py",),
-    "submitit": ("scheduler/slurm/executor.py", "worker/callable.py"),
+    "submitit": ("scheduler/slurm/executor.py", "worker/rank/callable.py"),
     "tomllib": ("config/toml_lines.py",),
     "plotext": ("sizing/plot.py",),
     "requests": (),
     "yaml": (),
     # an unpickler that refuses every name, and two that open their own user's files only
-    "pickle": ("why/causes/flight_recorder.py", "scheduler/slurm/executor.py", "worker/callable.py"),
+    "pickle": ("why/causes/flight_recorder.py", "scheduler/slurm/executor.py", "worker/rank/callable.py"),
 }
 
 
@@ -108,7 +108,7 @@ def test_no_shell_is_started_behind_the_door() -> None:
             shells = [keyword.value for keyword in node.keywords if keyword.arg == "shell"]
             assert all(isinstance(v, ast.Constant) and not v.value for v in shells), f"{name_of(path)}:{node.lineno}"
             assert called not in ("os.system", "os.popen", "eval", "__import__"), f"{name_of(path)}: {called}"
-            if name_of(path) != "worker/user_code.py":  # it runs the user's own script as __main__
+            if name_of(path) != "worker/rank/user_code.py":  # it runs the user's own script as __main__
                 assert called not in ("exec", "compile"), f"{name_of(path)}: {called}"
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 import torch._dynamo  # each optimizer imports it: not under the limit
 
-from clusterrun.worker import distenv
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.train import train
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
+from clusterrun.worker.training.loop import train
 from clusterrun.worker.training.settings import Training
-from clusterrun.worker.work import Batch, Work
+from clusterrun.worker.training.work import Batch, Work
 
 MIB = 2**20
 ROW = 4 * MIB  # bytes of activation for a sample

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from clusterrun.worker import distenv
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.train import train
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import stopping
+from clusterrun.worker.training.loop import train
 from clusterrun.worker.training.settings import Training
-from clusterrun.worker.work import Batch, Tensors, Work, next_token
+from clusterrun.worker.training.work import Batch, Tensors, Work, next_token
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.run_folder import attempt_number
 from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker.data.prepared import _make
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models.export import export
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import checkpoint
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot

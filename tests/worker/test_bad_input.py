@@ -14,10 +14,11 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
-from clusterrun.worker import distenv, entry, tasks
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker import entry, tasks
 from clusterrun.worker.models import export, hub
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import stopping
 
 TOKEN = "hf_notARealTokenButSecret"

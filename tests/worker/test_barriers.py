@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from clusterrun.worker import barriers
-from clusterrun.worker.distenv import DistEnv, RunEnv
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.seal import Seal
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank import barriers
+from clusterrun.worker.rank.distenv import DistEnv, RunEnv
+from clusterrun.worker.rank.seal import Seal
 from tests.patience import HUNG
 
 RUN = RunEnv(secret="token secret", join_timeout=10)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import batch_host
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.node import batch_host
 from tests.slurm_stand_ins import squeue_line
 
 
@@ -99,7 +99,7 @@ def test_the_cause_of_a_sigterm_is_in_slurms_line_of_this_start(programs: Path, 
     log = programs / "log"
     old = f"{STEPD} DUE TO JOB REQUEUE ***\n"
     log.write_text(f"{old}this start\n{line}\n")
-    code = f"from clusterrun.worker import batch_host; print(batch_host.cancel_reason('5', {len(old)}))"
+    code = f"from clusterrun.worker.node import batch_host; print(batch_host.cancel_reason('5', {len(old)}))"
     with log.open("a") as err:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=err, text=True, check=True)
     assert done.stdout == f"{('TimeLimit', due)}\n"

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterrun.worker.progress import here
+from clusterrun.worker.rank.progress import here
 from clusterrun.worker.training.busy import FEWEST, BusyTimes
 from tests.worker.small_training import go, rows, run_env
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data.chat import Encoded, encode, with_template
 from clusterrun.worker.data.conversations import Chat
 from clusterrun.worker.data.tokenizer import train_bpe
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.work import IGNORED
+from clusterrun.worker.training.work import IGNORED
 from tests.worker.small_models import make_tokenizer
 
 SPECIAL = ("<|end|>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|eot|>")

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker import checks
-from clusterrun.worker.distenv import DistEnv, RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 
 Check = Callable[..., dict[str, Any]]
 

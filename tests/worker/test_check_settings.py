@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterrun.submit.job_python import WORKER
-from clusterrun.worker import check_settings
+from clusterrun.worker.tasks import check_settings
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, ranks: int = 2) -> dict[str, Any]:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from clusterrun.worker.checks import connect, links, names, node
+from clusterrun.worker.rank.versions import find_versions
 from clusterrun.worker.training import facts
-from clusterrun.worker.versions import find_versions
 
 
 @pytest.mark.parametrize("count", range(2, 18))
@@ -140,7 +140,7 @@ def test_share_changes_if_a_sample_is_seen_twice_and_another_not() -> None:
 
 
 def test_open_files_and_environment_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from clusterrun.worker.distenv import DistEnv, RunEnv
+    from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     run_dir = tmp_path / "base" / ".clusterrun" / "runs" / "r"

@@ -20,11 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from clusterrun.worker import distenv
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import labelled
 from clusterrun.worker.data.targets import MISSING, UNSEEN, Group
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.tasks import classify, prepare
 from clusterrun.worker.tasks.classify import Config
 

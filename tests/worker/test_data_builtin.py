@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import builtin
-from clusterrun.worker.errors import WorkerError
 
 
 def test_documents_are_many_english_texts() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data.sources import Rows, read_rows, read_texts
-from clusterrun.worker.errors import WorkerError
 from tests.hostile_texts import NASTY
 
 often = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.distributed as torch_dist
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import prepared
 from clusterrun.worker.data.prepared import fingerprint, prepare
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.rank.distenv import DistEnv
 
 KEY = {"name": "lm", "vocab": 300, "files": [["/a", 1, 2]]}
 fork = multiprocessing.get_context("fork")  # torch is imported once

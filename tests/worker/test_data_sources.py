@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import builtin
 from clusterrun.worker.data.sources import Texts, read_rows, read_texts, require_columns
-from clusterrun.worker.errors import WorkerError
 
 
 @pytest.fixture(autouse=True)

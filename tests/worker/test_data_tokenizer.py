@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data.tokenizer import train_bpe
-from clusterrun.worker.errors import WorkerError
 
 TEXTS = ["the cat sat on the mat, and the cat was fat"] * 5 + ["héllo 🙂"]
 CHAT = [

@@ -16,10 +16,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTrainedModel
 
-from clusterrun.worker import distenv
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.models import load, masked, unmask
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.tasks import diffusion, prepare
 from clusterrun.worker.training import stopping
 from tests.worker.small_models import make_config, make_model, make_tokenizer

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.worker.distenv import RunEnv, fill_placeholders, resolve, torch_variables
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank.distenv import RunEnv, fill_placeholders, resolve, torch_variables
 
 STORE = {"MASTER_ADDR": "node1", "MASTER_PORT": "12345"}
 SLURM = {

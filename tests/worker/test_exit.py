@@ -13,7 +13,7 @@ from tests.rank_files import ends_of
 PROGRAM = """
 import os, sys
 from types import SimpleNamespace
-from clusterrun.worker.exit import RankExit
+from clusterrun.worker.rank.exit import RankExit
 
 class CrashesAtExit:
     def __del__(self):
@@ -39,8 +39,8 @@ SIGTERM_AT_THE_RECORD = """
 import os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from clusterrun.worker import end_records
-from clusterrun.worker.exit import RankExit
+from clusterrun.worker.rank import end_records
+from clusterrun.worker.rank.exit import RankExit
 
 def write_end(slot, node, outcome, **more):
     os.kill(os.getpid(), signal.SIGTERM)
@@ -64,7 +64,7 @@ def test_a_signal_handler_that_raises_does_not_spoil_the_record_of_a_single_rank
 SIGNAL_AT_THE_END_OF_THE_INTERPRETER = """
 import os, signal, sys
 from types import SimpleNamespace
-from clusterrun.worker.exit import RankExit
+from clusterrun.worker.rank.exit import RankExit
 
 class Kills:
     def __del__(self, kill=os.kill, pid=os.getpid(), signum=getattr(signal, sys.argv[1])):
@@ -90,10 +90,10 @@ LOSES_ITS_PEER = """
 import os, signal, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
-from clusterrun.worker import exit
-from clusterrun.worker.end_records import Outcome
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.exit import RankExit
+from clusterrun.worker.rank import exit
+from clusterrun.worker.rank.end_records import Outcome
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank.exit import RankExit
 
 way, sigterm, folder = sys.argv[1:]
 place = SimpleNamespace(rank=0, local_rank=0, node="n1", world_size=2)

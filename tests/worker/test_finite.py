@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.training import checkpoint, resume
-from clusterrun.worker.work import Batch
+from clusterrun.worker.training.work import Batch
 from tests.worker.small_training import Counting, go, rows
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")

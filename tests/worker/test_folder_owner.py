@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.run_folder.attempt_number import Superseded
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import checkpoint, folder_owner
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker import hold
+from clusterrun.worker.job import hold
 from tests.installed_command import until
 from tests.slurm_stand_ins import Slurm
 

@@ -14,7 +14,7 @@ from tests.rank_files import put_end, put_progress
 #: The supervisor with a command of bash in the place of the ranks; it prints how often it opened a rank's file.
 COUNTED = """
 import subprocess, sys
-from clusterrun.worker import step, supervisor
+from clusterrun.worker.job import step, supervisor
 files = []
 sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "node-" in str(found[0]) else None)
 step.hold_port = lambda job, address: (subprocess.Popen(["sleep", "60"]), "1")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records import launches
-from clusterrun.worker.launch_record import LaunchRecord
-from clusterrun.worker.restart import LaunchEnd
+from clusterrun.worker.job.launch_record import LaunchRecord
+from clusterrun.worker.job.restart import LaunchEnd
 
 PROGRESS = {"first_step": 1, "first_step_at": 60.0, "step": 90, "stepped": 950.0, "step_s": 10.0, "rank": 0}
 
@@ -56,7 +56,7 @@ def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
 
 def test_it_has_the_limits_that_the_ranks_inherit(tmp_path: Path) -> None:
     code = (
-        "import resource, sys, pathlib; from clusterrun.worker.launch_record import LaunchRecord;"
+        "import resource, sys, pathlib; from clusterrun.worker.job.launch_record import LaunchRecord;"
         " resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300)); resource.setrlimit(resource.RLIMIT_CPU, (900, 900));"
         " LaunchRecord(pathlib.Path(sys.argv[1]), 1.0)"
     )

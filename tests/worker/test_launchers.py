@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import distenv, launched, launchers
-from clusterrun.worker.distenv import DistEnv, RunEnv
+from clusterrun.worker.rank import distenv, launched, launchers
+from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 from tests.patience import HUNG
 
 NODE = DistEnv(1, 0, 2, 1, 1, "n1", "n1", 1, "slurm", ("head", 12000))
@@ -115,7 +115,7 @@ def test_the_node_of_the_first_failure_ends_first(tmp_path: Path) -> None:
 def test_output_is_labelled_with_the_rank_on_both_streams() -> None:
     script = """
 import os, sys
-from clusterrun.worker.launchers import Outputs
+from clusterrun.worker.rank.launchers import Outputs
 outputs = Outputs(9, 2, 12)
 _, *pipes = map(int, os.environ["CLUSTERRUN_OUTPUTS"].split())
 for pipe, text in zip(pipes, (b"a\\nb", b"c\\n", b"d" * 3000, b"e\\n")):
@@ -221,7 +221,7 @@ def test_a_free_port_can_be_opened() -> None:
 def test_signals_reach_the_ranks_in_place_of_the_launchers_handlers(worker: Path) -> None:
     script = """
 import os, signal, subprocess, sys, time
-from clusterrun.worker import launchers
+from clusterrun.worker.rank import launchers
 def finish(status):
     print("finished", status, flush=True)
     os._exit(0)
@@ -240,7 +240,7 @@ time.sleep(60)
 def test_a_program_of_a_shell_that_sigterm_ends_gets_the_signal_and_its_time() -> None:
     command = "(trap 'sleep 0.3; echo saved; exit' TERM; echo ready; while :; do sleep 0.05; done) & wait"
     script = f"""
-from clusterrun.worker import user_code
+from clusterrun.worker.rank import user_code
 print(user_code.run_command(["sh", "-c", {command!r}]).status, flush=True)
 """
     environ = {name: text for name, text in os.environ.items() if not name.startswith("SLURM_")}
@@ -273,7 +273,7 @@ def test_deepspeed_gets_the_nodes_own_devices(monkeypatch: pytest.MonkeyPatch) -
 def test_deepspeeds_local_rank_goes_to_the_users_code(argv: list[str], expected: list[str]) -> None:
     script = f"""
 import json, os, sys
-from clusterrun.worker import launched
+from clusterrun.worker.rank import launched
 print(json.dumps(list(launched.adopt({argv!r}))), flush=True)
 """
     environ = os.environ | {launched.OUTPUTS: f"{os.getpid()}"}

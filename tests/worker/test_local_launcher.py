@@ -11,12 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.worker.local_launcher import PIECE, Labeler, rank_environment, visible_devices
+from clusterrun.worker.node.local_launcher import PIECE, Labeler, rank_environment, visible_devices
 from tests.patience import HUNG
 
 
 def command(worker: Path, nodes: int, tasks: int, script: str, *options: str) -> list[str]:
-    step = [sys.executable, str(worker / "local_launcher.py"), "--nodes", str(nodes), "--tasks-per-node", str(tasks)]
+    step = [
+        sys.executable,
+        str(worker / "node" / "local_launcher.py"),
+        "--nodes",
+        str(nodes),
+        "--tasks-per-node",
+        str(tasks),
+    ]
     return [*step, "--devices", "cpu", *options, "--", "sh", "-c", script]
 
 
@@ -165,7 +172,15 @@ def test_a_closed_output_does_not_end_the_run(worker: Path, tmp_path: Path) -> N
     ("options", "status"), [((), 127), (("--devices", "cuda"), 2)], ids=["no such command", "too few devices"]
 )
 def test_what_cannot_start_says_so_in_one_line(worker: Path, options: tuple[str, ...], status: int) -> None:
-    step = [sys.executable, str(worker / "local_launcher.py"), "--nodes", "1", "--tasks-per-node", "2", *options]
+    step = [
+        sys.executable,
+        str(worker / "node" / "local_launcher.py"),
+        "--nodes",
+        "1",
+        "--tasks-per-node",
+        "2",
+        *options,
+    ]
     environ = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run([*step, "--", "/no/such"], capture_output=True, text=True, env=environ, timeout=HUNG)
     assert done.returncode == status and done.stderr.count("\n") == 1

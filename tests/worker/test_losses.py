@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.losses import TAIL, is_nan
+from clusterrun.worker.job.losses import TAIL, is_nan
 
 NAN = "".join(f"0: step {n} loss nan lr 1e-4\n" for n in range(3))
 

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.models.export import check_target, export
 from clusterrun.worker.models.load import Source, build
 from tests.worker.small_models import fingerprint, make_model, make_tokenizer

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.models.generate import sample, sample_chat
 from tests.worker.small_models import TEXT, fingerprint, make_model, make_tokenizer
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.models import gguf
 from clusterrun.worker.models.export import export
 from clusterrun.worker.models.generate import sample

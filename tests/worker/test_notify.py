@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker import notify
-from clusterrun.worker.notify import Notifier
+from clusterrun.worker.job import notify
+from clusterrun.worker.job.notify import Notifier
 from tests.patience import HUNG
 
 FACTS = {"run_id": "20261123-120000-abcdef", "job": "12"}

@@ -15,7 +15,7 @@ from clusterrun.worker.data.chat import encode
 from clusterrun.worker.data.packing import Documents, best_fit, fill, keeps_apart
 from clusterrun.worker.data.tokenizer import train_bpe
 from clusterrun.worker.tasks import sft
-from clusterrun.worker.work import IGNORED, next_token
+from clusterrun.worker.training.work import IGNORED, next_token
 from tests.worker.small_models import make_model
 
 PAD = 0

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from clusterrun.base.errors import WorkerError
 from clusterrun.sizing.memory import ModelSize, estimate_memory
-from clusterrun.worker import finish, plan_facts, train
-from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.models import count, load
-from clusterrun.worker.progress import here
+from clusterrun.worker.rank.progress import here
+from clusterrun.worker.tasks import finish, plan_facts
+from clusterrun.worker.training import loop as train
 from tests.worker.small_training import Config, go, rows, run_env
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records.progress import Gpu, read_ranks
-from clusterrun.worker import nvml
-from clusterrun.worker.progress import Progress, resident_gib
+from clusterrun.worker.rank import nvml
+from clusterrun.worker.rank.progress import Progress, resident_gib
 from tests.patience import HUNG, until
 from tests.rank_files import progress_of, recorder
 
@@ -119,8 +119,8 @@ def test_the_times_of_ranks_differ_and_nothing_is_drawn_from_the_users_generator
 WORK = """
 import sys, time
 from pathlib import Path
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.progress import Recorder, here
+from clusterrun.worker.rank.distenv import DistEnv
+from clusterrun.worker.rank.progress import Recorder, here
 Recorder(here, DistEnv(0, 0, 1, 1, 0, "n", "h", 0, "single"), Path(sys.argv[1]), every=0.05).start()
 here.enter("training")
 for line in sys.stdin:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.run_folder.rank_records import READS_PER_S
-from clusterrun.worker import collectives
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.progress import Progress, Recorder
-from clusterrun.worker.stacks import REQUEST, StackWriter
+from clusterrun.worker.rank import collectives
+from clusterrun.worker.rank.distenv import DistEnv
+from clusterrun.worker.rank.progress import Progress, Recorder
+from clusterrun.worker.rank.stacks import REQUEST, StackWriter
 from tests.installed_command import until
 
 PLACE = DistEnv(0, 0, 4, 2, 0, "node1", "host1", 0, "slurm", ("node1", 1))

@@ -15,10 +15,11 @@ from clusterrun.records.rank_records import Failure, RankEnd
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.run_folder.submissions import SubmissionRecord
-from clusterrun.worker import end_records, notify
-from clusterrun.worker.distenv import DistEnv, RunEnv
-from clusterrun.worker.end_records import Outcome
-from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.job import notify
+from clusterrun.worker.rank import end_records
+from clusterrun.worker.rank.distenv import DistEnv, RunEnv
+from clusterrun.worker.rank.end_records import Outcome
+from clusterrun.worker.rank.progress import Progress, Recorder
 from clusterrun.worker.tasks import lm
 from clusterrun.worker.training.report import Report
 from tests.rank_files import ends_of, progress_of, put_end

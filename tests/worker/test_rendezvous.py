@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from torch.distributed import TCPStore
 
-from clusterrun.worker import rendezvous
+from clusterrun.worker.rank import rendezvous
 from tests.installed_command import until
 from tests.patience import HUNG
 
 
 def start(worker: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", str(worker / "rendezvous.py"), *arguments]
+    command = [sys.executable, "-u", str(worker / "rank" / "rendezvous.py"), *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -122,7 +122,7 @@ def test_the_port_is_open_before_torch_is_loaded(worker: Path, tmp_path: Path) -
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").touch()
     (tmp_path / "torch" / "_C.py").write_text("import time\ntime.sleep(600)\n")
-    command = [sys.executable, "-u", worker / "rendezvous.py", "--host", "127.0.0.1"]
+    command = [sys.executable, "-u", worker / "rank" / "rendezvous.py", "--host", "127.0.0.1"]
     helper = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": str(tmp_path)}
     )
@@ -159,7 +159,7 @@ def test_a_torch_that_is_put_together_otherwise_serves_the_same_port(worker: Pat
         "            raise ImportError('not alone')\n"
         "sys.meta_path.insert(0, Missing())\n"
     )
-    command = [sys.executable, "-u", str(worker / "rendezvous.py"), "--host", "127.0.0.1"]
+    command = [sys.executable, "-u", str(worker / "rank" / "rendezvous.py"), "--host", "127.0.0.1"]
     helper = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)}
     )
@@ -195,7 +195,7 @@ def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
     (tmp_path / "torch" / "_C.py").write_text(f"open({str(tmp_path / 'loaded')!r}, 'w')\nimport time\ntime.sleep(60)\n")
     parent = subprocess.Popen(["sleep", "60"])
     words = ["--host", "127.0.0.1", "--parent", str(parent.pid), "--clients", str(clients)]
-    command = [sys.executable, "-u", str(worker / "rendezvous.py"), *words]
+    command = [sys.executable, "-u", str(worker / "rank" / "rendezvous.py"), *words]
     helper = subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(tmp_path)})
     assert helper.stdout is not None and helper.stdout.readline()
     if loads:
@@ -210,7 +210,7 @@ def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
 
 
 def test_python_without_torch_is_named_before_there_is_a_port(worker: Path) -> None:
-    command = [sys.executable, "-S", str(worker / "rendezvous.py"), "--host", "127.0.0.1", "--clients", "1"]
+    command = [sys.executable, "-S", str(worker / "rank" / "rendezvous.py"), "--host", "127.0.0.1", "--clients", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     reason = f"rendezvous: {sys.executable} does not have torch, which provides the run's TCPStore"
     assert (done.returncode, json.loads(done.stdout)["text"], done.stderr) == (1, reason, f"{reason}\n")

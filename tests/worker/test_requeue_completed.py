@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterrun.run_folder.claims import JobIdentity
-from clusterrun.worker import requeue
+from clusterrun.worker.job import requeue
 
 TOKEN = "abcdefgh22345672"
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.training import checkpoint, resume
 from clusterrun.worker.training.checkpoint import Snapshot
 

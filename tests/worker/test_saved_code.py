@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import saved_code
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank import saved_code
 from tests.git_projects import write_files
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def test_without_saved_code_nothing_changes(project: Path, monkeypatch: pytest.M
 def run_python(project: Path, code: str, **env: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-         f"from clusterrun.worker import saved_code, user_code\nsys.path.remove({str(ROOT)!r})\n{code}"],
+         f"from clusterrun.worker.rank import saved_code, user_code\nsys.path.remove({str(ROOT)!r})\n{code}"],
         cwd=project, env={**os.environ, "PYTHONSAFEPATH": "", **env}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,13 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, OPTConfig
 
-from clusterrun.worker import distenv
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.tasks import prepare, sft
 from clusterrun.worker.tasks.sft import Config, Packed, Padded
 from clusterrun.worker.training import stopping
-from clusterrun.worker.work import IGNORED, next_token
+from clusterrun.worker.training.work import IGNORED, next_token
 from tests.worker.small_models import make_model, make_tokenizer
 
 HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker import hung_step, spares
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.job import hung_step, spares
 
 NODES = ["n1", "n2", "n3", "n4"]
 

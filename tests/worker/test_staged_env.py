@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.staged_env import KEEPER, RECORD, StagedEnvironment, _find_archive
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.job.staged_env import KEEPER, RECORD, StagedEnvironment, _find_archive
 from tests.installed_command import until
 
 

@@ -7,8 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from clusterrun.worker.stall import LIMITS, LONGEST, SHORTEST, RankMark, Stall, Suspicion, behind, find_unannounced
-from clusterrun.worker.watchdog import look_pace
+from clusterrun.worker.job.stall import (
+    LIMITS,
+    LONGEST,
+    SHORTEST,
+    RankMark,
+    Stall,
+    Suspicion,
+    behind,
+    find_unannounced,
+)
+from clusterrun.worker.job.watchdog import look_pace
 
 
 class Launch:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker.progress import Progress
-from clusterrun.worker.stall import ANNOUNCE_S
+from clusterrun.run_folder.rank_records import ANNOUNCE_S
+from clusterrun.worker.rank.progress import Progress
 from tests.rank_files import progress_of, recorder
 
 
@@ -17,7 +17,7 @@ class LargeJob:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.folder, self.progress = 1000.0, folder, Progress()
-        monkeypatch.setattr("clusterrun.worker.progress.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("clusterrun.worker.rank.progress.time.monotonic", lambda: self.now)
         self.recorder = recorder(self.progress, folder, world_size=75_000)
         self.progress.step = 1
         self.recorder.write_if_due()

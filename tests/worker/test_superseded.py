@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import probe, superseded
+from clusterrun.worker.node import probe
+from clusterrun.worker.rank import superseded
 from lab.procs import start_time
 from tests.installed_command import until
 from tests.patience import HUNG
@@ -20,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RANK = """
 import signal, subprocess, sys, time
 from pathlib import Path
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.progress import Progress, Recorder
+from clusterrun.worker.rank.distenv import DistEnv
+from clusterrun.worker.rank.progress import Progress, Recorder
 folder = Path(sys.argv[1])
 signal.signal(signal.SIGTERM, lambda signum, frame: (folder / "saved").touch())
 Recorder(Progress(), DistEnv(0, 0, 1, 1, 0, "n1", "h1", 0, "slurm", None), folder, every=0.2).start()

@@ -11,10 +11,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.worker import scores
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import targets
 from clusterrun.worker.data.targets import MISSING, UNSEEN, Example, Group
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.tasks import scores
 
 PLAIN = targets.find_formatter("plain", ("text",))
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.worker import end_records, tasks
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker import tasks
 from clusterrun.worker.entry import parse
-from clusterrun.worker.errors import WorkerError
+from clusterrun.worker.rank import end_records
 from clusterrun.worker.tasks import lm
 
 

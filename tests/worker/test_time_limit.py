@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from clusterrun.run_folder.claims import JobIdentity
-from clusterrun.worker.time_limit import FILE, KnownEnd, TimeLimit
+from clusterrun.run_folder.end_time import FILE
+from clusterrun.worker.job.time_limit import TimeLimit
+from clusterrun.worker.training.stopping import KnownEnd
 from tests.installed_command import until
 from tests.slurm_stand_ins import Slurm
 
@@ -63,7 +65,7 @@ SUSPENDED = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from clusterrun.worker import time_limit
+from clusterrun.worker.job import time_limit
 from clusterrun.run_folder.claims import JobIdentity
 time_limit.WAKE_S = 0.2
 job = SimpleNamespace(identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=Path(sys.argv[1]))

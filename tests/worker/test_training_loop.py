@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterrun.worker import distenv
-from clusterrun.worker.errors import WorkerError
-from clusterrun.worker.train import train
-from clusterrun.worker.work import Batch, Work
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank import distenv
+from clusterrun.worker.training.loop import train
+from clusterrun.worker.training.work import Batch, Work
 from tests.worker.small_training import Config, Counting, Net, go, loss, rows, run_env, weights
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")

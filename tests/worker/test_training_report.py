@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker.distenv import RunEnv
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
 
@@ -137,7 +137,7 @@ def test_a_tracker_that_is_not_installed_is_refused_with_what_to_install(
 
 SCRIPT = """
 from pathlib import Path
-from clusterrun.worker.distenv import RunEnv
+from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
 report = Report(0, RunEnv(run_dir=Path({folder!r})), Training(), 0, {{}})

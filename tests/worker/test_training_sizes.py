@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.worker.errors import WorkerError
+from clusterrun.base.errors import WorkerError
 from clusterrun.worker.training.sampler import Sampler
 from clusterrun.worker.training.schedule import learning_rate, scaled
 from clusterrun.worker.training.sizes import BatchSizes, solve

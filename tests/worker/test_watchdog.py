@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from clusterrun.records import rank_records
-from clusterrun.worker import hung_step, probe, watchdog
-from clusterrun.worker.notify import Notifier
-from clusterrun.worker.stacks import REQUEST, StackWriter, common_place
-from clusterrun.worker.stall import RankMark, Suspicion
-from clusterrun.worker.watchdog import HUNG, Watchdog, describe, progress_interval
+from clusterrun.worker.job import hung_step, watchdog
+from clusterrun.worker.job.notify import Notifier
+from clusterrun.worker.job.stall import RankMark, Suspicion
+from clusterrun.worker.job.watchdog import HUNG, Watchdog, describe, progress_interval
+from clusterrun.worker.node import probe
+from clusterrun.worker.rank.stacks import REQUEST, StackWriter, common_place
 from tests.installed_command import until
 from tests.rank_files import put_bytes, put_end, put_progress
 
@@ -214,7 +215,7 @@ MAIN_THREAD = """Thread 0x00007f01 (most recent call first):
   File "/home/a/prefetch.py", line 7 in load
 
 Current thread 0x00007f02 (most recent call first):
-  File "/home/a/clusterrun/worker/stacks.py", line 50 in _write_stacks
+  File "/home/a/clusterrun/worker/rank/stacks.py", line 50 in _write_stacks
 
 Thread 0x00007f03 (most recent call first):
   File "/env/lib/python3.12/site-packages/torch/cuda/__init__.py", line 1040 in synchronize

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.distributed as torch_dist
 
-from clusterrun.worker import worlds
-from clusterrun.worker.distenv import DistEnv
-from clusterrun.worker.worlds import (
+from clusterrun.worker.rank import worlds
+from clusterrun.worker.rank.distenv import DistEnv
+from clusterrun.worker.rank.worlds import (
     APART,
     IDLE,
     INTERRUPTED,

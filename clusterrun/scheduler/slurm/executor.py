@@ -80,7 +80,7 @@ def load_own(path: Path) -> Any:
 
 
 def save_call(run_dir: Path, function: Callable[[Any], Any], value: Any) -> None:
-    """Pickle a call into a run's folder, where ``worker/callable.py`` finds it. Raises RequestError if it cannot."""
+    """Pickle a call into a run's folder for ``worker/rank/callable.py``; raises RequestError if it cannot."""
     before = os.umask(0o077)
     try:
         (run_dir / PICKLES).mkdir()

@@ -43,7 +43,7 @@ def hang_cause(hang: Hang) -> Cause:
         place=hang.place,
         advice=advice,
         command=command,
-        source="worker/watchdog.py",
+        source="worker/job/watchdog.py",
     )
 
 

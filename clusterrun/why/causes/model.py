@@ -56,7 +56,7 @@ class EndFacts:
     (TIME LIMIT, PREEMPTION …). ``failure`` is that of the rank that failed first, ``launch`` of the launch itself,
     ``stop`` says where the run saved and stopped, ``separate`` that no rank joined a process group,
     ``own_worlds`` that several ranks each started a world. ``behind`` maps each stalled rank to how that is known.
-    ``limits`` are those of the job's processes (``worker/launch_record.py``).
+    ``limits`` are those of the job's processes (``worker/job/launch_record.py``).
     ``unmarked`` ranks left no end record though the step succeeded. ``other_owner`` is the job that has the run, if it
     is another one.
     """

@@ -165,5 +165,5 @@ BARE = row(
 #: A script, or a command in it, that exited with a status.
 EXIT = texts(
     "exit-status", "{error}", "the script, or a program that it ran, returned this exit status; read the last lines of the script's output",
-    "clusterrun/worker/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
+    "clusterrun/worker/rank/user_code.py", "clusterrun logs JOB[ --rank {rank}] -n 50",
 )  # fmt: skip

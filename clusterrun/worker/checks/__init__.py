@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...base.errors import WorkerError
 from ...run_folder.check_findings import BROKEN, UNKNOWN
 from ...run_folder.files import write_json
-from .. import barriers
-from ..distenv import DistEnv, RunEnv
-from ..end_records import has_failed
-from ..errors import WorkerError
+from ..rank import barriers
+from ..rank.distenv import DistEnv, RunEnv
+from ..rank.end_records import has_failed
 from . import connect, links, names, node, report
 
 STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0

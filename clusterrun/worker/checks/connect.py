@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ..interfaces import address_of, is_loopback, route_interface
+from ..node.interfaces import address_of, is_loopback, route_interface
 from .names import own_addresses
 
 CONNECT_S = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from ...run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Finding
-from ..interfaces import is_loopback
+from ..node.interfaces import is_loopback
 from .measured import SEE_LOG, Doc, Tries, find_slow, group_by_value, join_names
 
 STAGES = ("node", "join", "names", "clock", "gemm", "links")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as torch_dist
 
-from ..distenv import DistEnv
+from ..rank.distenv import DistEnv
 from .connect import reach
 from .measured import Link, Tries
 

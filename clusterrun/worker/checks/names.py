@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..interfaces import is_loopback
+from ..node.interfaces import is_loopback
 
 FIB, IPV6 = Path("/proc/net/fib_trie"), Path("/proc/net/if_inet6")
 

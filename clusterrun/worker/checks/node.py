@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from ..distenv import DistEnv, RunEnv
-from ..nvml import GIB, find_device
-from ..versions import find_versions
+from ..rank.distenv import DistEnv, RunEnv
+from ..rank.nvml import GIB, find_device
+from ..rank.versions import find_versions
 
 PROBE = b"\0" * 2**20  # bytes written to each folder
 CPU_SIDE, CUDA_SIDE = 512, 8192

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 
 #: Modules by topic, chosen for much prose in little source; missing ones are skipped.
 MODULES: dict[str, tuple[str, ...]] = {

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from ..errors import WorkerError
-from ..work import IGNORED
+from ...base.errors import WorkerError
+from ..training.work import IGNORED
 from .conversations import Chat, Malformed, Messages, refuse
 from .formats import excerpt
 from .packing import Documents

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..errors import WorkerError
 from .formats import excerpt, shown
 from .sources import LISTED, Rows
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..errors import WorkerError
 
 EXCERPT = 60
 SURROGATE = re.compile(rb"\\u[dD]").search  # what JSON writes for a character above U+FFFF, or for half of one

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 from .formats import Row, first_line, shown
 
 PREFIX = "hf:"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..distenv import DistEnv
-from ..errors import WorkerError
+from ..rank.distenv import DistEnv
 from ..training.sampler import seed_of
-from ..work import Batch
+from ..training.work import Batch
 from . import prepared, targets
 from .formats import shown
 from .marks import marks

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..work import IGNORED
+from ..training.work import IGNORED
 
 TOGETHER = 50_000  # documents copied at once: the index of their tokens takes eight bytes a token
 

@@ -21,9 +21,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
-from ..distenv import DistEnv
-from ..errors import WorkerError
+from ..rank.distenv import DistEnv
 from ..training.consensus import broadcast
 
 TENSORS = "tensors.safetensors"

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ...base.errors import WorkerError, suggestion
 from ...base.units import plural
-from ..errors import WorkerError, nearest
 from . import builtin
 from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
 from .hub import PREFIX, read_hub
@@ -57,7 +57,7 @@ def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: 
             listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
             more = ", …" if len(rows.columns) > LISTED else ""
             raise WorkerError(
-                f"no column {name!r} in {what}{nearest(name, rows.columns)}; columns: {listed}{more}", status=2
+                f"no column {name!r} in {what}{suggestion(name, rows.columns)}; columns: {listed}{more}", status=2
             )
     wanted = set(names)
     good = []
@@ -121,7 +121,7 @@ def _expand(name: str) -> list[str]:
     if name == PYDOC or name in BUILTIN or name.startswith(PREFIX):
         return [name]
     if name.startswith("builtin:"):
-        raise WorkerError(f"no such data: {shown(name)}{nearest(name, BUILTIN)}", status=2)
+        raise WorkerError(f"no such data: {shown(name)}{suggestion(name, BUILTIN)}", status=2)
     path = os.path.expanduser(name)
     if os.path.isdir(path):
         suffixes = sorted({kind for entry in os.listdir(path) if (kind := format_of(entry))})
@@ -144,7 +144,7 @@ def _in_folder(path: str) -> str:
 def _nearest_file(path: str) -> str:
     folder, name = os.path.split(path)
     try:
-        return nearest(name, os.listdir(folder or "."))
+        return suggestion(name, os.listdir(folder or "."))
     except (OSError, ValueError):  # no such folder either, or a NUL in its name
         return ""
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from ...base.errors import WorkerError, suggestion
 from ...base.units import plural
-from ..errors import WorkerError, nearest
 from . import sources
 from .conversations import Malformed, refuse
 from .formats import excerpt, shown
@@ -89,7 +89,7 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
     if formatter not in NAMED:
         known = " or ".join(NAMED)
         raise WorkerError(
-            f"unknown formatter {formatter!r}{nearest(formatter, NAMED)}: use {known}, or columns in braces, such as"
+            f"unknown formatter {formatter!r}{suggestion(formatter, NAMED)}: use {known}, or columns in braces, such as"
             " '{title}: {body}'",
             status=2,
         )
@@ -293,7 +293,7 @@ def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[
         if name in rows.columns:
             continue
         parts = [part.strip() for part in name.split(",")]
-        hint = nearest(name, rows.columns)
+        hint = suggestion(name, rows.columns)
         if len(parts) > 1 and set(parts) <= set(rows.columns):
             key = "target_cols" if name in target_cols else "text_cols"
             several = ",".join(f'"{part}"' for part in parts)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..distenv import DistEnv
-from ..errors import WorkerError
-from ..work import Batch
+from ..rank.distenv import DistEnv
+from ..training.work import Batch
 from . import prepared, sources
 from .marks import marks
 from .tokenizer import digest, train_bpe

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..errors import WorkerError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 from . import gguf, load
 
 

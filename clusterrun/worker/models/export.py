@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.decode import parse_object
+from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
-from ..errors import WorkerError
 from .hub import push_to_hub
 from .load import quiet
 

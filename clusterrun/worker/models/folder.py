@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 
 MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
 TOKENIZERS = ("models/auto/tokenization_auto.py", "__init__.py")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 
 if TYPE_CHECKING:
     import torch

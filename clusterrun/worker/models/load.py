@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import WorkerError, nearest
+from ...base.errors import WorkerError, suggestion
 from . import folder, gguf, hub, presets
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def resolve(model: str) -> Source:
     if "/" in model:
         raise WorkerError(f"model={model!r}: no such folder", 2)
     raise WorkerError(
-        f"unknown model {model!r}{nearest(model.lower(), presets.PRESETS)}: use a preset"
+        f"unknown model {model!r}{suggestion(model.lower(), presets.PRESETS)}: use a preset"
         f" ({', '.join(presets.PRESETS)}), a folder with a config.json, gguf:FILE or hf:NAME",
         2,
     )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import cross_entropy
 
-from ..errors import WorkerError
-from ..work import Tensors
+from ...base.errors import WorkerError
+from ..training.work import Tensors
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..errors import WorkerError, nearest
+from ...base.errors import WorkerError, suggestion
 
 NAMES = ("lm", "sft", "classify", "diffusion")
 
@@ -33,7 +33,7 @@ def load(name: str, arguments: Sequence[str], world_size: int) -> tuple[Any, Any
     Raises WorkerError (status 2) for an unknown task or key, or an impossible value.
     """
     if name not in NAMES:
-        raise WorkerError(f"unknown task {name!r}{nearest(name, NAMES)}; known: {', '.join(NAMES)}", status=2)
+        raise WorkerError(f"unknown task {name!r}{suggestion(name, NAMES)}; known: {', '.join(NAMES)}", status=2)
     module = importlib.import_module(f"{__name__}.{name}")
     config = configure(module.Config, arguments)
     module.check(config, world_size)
@@ -49,7 +49,7 @@ def configure(kind: type, arguments: Sequence[str]) -> Any:
         if not equals:
             raise WorkerError(f"expected KEY=VALUE, got {argument!r}", status=2)
         if key not in fields:
-            raise WorkerError(f"unknown key {key!r}{nearest(key, fields)}; known: {', '.join(fields)}", status=2)
+            raise WorkerError(f"unknown key {key!r}{suggestion(key, fields)}; known: {', '.join(fields)}", status=2)
         values[key] = _fit(key, text, fields[key].default)
     return kind(**values)
 

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ...base.errors import WorkerError
 from ..data import targets
-from ..distenv import DistEnv, RunEnv
-from ..errors import WorkerError
+from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
 if TYPE_CHECKING:
     import torch
 
-    from ..work import Tensors
+    from ..training.work import Tensors
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ def check(config: Config, world_size: int) -> None:
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
-    from .. import scores
     from ..data import labelled
-    from ..finish import cache_folder, train_and_save
     from ..models import load
-    from ..work import Work
+    from ..training.work import Work
+    from . import scores
+    from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
     data = labelled.prepare(config, load.tokenizer(source), cache_folder(run), dist)
@@ -111,7 +111,7 @@ def sum_of_losses(model: torch.nn.Module, tensors: Tensors, groups: Sequence[tar
     """Return the summed cross-entropy (nats) of all labelled (text, group) pairs."""
     from torch.nn.functional import cross_entropy
 
-    from ..work import IGNORED
+    from ..training.work import IGNORED
 
     outputs = logits(model, tensors)
     labels = tensors["labels"].masked_fill(tensors["labels"] < 0, IGNORED)

@@ -6,8 +6,8 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..distenv import DistEnv, RunEnv
-from ..errors import WorkerError
+from ...base.errors import WorkerError
+from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def check(config: Config, world_size: int) -> None:
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..finish import cache_folder, train_and_save
     from ..models import load, masked, unmask
-    from ..work import Work
+    from ..training.work import Work
+    from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
     corpus = texts.prepare(config, load.tokenizer(source), cache_folder(run), dist)

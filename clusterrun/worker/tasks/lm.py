@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ..distenv import DistEnv, RunEnv
+from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ check = settings.check
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
-    from ..work import Work, next_token
+    from ..training.work import Work, next_token
+    from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
     corpus = texts.prepare(config, load.tokenizer(source), cache_folder(run), dist)

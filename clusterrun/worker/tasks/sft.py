@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..distenv import DistEnv, RunEnv
-from ..errors import WorkerError
+from ...base.errors import WorkerError
+from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..data.chat import Encoded
     from ..data.conversations import Chat
-    from ..work import Batch
+    from ..training.work import Batch
 
 BUILTIN = "builtin:conversations"
 
@@ -57,7 +57,7 @@ class Packed:
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return (rows, seq_len) input ids, position ids that restart with each conversation, and labels."""
-        from ..work import IGNORED, Batch
+        from ..training.work import IGNORED, Batch
 
         chosen = list(indices)
         tensors = {name: tensor[chosen].long() for name, tensor in self._rows.items()}
@@ -79,7 +79,7 @@ class Padded:
         """Return (conversations, longest) input ids, attention mask and labels."""
         import torch
 
-        from ..work import IGNORED, Batch
+        from ..training.work import IGNORED, Batch
 
         lengths = [self._lengths[i] for i in indices]
         shape = (len(lengths), max(lengths))
@@ -99,9 +99,9 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     from ..data import chat, packing, prepared
     from ..data.marks import marks
     from ..data.tokenizer import digest
-    from ..finish import cache_folder, train_and_save
     from ..models import generate, load
-    from ..work import Work, next_token
+    from ..training.work import Work, next_token
+    from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
     own = load.tokenizer(source)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...base.decode import as_int, parse_object
 from ...run_folder import atomic, attempt_number
-from .. import end_records
+from ..rank import end_records
 from . import atomic_files, checkpoint
 
 BEST = "best.json"

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
+from ...base.errors import WorkerError
 from ...run_folder import attempt_number
-from .. import end_records
-from ..distenv import DistEnv, RunEnv
-from ..errors import WorkerError
+from ..rank import end_records
+from ..rank.distenv import DistEnv, RunEnv
 from . import checkpoint, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter
 from .consensus import Consensus

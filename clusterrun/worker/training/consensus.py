@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 
-from ..distenv import DistEnv, RunEnv
+from ..rank.distenv import DistEnv, RunEnv
 
 
 def broadcast(value: Any, group: Any = None) -> Any:

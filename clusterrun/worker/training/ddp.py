@@ -13,11 +13,11 @@ import torch
 import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ..work import Tensors, Work
 from . import memory
 from .consensus import Consensus
 from .precision import Precision
 from .sizes import BatchSizes
+from .work import Tensors, Work
 
 
 class ModelWithLoss(torch.nn.Module):

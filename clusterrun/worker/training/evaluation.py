@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from ..work import Work
 from .consensus import Consensus
 from .ddp import to_device
 from .precision import Precision
 from .sampler import seed_of
 from .sizes import BatchSizes
+from .work import Work
 
 
 @torch.no_grad()

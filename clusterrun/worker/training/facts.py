@@ -9,8 +9,8 @@ import sys
 from typing import Any
 
 from ...run_folder.files import write_json
-from ..distenv import DistEnv, RunEnv
-from ..end_records import VERSION
+from ..rank.distenv import DistEnv, RunEnv
+from ..rank.end_records import VERSION
 from .consensus import Consensus
 from .sampler import Sampler
 

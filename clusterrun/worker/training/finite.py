@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..distenv import DistEnv
-from ..errors import WorkerError
+from ...base.errors import WorkerError
+from ..rank.distenv import DistEnv
 from .consensus import Consensus
 
 MOST_SKIPPED = 20  # steps in a row without a finite gradient, even where on_nan=skip

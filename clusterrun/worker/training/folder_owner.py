@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import parse_object
+from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number, rank_records
-from ..distenv import RunEnv
-from ..errors import WorkerError
+from ..rank.distenv import RunEnv
 from . import atomic_files
 
 OWNER = "owner.json"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from ..errors import WorkerError
+from ...base.errors import WorkerError
 from .consensus import Consensus
 from .sizes import BatchSizes
 

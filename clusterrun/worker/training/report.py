@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import as_int, parse_object
+from ...base.errors import WorkerError
 from ...base.gpus import flops_per_token
 from ...run_folder import atomic, attempt_number
-from ..distenv import RunEnv
-from ..errors import WorkerError
+from ..rank.distenv import RunEnv
 
 
 def model_flops_per_token(model: Any, seq_len: int) -> float | None:

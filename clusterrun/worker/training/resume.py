@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..errors import WorkerError, nearest
+from ...base.errors import WorkerError, suggestion
 from . import atomic_files, checkpoint
 
 FILES = (".pt", ".pth")
@@ -142,7 +142,7 @@ def _hint(resume: str, path: Path) -> str:
     keywords = ["auto", "no"] if os.sep not in resume else []
     while path != path.parent and not path.parent.is_dir():
         path = path.parent
-    return nearest(path.name, [*keywords, *os.listdir(path.parent)])
+    return suggestion(path.name, [*keywords, *os.listdir(path.parent)])
 
 
 def _load_folder(path: Path) -> Loaded:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..errors import WorkerError
 from .sizes import BatchSizes
 
 

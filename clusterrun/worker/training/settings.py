@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..errors import WorkerError, nearest
+from ...base.errors import WorkerError, suggestion
 from .sizes import BatchSizes, solve
 
 CHOICES = {
@@ -100,7 +100,9 @@ def check(config: Any, world_size: int) -> None:
     for key, choices in CHOICES.items():
         value = getattr(config, key, None)
         if value is not None and value not in choices:
-            raise WorkerError(f"{key}={value}{nearest(value, choices)}: choose one of {', '.join(choices)}", status=2)
+            raise WorkerError(
+                f"{key}={value}{suggestion(value, choices)}: choose one of {', '.join(choices)}", status=2
+            )
     for key, least in LEAST.items():
         value = getattr(config, key, None)
         if value is None:

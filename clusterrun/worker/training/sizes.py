@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ...base.errors import WorkerError
 from ...base.units import plural
-from ..errors import WorkerError
 
 
 @dataclass(frozen=True)

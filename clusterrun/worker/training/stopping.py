@@ -8,12 +8,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from ..distenv import DistEnv, RunEnv
-from ..time_limit import KnownEnd
+from ...run_folder import end_time
+from ..rank.distenv import DistEnv, RunEnv
 
 REASONS = ("SIGTERM", "SIGUSR2", "a STOP file", "the time limit")
 STOP_FILE_POLL_S = 1.0  # checking a shared file system for the STOP file in every step would be slow
 LEAST_MARGIN_S = 60.0
+FRESH_S = 30.0  # or a fifth of the margin: the ranks stop by an answer of at most this age
 
 _received: set[str] = set()  # names of the signals so far; global, because signal handlers are
 
@@ -76,6 +77,45 @@ class StopRequest:
     def _short_of_time(self, saving_s: float) -> bool:
         measured = max(2 * saving_s, min(LEAST_MARGIN_S, self._longest))
         return self._end is not None and self._end.is_near(self._asked_margin or measured)
+
+
+class KnownEnd:
+    """What a rank knows of the end: `end` in seconds since 1970, or None, until the file names another."""
+
+    LOOK_S = 30.0  # between two looks into the file; 1 s once the end is near
+    PATIENCE_S = 30.0  # for a newer answer of Slurm, at most a quarter of the margin
+
+    def __init__(self, folder: Path | None, end: float | None) -> None:
+        self._folder = folder
+        self._end = end
+        self._checked: float | None = None  # None: nobody asks
+        self._next_look = 0.0
+        self._near_since: float | None = None  # monotonic
+
+    def is_near(self, margin: float) -> bool:
+        """Return whether less than `margin` seconds are left, by an answer of Slurm that is not old.
+
+        After a suspension it is old, and the supervisor, which was suspended too, is about to ask again.
+        """
+        now = time.monotonic()
+        if now >= self._next_look or (self._near_since is None and self._is_short(margin)):
+            self._read(now)
+        if not self._is_short(margin):
+            self._near_since = None
+            return False
+        if self._near_since is None:
+            self._near_since = now
+        self._next_look = min(self._next_look, now + 1.0)
+        is_fresh = self._checked is None or time.time() - self._checked < max(FRESH_S, margin / 5)
+        return is_fresh or now - self._near_since > min(self.PATIENCE_S, margin / 4)
+
+    def _is_short(self, margin: float) -> bool:
+        return self._end is not None and self._end - time.time() < margin
+
+    def _read(self, now: float) -> None:
+        self._next_look = now + self.LOOK_S
+        if self._folder is not None and (newest := end_time.read(self._folder)):
+            self._end, self._checked = newest
 
 
 def stop_reason(sums: list[float]) -> str:

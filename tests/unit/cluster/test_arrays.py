@@ -12,7 +12,7 @@ from clusterrun import Cluster, RequestError
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.scheduler.slurm.executor import load_result, save_call
 from clusterrun.testing import FakeScheduler
-from clusterrun.worker import callable as worker_callable
+from clusterrun.worker.rank import callable as worker_callable
 from tests.command_desk import Desk
 
 

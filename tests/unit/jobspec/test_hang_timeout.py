@@ -8,7 +8,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import supervise_argv
 from clusterrun.jobspec.spec import JobSpec, Script, build_spec
-from clusterrun.worker import supervisor
+from clusterrun.worker.job import supervisor
 
 
 def spec(**values: int) -> JobSpec:

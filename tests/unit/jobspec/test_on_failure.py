@@ -6,7 +6,7 @@ import pytest
 
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.render import supervise_argv
-from clusterrun.worker import supervisor
+from clusterrun.worker.job import supervisor
 from tests.command_desk import Desk
 from tests.rendered_scripts import make_spec
 

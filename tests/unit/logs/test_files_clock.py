@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.logs.files import MOST, clock_ticks, parse_ticks, read_ticks
-from clusterrun.worker import rendezvous
+from clusterrun.worker.rank import rendezvous
 from tests.installed_command import until
 
 

@@ -155,4 +155,8 @@ def test_a_wheel_of_what_runs(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / name) as wheel:
         assert wheel.testzip() is None
         names = {*wheel.namelist()}
-        assert {"clusterrun/worker/train.py", "clusterrun/templates/sbatch.j2", "clusterrun/jobs/lm.toml"} <= names
+        assert {
+            "clusterrun/worker/training/loop.py",
+            "clusterrun/templates/sbatch.j2",
+            "clusterrun/jobs/lm.toml",
+        } <= names

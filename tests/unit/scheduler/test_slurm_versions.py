@@ -14,7 +14,7 @@ from clusterrun.scheduler.slurm.scontrol import parse_hold, parse_jobs, parse_sh
 from clusterrun.scheduler.slurm.squeue import parse_queue, parse_squeue
 from clusterrun.system import shell
 from clusterrun.why.causes import EndFacts, Line, first_cause
-from clusterrun.worker.batch_host import CANCELLED
+from clusterrun.worker.node.batch_host import CANCELLED
 from tests.folders import DATA
 
 SLURM_TEXTS = DATA / "slurm"

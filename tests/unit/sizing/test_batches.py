@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, WorkerError
 from clusterrun.sizing.batches import BatchSettings, Training, batch_notes, plan_batches, solve_batch
 from clusterrun.sizing.text import format_rate
-from clusterrun.worker.errors import WorkerError
 from clusterrun.worker.training import schedule, sizes
 
 GUIDE = Training(samples=29_500, batches=BatchSettings(micro_batch=4), lr=1.25e-6)
@@ -105,8 +104,8 @@ def test_the_batches_are_those_of_a_shipped_task(
 @given(samples=st.integers(40, 5000), micro=st.integers(1, 5), gpus=st.integers(1, 8))
 def test_steps_and_rates_are_those_of_a_shipped_task(samples: int, micro: int, gpus: int) -> None:
     from clusterrun.worker.training.sampler import (
-        Sampler,
-    )  # imports torch: a second for whoever only collects the tests
+        Sampler,  # imports torch: a second for whoever only collects the tests
+    )
 
     (plan,) = plan_batches(Training(samples, BatchSettings(micro_batch=micro), lr=1e-3), [gpus])
     batches = sizes.solve(0, micro, 0, gpus, 16)

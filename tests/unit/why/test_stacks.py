@@ -16,7 +16,7 @@ THREADS = """[{"pid": %(pid)s, "os_thread_id": 7, "frames": [
   {"name": "wait", "short_filename": "threading.py", "line": 1}]},
  {"pid": %(pid)s, "os_thread_id": %(pid)s, "frames": [
   {"name": "%(name)s", "short_filename": "t.py", "filename": "/p/t.py", "line": 4},
-  {"name": "run_script", "short_filename": "clusterrun/worker/user_code.py", "line": 59}]}]"""
+  {"name": "run_script", "short_filename": "clusterrun/worker/rank/user_code.py", "line": 59}]}]"""
 
 
 def programs(folder: Path, monkeypatch: pytest.MonkeyPatch, py_spy: str | None) -> None:

@@ -1,0 +1,90 @@
+"""Keep the nodes of a job that has failed, so that its user can look at them: --on-failure hold. Standard library only.
+
+The end record is written before. `hold.json` in the attempt's folder says until when; removing it ends the hold.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ...run_folder import attempt_number
+from ...run_folder.files import read_json, write_json
+from ..node import batch_host
+from ..node.batch_host import run_command
+from ..node.log import say
+from ..rank import end_records
+from .job import Job
+
+HOLD = "hold.json"
+POLL_S = 2.0
+AFTER_S = 60.0  # between the end of the hold and that of the time limit: the hold ends first
+NO_FAILURE = (0, end_records.SAVED, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
+
+
+def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
+    """Keep the allocation of a job that failed for --hold-time seconds, or until SIGTERM or the removal of hold.json.
+
+    Does nothing without that option, for a job that Slurm ends or that runs again, and before its ranks started.
+    """
+    options = job.options
+    is_over = was_terminated or job.runs_again or options.ended is not None or status in NO_FAILURE
+    if is_over or not options.hold_time or not _is_newest():
+        return
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda signum, frame: ended.set())  # scancel, the time limit
+    facts = batch_host.show_job(job.identity.job_id)
+    if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while the end was recorded
+        return
+    # a preempted job would come back and start the ranks again
+    run_command(["scontrol", "update", f"JobId={job.identity.job_id}", "Requeue=0"])
+    file, until = job.attempt_dir / HOLD, time.time() + options.hold_time
+    limit = batch_host.end_time(facts)
+    if options.spare_nodes and not (limit and int(limit) < until + AFTER_S):
+        # with --no-kill Slurm would keep the other nodes to the time limit if the first one were lost
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(until + AFTER_S))
+        run_command(["scontrol", "update", f"JobId={job.identity.job_id}", f"EndTime={at}"])
+    node = failed_node(job.attempt_dir) or (job.nodes[0] if job.nodes else "")
+    number = os.environ.get("SLURM_JOB_ID", job.identity.job_id)  # of an array's task: srun takes no 123_4
+    shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
+    is_written = False
+    with suppress(OSError):
+        write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
+        is_written = True
+    at = time.strftime("%H:%M", time.localtime(until))
+    say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")
+    say(f"to open a shell on a held node: {shell}")
+    say(f"to release the nodes earlier: clusterrun cancel {job.name} or rm {shlex.quote(str(file))}")
+    while time.time() < until and (_is_there(file) or not is_written) and not ended.wait(POLL_S):
+        pass
+
+
+def failed_node(attempt_dir: Path) -> str:
+    """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
+    if node := end_records.read_hang(attempt_dir).get("node"):
+        return str(node)
+    return str((read_json(attempt_dir / end_records.FIRST_FAILURE) or {}).get("node") or "")
+
+
+def _is_newest() -> bool:
+    """Return whether no later start of the job is running: on a node that was cut off, this one may have lived on."""
+    try:
+        attempt_number.check()
+    except (OSError, attempt_number.Superseded):
+        return False
+    return True
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        file.lstat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True  # the file system may answer later
+    return True

@@ -1,0 +1,1 @@
+"""What runs on a node beside the ranks, and what its host says; it needs the standard library only."""

@@ -1,0 +1,1 @@
+"""What runs in each rank, from its start to its end record."""

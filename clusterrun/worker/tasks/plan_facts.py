@@ -1,0 +1,105 @@
+"""Count a task's samples, tokens and parameters for `clusterrun plan`, without training: prints one JSON document.
+
+The data is read and tokenized as the task does it, in a temporary folder. The model is built on the meta device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...base.errors import WorkerError, suggestion
+from .. import tasks
+from ..rank.distenv import DistEnv
+
+VERSION = 1
+_ALONE = DistEnv(0, 0, 1, 1, 0, "localhost", "localhost", 0, "single")
+
+
+class Counts(NamedTuple):
+    """The training data: samples, their tokens, the tokenizer's size, and a classifier's outputs."""
+
+    samples: int
+    tokens: int
+    vocabulary: int
+    outputs: int = 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the facts of `TASK [--samples N] [KEY=VALUE …]`; return the exit status. Notices go to stderr.
+
+    With `--samples` the data is not read, and every sample counts as `seq_len` tokens.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            facts = find_facts(arguments)
+    except WorkerError as error:
+        print(f"clusterrun: {error}", file=sys.stderr)
+        return error.status
+    print(json.dumps(facts))
+    return 0
+
+
+def find_facts(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of a task, the counts of its data and the size of its model. Raises WorkerError."""
+    name, *rest = arguments
+    if name not in tasks.NAMES:
+        raise WorkerError(f"unknown task {name!r}{suggestion(name, tasks.NAMES)}; known: {', '.join(tasks.NAMES)}", 2)
+    samples = int(rest[1]) if rest[:1] == ["--samples"] else 0
+    task: Any = importlib.import_module(f"{tasks.__name__}.{name}")
+    config = tasks.configure(task.Config, rest[2:] if samples else rest)
+    # the product of all three batch sizes decides the number of ranks, which is not known here
+    three = config.global_batch_size and config.micro_batch_size and config.grad_accum_steps
+    task.check(dataclasses.replace(config, grad_accum_steps=0) if three else config, 1)
+
+    from ..models import count, load
+
+    source = load.resolve(config.model)
+    tokenizer = load.tokenizer(source)
+    with tempfile.TemporaryDirectory(prefix="clusterrun-plan-") as folder:
+        if samples:
+            vocabulary = config.vocab if tokenizer is None else len(tokenizer)
+            counts = Counts(samples, samples * config.seq_len, vocabulary, 2)
+        else:
+            counts = _count(name, config, tokenizer, Path(folder))
+    head = "classify" if name == "classify" else "causal"
+    model = count.count(source, head=head, vocab_size=counts.vocabulary, num_labels=counts.outputs)
+    return {
+        "version": VERSION,
+        "task": name,
+        "settings": dataclasses.asdict(config),
+        "default_global_batch": config.default_global_batch,
+        "samples": counts.samples,
+        "tokens": counts.tokens,
+        "model": model,
+    }
+
+
+def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> Counts:
+    from ..data import chat, labelled, texts
+    from ..models import load, masked
+    from . import sft
+
+    if name == "sft":
+        if tokenizer is not None:
+            chat.with_template(tokenizer)
+        tensors = sft.tokenize(config, tokenizer, folder)
+        tokenizer = tokenizer or load.tokenizer(load.Source("folder", str(folder)))
+        lengths = tensors["train.used" if config.packing else "train.lengths"]
+        return Counts(len(lengths), int(lengths.sum()), len(tokenizer))
+    if name == "classify":
+        data = labelled.prepare(config, tokenizer, folder, _ALONE)
+        outputs = sum(len(group.classes) for group in data.groups)
+        tokens = data.train.batch(range(len(data.train))).tokens
+        return Counts(len(data.train), tokens, len(data.tokenizer), outputs)
+    corpus = texts.prepare(config, tokenizer, folder, _ALONE)
+    if name == "diffusion":
+        masked.add_mask_token(corpus.tokenizer)
+    return Counts(len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer))
