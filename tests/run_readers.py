@@ -17,7 +17,9 @@ from clusterrun.logs.request import RankFilter, filter_run
 from clusterrun.records import cleaning, launches, progress, run_record, snapshots, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import claims, rank_records, submissions
+from clusterrun.run_folder import claims, ends, rank_records, submissions
+from clusterrun.run_folder.launches import folders as launch_folders
+from clusterrun.run_folder.launches import load
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import held, ladder, reconcile, settle, show, sweep_table
 from clusterrun.state.reconcile import RunState
@@ -25,8 +27,8 @@ from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
-from clusterrun.worker.job import hold, notify, requeue, restart
-from clusterrun.worker.rank import end_records, saved_code
+from clusterrun.worker.job import hold, notify
+from clusterrun.worker.rank import saved_code
 from tests.rank_files import put_end, put_progress
 from tests.run_records import AT, attempt, claim, end, submitted
 
@@ -261,14 +263,9 @@ def _together(store: Store, run: RunRecord) -> Iterator[object]:
 def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
     folder = next((run.run_dir / "attempts").iterdir())  # the job knows its own, whatever the records hold
     token = run.submission.token
-    yield end_records.first_failure_error(folder), end_records.first_failure_rank(folder)
-    yield end_records.first_failure_status(folder), end_records.read_hang(folder), hold.failed_node(folder)
+    yield ends.find_failure(folder), ends.find_hang(folder), hold.failed_node(folder)
     yield submissions.is_cancelled(run.run_dir, token), claims._later_owner(run.run_dir, "a" * 16)
-    yield (
-        restart.read_json(folder / "launch.json"),
-        requeue._stop_reason(folder),
-        requeue._read(folder / "requeue.json"),
-    )
+    yield [*map(load, launch_folders(run.run_dir, token))], ends.load_job_end(folder), ends.find_stop(folder)
     yield rank_records.read(folder)
     with suppress(WorkerError):
         yield saved_code.variables(run.run_dir)

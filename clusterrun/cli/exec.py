@@ -15,7 +15,8 @@ from clusterrun.base.units import first_few
 from clusterrun.cli.common.names import find_ids
 from clusterrun.cli.common.session import Session
 from clusterrun.cluster import Cluster
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import run_record
+from clusterrun.run_folder import ends
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.srun import inside_argv
 from clusterrun.state.reconcile import RunState
@@ -112,7 +113,7 @@ def _node_of_rank(state: RunState, rank: int) -> str:
     """Return the node of a rank, by the record of the newest launch."""
     run, job = state.record, state.status.id
     folders = run_record.attempts(run, job.task) if run is not None else []
-    start = rank_records.load_start(folders[-1]) if folders else None
+    start = ends.load_start(folders[-1]) if folders else None
     ranks = {one["rank"]: str(one["node"]) for one in start["ranks"]} if start else {}
     if not ranks:
         raise RequestError(f"there is no record of where the ranks of job {job} run", hint="use --node")

@@ -18,7 +18,7 @@ from clusterrun.logs.request import LogRequest, detect_format
 from clusterrun.logs.show import show_following
 from clusterrun.records import run_logs, run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files
+from clusterrun.run_folder import ends
 from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_json
@@ -97,8 +97,8 @@ def format_attempts(folders: Sequence[Path]) -> list[str]:
         if launch != "0":
             lines.append(f"attempt {restart}, launch {launch}")
             continue
-        ended = files.read_json(before / "end.json") or {}
-        parts = "requeued", _CAUSES.get(str(ended.get("due")), ""), _format_clock(ended.get("time"))
+        ended = ends.load_job_end(before) or ends.JobEnd()
+        parts = "requeued", _CAUSES.get(ended.due, ""), _format_clock(ended.time)
         lines.append(f"attempt {restart} ({' '.join(filter(None, parts))})")
     return lines
 

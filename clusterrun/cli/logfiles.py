@@ -15,8 +15,9 @@ from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, locate, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_run
-from clusterrun.records import launches, rank_records, run_logs, run_record
+from clusterrun.records import launches, run_logs, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.hostlist import expand
@@ -43,9 +44,7 @@ class RunLogs:
     def filter_ranks(self, request: LogRequest) -> RankFilter:
         """Return the filter for the requested ranks and nodes. Raises RequestError."""
         ranks = request.ranks
-        start = next(
-            (s for folder in reversed(self._select(request.attempt)) if (s := rank_records.load_start(folder))), None
-        )
+        start = next((s for folder in reversed(self._select(request.attempt)) if (s := ends.load_start(folder))), None)
         if start is None and ranks and max(ranks) >= self.run.world_size:
             raise RequestError(f"there is no rank {max(ranks)}", hint=f"available ranks: 0-{self.run.world_size - 1}")
         return filter_run(start, ranks, request.nodes, self.paths)

@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from clusterrun.compare import Change, find_changes
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import ends
 
 VERSIONS = ("python", "torch", "nccl", "driver")
 
@@ -58,7 +59,7 @@ def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str,
 
 def _load(run: RunRecord) -> _Environment:
     for attempt in reversed(run_record.attempts(run)):
-        start = rank_records.load_start(attempt)
+        start = ends.load_start(attempt)
         if start is not None:
             digests = nodes_by_version(start["ranks"], "packages")
             return _Environment(_versions(start["ranks"]), _packages(attempt), len(digests) > 1)
@@ -75,7 +76,7 @@ def _versions(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 def _packages(attempt: Path) -> dict[str, str]:
     packages = {}
-    for line in rank_records.load_packages(attempt):
+    for line in ends.load_packages(attempt):
         name, _, version = line.partition("==")
         packages[name] = version or "unknown version"
     packages.pop("torch", None)  # it is one of the versions

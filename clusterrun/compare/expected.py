@@ -14,10 +14,10 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
 from clusterrun.base.units import plural
 from clusterrun.compare.environment import VERSIONS, nodes_by_version
-from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files
+from clusterrun.run_folder import ends, files
 from clusterrun.run_folder.check_findings import DIFFERS, OK, UNKNOWN, Finding
 from clusterrun.scheduler.slurm.hostlist import fold
 
@@ -53,7 +53,7 @@ class Training:
 def has_started(run: RunRecord) -> bool:
     """Return whether the ranks of the newest attempt met for their work, not only for a check."""
     attempt = run_record.newest_attempt(run)
-    return attempt is not None and rank_records.load_start(attempt) is not None
+    return attempt is not None and ends.load_start(attempt) is not None
 
 
 def check_run(run: RunRecord) -> list[Finding]:
@@ -61,9 +61,9 @@ def check_run(run: RunRecord) -> list[Finding]:
     attempt = run_record.newest_attempt(run)
     if attempt is None:
         raise _not_started(run)
-    start = rank_records.load_start(attempt)
+    start = ends.load_start(attempt)
     heartbeats = progress.read_ranks(attempt)
-    if start is None and not heartbeats and not rank_records.load_ends(attempt):
+    if start is None and not heartbeats and not ends.load_ends(attempt):
         raise _not_started(run)
     document = start or {"ranks": []}
     ranks = document["ranks"]
@@ -105,11 +105,11 @@ def _check_processes(run: RunRecord, ranks: Ranks, heartbeats: Sequence[RankProg
 
 
 def _check_group(run: RunRecord, attempt: Path, started: bool) -> Finding:
-    if rank_records.were_separate(run, attempt):
+    if end_records.were_separate(run, attempt):
         text = f"the {run.world_size} ranks did not join a process group: each rank ran independently"
         action = "turn on the script's distributed mode (torch.distributed.init_process_group), or use --independent"
         return Finding(DIFFERS, "process group", text, action)
-    if rank_records.load_any_joined_group(attempt):
+    if ends.load_any_joined_group(attempt):
         return Finding(OK, "process group", "all ranks joined the same process group")
     if run.world_size == 1:
         return Finding(OK, "process group", "a single rank needs no process group")

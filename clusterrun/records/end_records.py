@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from clusterrun.base.decode import as_int, parse_fields
+from clusterrun.base.decode import as_int
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import STOPPED_STATUS, JobId, JobStatus, Outcome, outcome_of
 from clusterrun.base.units import parse_time_limit
-from clusterrun.records import rank_records, run_record
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files
+from clusterrun.run_folder import ends
+from clusterrun.run_folder.ends import Hold, JobEnd
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
     """Return how a run's newest attempt ended, or None if it has no end record or will be restarted."""
     folders = run_record.attempts(run)
-    end = files.read_json(folders[-1] / "end.json") if folders else None
+    end = ends.load_job_end(folders[-1]) if folders else None
     if end is None or run.job_id is None:
         return None
     claim = run_record.claim_of(run)
-    if claim is not None and claim.restart > (as_int(end.get("restart")) or 0):
+    if claim is not None and claim.restart > (end.restart or 0):
         return None  # it was restarted and has not created its attempt folder yet
-    due, status = str(end.get("due", "")), _exit_status(run, folders[-1], end)
-    if due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
+    status = _exit_status(run, folders[-1], end)
+    if end.due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
         return None
-    state, reason = _state_and_reason(status, bool(end.get("signal")), due, str(end.get("reason", "")))
-    started = rank_records.load_start(folders[-1]) or {"ranks": []}
-    last = as_int(end.get("time"))
+    state, reason = _state_and_reason(status, end)
+    started = ends.load_start(folders[-1]) or {"ranks": []}
+    last = as_int(end.time)
     joined = as_int(started.get("time"))
     first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
     return replace(
@@ -42,22 +42,14 @@ def end_of(run: RunRecord) -> JobStatus | None:
         started=first,
         ended=last,
         exit_status=status,
-        restarts=as_int(end.get("restart")),
+        restarts=end.restart,
     )
-
-
-class Hold(NamedTuple):
-    """A failed job that keeps its nodes (``hold.json``): until when, in epoch seconds, and how to look at one."""
-
-    until: int
-    shell: str = ""
 
 
 def load_hold(run: RunRecord) -> Hold | None:
     """Return until when a run's newest attempt keeps its nodes after its failure, None if it does not."""
-    folders = run_record.attempts(run)
-    found = parse_fields(Hold, files.read_json(folders[-1] / "hold.json") or {}) if folders else {"until": None}
-    return Hold(**found) if found["until"] is not None else None
+    attempt = run_record.newest_attempt(run)
+    return ends.load_hold(attempt) if attempt is not None else None
 
 
 def unknown_status(run: RunRecord, reason: str) -> JobStatus:
@@ -93,26 +85,28 @@ def _time_limit(text: str) -> int | None:
         return None
 
 
-def _exit_status(run: RunRecord, attempt: Path, end: Mapping[str, Any]) -> int:
+def _exit_status(run: RunRecord, attempt: Path, end: JobEnd) -> int:
     """Return the exit status of an attempt.
 
     The script fails a run if the ranks' end records do not appear in time. If the shared file system shows them later
     and every rank succeeded, the run succeeded too.
     """
-    status = 1 if (known := as_int(end.get("status"))) is None else known
-    if status == 0 or not as_int(end.get("unmarked")):
+    status = 1 if end.status is None else end.status
+    if status == 0 or not end.unmarked:
         return status
-    if sum(end.status == 0 for end in rank_records.load_ends(attempt)) < run.world_size:
+    if sum(end.status == 0 for end in ends.load_ends(attempt)) < run.world_size:
         return status
-    return STOPPED_STATUS if rank_records.has_stopped(run_record.list_names(attempt)) else 0
+    return STOPPED_STATUS if ends.has_stopped(run_record.list_names(attempt)) else 0
 
 
-def _state_and_reason(status: int, signalled: bool, due: str, reason: str) -> tuple[str, str]:
+def _state_and_reason(status: int, end: JobEnd) -> tuple[str, str]:
     """Return Slurm's state and reason for an end record."""
-    if status == 0 and not signalled:
-        return "COMPLETED", ""
-    if signalled and (due == "TIME LIMIT" or reason == "TimeLimit"):
-        return "TIMEOUT", "TimeLimit"
-    if signalled:
-        return "CANCELLED", ""
-    return "FAILED", "NonZeroExitCode"
+    if not end.signal:
+        return ("FAILED", "NonZeroExitCode") if status else ("COMPLETED", "")
+    is_timeout = end.due == "TIME LIMIT" or end.reason == "TimeLimit"
+    return ("TIMEOUT", "TimeLimit") if is_timeout else ("CANCELLED", "")
+
+
+def were_separate(run: RunRecord, attempt: Path) -> bool:
+    """Return whether the ranks never joined a process group, in a run that was not submitted as independent."""
+    return run.world_size > 1 and not run.is_independent and ends.load_any_joined_group(attempt) is False

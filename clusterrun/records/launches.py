@@ -1,10 +1,4 @@
-"""Read the launches of a run, the starts of its ranks: when each ran, why it failed, and what that cost.
-
-The supervisor (``worker/job/launch_record.py``) writes ``launch.json`` into each attempt's folder, beside ``nodes``.
-Of a launch that still runs it has only ``began``; rank 0's heartbeat has the rest. An older ``launch.json`` exists
-only for a launch that another followed in the same allocation, and has no times. Files may be damaged: what has the
-wrong type is left out.
-"""
+"""The launches of a run, the starts of its ranks: when each ran, why it failed, and what that cost."""
 
 from __future__ import annotations
 
@@ -13,67 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.base.decode import as_text, parse_fields
 from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
-from clusterrun.records.rank_records import Failure, parse_values
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files, safe_files
-
-LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
-_STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
-
-
-def find_limits(folder: Path) -> dict[str, int]:
-    """Return the limits of the processes of a launch by their names in launch.json; none if they are not known."""
-    limits = (files.read_json(folder / LAUNCH) or {}).get("limits")
-    return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
-
-
-def find_failure(folder: Path) -> Failure | None:
-    """Return why a launch failed by the supervisor's record, None if it did not or that is not known."""
-    document = files.read_json(folder / LAUNCH) or {}
-    kind = as_text(document.get("kind"))
-    if not kind:
-        return None
-    error, values = as_text(document.get("cause")), parse_values(document)
-    return Failure(error=error, file=str(folder / LAUNCH), kind=kind, values=values)
-
-
-class Launch(NamedTuple):
-    """One launch. Times are in seconds since 1970; ``step`` is its last known step, done at ``stepped``.
-
-    ``cause`` is why it failed or was requeued, empty otherwise. ``step_s`` is the median time of its last steps, in
-    seconds. None: not known.
-    """
-
-    folder: Path
-    status: int | None = None
-    cause: str = ""
-    began: float | None = None
-    ended: float | None = None
-    first_step: int | None = None
-    first_step_at: float | None = None
-    step: int | None = None
-    stepped: float | None = None
-    step_s: float | None = None
-
-    @property
-    def start(self) -> str:
-        """What the launches of one start of the job share: token and restart."""
-        return self.folder.name.rpartition(".")[0]
-
-    @property
-    def attempt(self) -> str:
-        """Its name in logs: restart and launch, as ``0.1``."""
-        return ".".join(self.folder.name.split(".")[-2:])
-
-    def nodes(self) -> list[str]:
-        """Return the names of its nodes; none if they are not known."""
-        try:
-            return safe_files.read_bytes(self.folder / NODES).decode(errors="replace").split()
-        except OSError:
-            return []
+from clusterrun.run_folder import files
+from clusterrun.run_folder.launches import LAUNCH, STEPS, Launch, load
 
 
 class Goodput(NamedTuple):
@@ -96,7 +34,7 @@ class Goodput(NamedTuple):
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
     jobs = [run.as_submission(one) for one in sorted(run.submissions, key=lambda one: one.at)]
-    return [_load(folder) for job in jobs for folder in run_record.attempts(job, task)]
+    return [load(folder) for job in jobs for folder in run_record.attempts(job, task)]
 
 
 def log_start(folder: Path) -> tuple[int, int] | None:
@@ -126,7 +64,7 @@ def until_now(launches: Sequence[Launch], ranks: Sequence[RankProgress], now: fl
         runs = number == len(launches) and now is not None
         known = ranks if runs else progress.read_ranks(launch.folder)
         ended = now if runs else max((one.time for one in known), default=launch.began)
-        steps = {name: getattr(one, name) for one in known if one.rank == 0 for name in _STEPS}
+        steps = {name: getattr(one, name) for one in known if one.rank == 0 for name in STEPS}
         found.append(launch._replace(ended=ended, **steps))
     return found
 
@@ -181,11 +119,3 @@ def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | No
     lost = [seconds for seconds in lost_seconds(launches) if seconds is not None]
     cost = sum(lost) if len(lost) == len(launches) else None
     return Goodput(metrics.trained_s + max(0.0, more), allocated, len(launches) - 1, cost)
-
-
-def _load(folder: Path) -> Launch:
-    data = files.read_json(folder / LAUNCH) or {}
-    found = Launch(**{**parse_fields(Launch, data), "folder": folder})
-    if not found.cause:
-        found = found._replace(cause=str((files.read_json(folder / REQUEUE) or {}).get("why") or ""))
-    return found

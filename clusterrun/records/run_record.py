@@ -15,8 +15,8 @@ from typing import Any
 
 from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import JobId, is_run_id
-from clusterrun.run_folder import claims, safe_files, scripts
-from clusterrun.run_folder.claims import CLUSTER_NAME, Claim, is_count
+from clusterrun.run_folder import claims, launches, safe_files, scripts
+from clusterrun.run_folder.claims import CLUSTER_NAME, Claim
 from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.run_folder.submissions import SubmissionRecord, read_all
 
@@ -170,14 +170,7 @@ def build_sources(sources: object) -> dict[str, tuple[Any, str]]:
 def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     """Return the attempt folders of a run's submission, oldest first (by restart, then launch)."""
     one = record.submission
-    prefix = (one.key if task is None or one.task is not None else f"{one.token}_{task}") + "."
-    found: list[tuple[int, int, Path]] = []
-    folder = record.run_dir / "attempts"
-    for name in list_names(folder):
-        restart, _, launch = name.removeprefix(prefix).partition(".")
-        if name.startswith(prefix) and is_count(restart) and is_count(launch):
-            found.append((int(restart), int(launch), folder / name))
-    return [path for _, _, path in sorted(found)]
+    return launches.folders(record.run_dir, one.key if task is None or one.task is not None else f"{one.token}_{task}")
 
 
 def newest_attempt(record: RunRecord, task: int | None = None) -> Path | None:

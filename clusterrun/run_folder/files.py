@@ -11,6 +11,8 @@ from typing import Any
 from ..base.decode import Damaged, parse_object
 from . import atomic, safe_files
 
+VERSION = 1
+
 
 def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:
     """Return the JSON object in a file of at most ``limit`` bytes, or None if it is missing, incomplete or another."""
@@ -23,6 +25,11 @@ def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | Non
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Replace a JSON file, as ``write_text`` does."""
     write_text(path, json.dumps(document))
+
+
+def write_record(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a file that a job leaves for the commands: an object with its version. Raises OSError."""
+    write_json(path, {"version": VERSION, **document})
 
 
 def write_text(path: Path, text: str) -> None:

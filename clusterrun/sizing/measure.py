@@ -12,8 +12,9 @@ from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value
-from clusterrun.records import progress, rank_records, run_record
+from clusterrun.records import progress, run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import ends
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.scaling import QUARTERS, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
@@ -91,7 +92,7 @@ def _measuring(args: SubmitArgs, plan: GpuPlan, nodes: int, on_gpus: bool, steps
 
 def _fullest_host(run: RunRecord) -> Host:
     """Return the machine with the most ranks for each core; nodes of a simulated cluster are one machine."""
-    start = rank_records.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
+    start = ends.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
     ranks = Counter((str(rank.get("machine")), as_int(rank.get("cores")) or 0) for rank in start["ranks"])
     hosts = [Host(count, cores) for (_, cores), count in ranks.items()]
     return max(hosts, key=lambda host: host.ranks / max(1, host.cores), default=Host())

@@ -9,8 +9,9 @@ from typing import Any
 from clusterrun.base.job import STOPPED_STATUS, Outcome
 from clusterrun.base.units import format_duration, plural
 from clusterrun.records import launches
-from clusterrun.records.launches import Goodput, Launch
+from clusterrun.records.launches import Goodput
 from clusterrun.records.progress import RankProgress
+from clusterrun.run_folder.launches import Launch
 from clusterrun.state.reconcile import RunState, figures
 
 

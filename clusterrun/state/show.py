@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.base.units import format_age, format_duration, plural
-from clusterrun.records import launches, progress, rank_records, run_record
+from clusterrun.records import end_records, launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.run_folder import ends
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import reconcile
 from clusterrun.state.canceller import canceller
@@ -319,13 +320,13 @@ def _first_failure(state: RunState) -> dict[str, Any] | None:
     if state.record is None or state.status.outcome is Outcome.DONE:
         return None
     attempt = run_record.newest_attempt(state.record)
-    return rank_records.load_first_failure(attempt) if attempt else None
+    return ends.load_first_failure(attempt) if attempt else None
 
 
 def _joined_group(state: RunState) -> bool | None:
     """Return whether any rank of an ended run joined a process group; None if it is not known."""
     folder = _last_attempt(state)
-    return rank_records.load_any_joined_group(folder) if folder is not None else None
+    return ends.load_any_joined_group(folder) if folder is not None else None
 
 
 def _failed_launches(state: RunState) -> list[str]:
@@ -341,7 +342,7 @@ def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
         return ""
     if folder is None:
         return progress.separate_worlds(run, ranks)
-    if rank_records.were_separate(run, folder):
+    if end_records.were_separate(run, folder):
         return f"no rank used a process group: the {run.world_size} ranks ran as separate programs"
     if state.status.outcome is Outcome.DONE:
         return ""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import HELD, Outcome
 from clusterrun.logs.files import Source
-from clusterrun.records import progress, rank_records, run_logs, run_record
+from clusterrun.records import progress, run_logs, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import ends
 from clusterrun.state.filters import arrange
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row
@@ -90,7 +91,7 @@ class TopData:
             return Ranks(at=time.time())
         ranks = tuple(progress.read_ranks(folders[-1], only))
         if not ranks:  # a custom launcher, or an older worker
-            start = rank_records.load_start(folders[-1]) or {"ranks": []}
+            start = ends.load_start(folders[-1]) or {"ranks": []}
             ranks = tuple(RankProgress(rank=one["rank"], node=one["node"], time=0.0) for one in start["ranks"])
         ended = (folders[-1] / "end.json").exists()
         return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())

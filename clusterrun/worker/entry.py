@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..base.errors import WorkerError, suggestion
+from ..run_folder.ends import Outcome
 from .rank import distenv, joining, launched, saved_code, user_code, worlds
 from .rank.distenv import DistEnv, RunEnv
-from .rank.end_records import Outcome, describe_error, exception_kind, is_lost_connection
 from .rank.exit import RankExit
+from .rank.failures import describe_error, exception_kind, is_lost_connection, locate
 from .rank.nvml import GpuSampler
 from .rank.progress import Recorder, here
 from .rank.rendezvous import load_stores
@@ -75,7 +76,9 @@ def main(argv: Sequence[str]) -> int:
             return rank_exit.fail_with_message(WorkerError(PEER_LOST, kind="peer-lost"), even_second=False)
         traceback.print_exc()
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
-        return rank_exit.fail(Outcome(status, describe_error(error), error.__traceback__, exception_kind(error)))
+        return rank_exit.fail(
+            Outcome(status, describe_error(error), locate(error.__traceback__), exception_kind(error))
+        )
     if outcome.status == 0:
         here.enter("ending")  # a rank that failed keeps its phase
         return rank_exit.succeed()

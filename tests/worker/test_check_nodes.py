@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterrun.compare.check_report import load_report, overall, rows
+from clusterrun.records.store import Store
+from clusterrun.run_folder import launches
 from clusterrun.run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Finding
 from clusterrun.worker.checks import report
 from clusterrun.worker.checks.judge_nodes import judge_nodes
 from clusterrun.worker.checks.measured import Link, Tries
+from tests.run_records import submitted
 
 NODES = ("n1", "n2", "n3")
 GPU = {"name": "H100", "uuid": "u", "free_gib": 79.0, "total_gib": 80.0, "ecc_errors": 0, "slowed_down": False}
@@ -155,3 +160,27 @@ def test_report_has_a_row_for_each_node_and_survives_json() -> None:
     ]  # fmt: skip
     (link,) = json.loads(json.dumps(made))["links"]
     assert (link["nodes"], link["busbw"], link["correct"]) == (["n1", "n2"], 105e6, True)
+
+
+def test_the_report_is_read_as_it_was_written(tmp_path: Path) -> None:
+    link = {
+        "kind": "all",
+        "nodes": [*NODES],
+        "ranks": 3,
+        "size": 4096,
+        "busbw": [2e9, 1e9],
+        "correct": True,
+        "error": "",
+    }
+    written = report.make([document(0, links=[link], nofile=256), document(1), document(2)], NODES, 0)
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    file = launches.folder_of(run.run_dir, run.submission.token, 0, 0) / "check.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(written))
+    found = load_report(run)
+    assert found is not None and [one["check"] for one in found["findings"]] == ["open files"] and found["ok"] is False
+    assert [row[0] for row in rows(found)] == [*NODES]
+    assert overall(found) == "all-reduce over 3 ranks (gloo): 4 KiB at 2.0 GB/s"
+    file.write_text('{"ok": 1, "findings": [7, {"status": 5}], "nodes": [{"node": []}], "links": {}}')
+    found = load_report(run)
+    assert found is not None and found["ok"] is False and len(found["findings"]) == 1 and overall(found) == ""

@@ -39,14 +39,14 @@ SIGTERM_AT_THE_RECORD = """
 import os, signal, sys
 from pathlib import Path
 from types import SimpleNamespace
-from clusterrun.worker.rank import end_records
+from clusterrun.run_folder import ends
 from clusterrun.worker.rank.exit import RankExit
 
 def write_end(slot, node, outcome, **more):
     os.kill(os.getpid(), signal.SIGTERM)
     print("recorded", outcome.status)
 
-end_records.write_end = write_end
+ends.write_end = write_end
 rank = RankExit(SimpleNamespace(rank=0, local_rank=0, node="n1"), SimpleNamespace(attempt_dir=Path("attempt")))
 rank.install()
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
@@ -91,7 +91,7 @@ import os, signal, sys, threading
 from pathlib import Path
 from types import SimpleNamespace
 from clusterrun.worker.rank import exit
-from clusterrun.worker.rank.end_records import Outcome
+from clusterrun.run_folder.ends import Outcome
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank.exit import RankExit
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.records import launches
-from clusterrun.worker.job.launch_record import LaunchRecord
-from clusterrun.worker.job.restart import LaunchEnd
+from clusterrun.run_folder import launches
+from clusterrun.run_folder.launches import LaunchRecord
 
 PROGRESS = {"first_step": 1, "first_step_at": 60.0, "step": 90, "stepped": 950.0, "step_s": 10.0, "rank": 0}
 
@@ -28,7 +27,7 @@ def test_a_running_launch_has_its_beginning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("status", "cause"), [(137, "killed"), (0, ""), (85, "")])
 def test_its_end_has_status_steps_and_a_cause_if_it_failed(tmp_path: Path, status: int, cause: str) -> None:
-    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(status, "killed", progress=PROGRESS))
+    LaunchRecord(tmp_path, 5.0).end(status, "killed", "ranks-lost", {}, PROGRESS)
     found = written(tmp_path)
     assert (found["began"], found["status"], found["cause"]) == (5.0, status, cause)
     assert {key: found[key] for key in PROGRESS if key != "rank"} == {k: v for k, v in PROGRESS.items() if k != "rank"}
@@ -37,26 +36,26 @@ def test_its_end_has_status_steps_and_a_cause_if_it_failed(tmp_path: Path, statu
 def test_the_cause_is_read_as_it_was_written(tmp_path: Path) -> None:
     record = LaunchRecord(tmp_path, 5.0)
     assert launches.find_failure(tmp_path) is None
-    record.end(LaunchEnd(1, "port 5 is taken", kind="address-in-use", values={"port": 5, "node": "n1"}))
+    record.end(1, "port 5 is taken", "address-in-use", {"port": 5, "node": "n1"}, {})
     found = launches.find_failure(tmp_path)
     assert found is not None and (found.error, found.kind) == ("port 5 is taken", "address-in-use")
     assert found.rank is None and found.values == {"port": "5", "node": "n1"}
-    record.end(LaunchEnd(0, "", kind="step-ended"))
+    record.end(0, "", "step-ended", {}, {})
     assert launches.find_failure(tmp_path) is None
 
 
 def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:
-    LaunchRecord(tmp_path, 5.0).end(LaunchEnd(1, "the step ended with status 1"))
+    LaunchRecord(tmp_path, 5.0).end(1, "the step ended with status 1", "step-ended", {}, {})
     assert written(tmp_path)["step"] is None
 
 
 def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
-    LaunchRecord(tmp_path / "gone", 5.0).end(LaunchEnd(0, ""))
+    LaunchRecord(tmp_path / "gone", 5.0).end(0, "", "", {}, {})
 
 
 def test_it_has_the_limits_that_the_ranks_inherit(tmp_path: Path) -> None:
     code = (
-        "import resource, sys, pathlib; from clusterrun.worker.job.launch_record import LaunchRecord;"
+        "import resource, sys, pathlib; from clusterrun.run_folder.launches import LaunchRecord;"
         " resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300)); resource.setrlimit(resource.RLIMIT_CPU, (900, 900));"
         " LaunchRecord(pathlib.Path(sys.argv[1]), 1.0)"
     )

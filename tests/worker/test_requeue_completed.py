@@ -34,5 +34,5 @@ def test_a_start_that_only_follows_from_an_earlier_preemption_has_nothing_to_do(
     (preempted / "requeue.json").write_text(json.dumps({"why": why}))
     (preempted / "end.json").write_text(json.dumps({"status": 85, "due": "JOB REQUEUE"}))
     (completed / "end.json").write_text(json.dumps(end))
-    job: Any = SimpleNamespace(run_dir=tmp_path, token=TOKEN, identity=JobIdentity("lab", "5", "", restart))
+    job: Any = SimpleNamespace(run_dir=tmp_path, key=TOKEN, identity=JobIdentity("lab", "5", "", restart))
     assert requeue.is_completed(job) == expected

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.base.errors import WorkerError
+from clusterrun.run_folder import ends
 from clusterrun.worker import tasks
 from clusterrun.worker.entry import parse
-from clusterrun.worker.rank import end_records
+from clusterrun.worker.rank import failures
 from clusterrun.worker.tasks import lm
 
 
@@ -77,7 +78,7 @@ def test_only_one_of_many_ranks_claims_the_first_failure(tmp_path: Path) -> None
     for rank in range(8):
         pid = os.fork()
         if pid == 0:
-            os._exit(0 if end_records.claim_first_failure(tmp_path, rank, "n0", end_records.Outcome(1)) else 1)
+            os._exit(0 if ends.claim_first_failure(tmp_path, rank, "n0", ends.Outcome(1)) else 1)
         children.append(pid)
     lost = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children]
     winner = json.loads((tmp_path / "first_failure.json").read_text())["rank"]
@@ -91,6 +92,6 @@ def test_an_error_is_one_line_and_points_at_the_users_file() -> None:
     try:
         namespace["f"]()  # type: ignore[operator]
     except ValueError as error:
-        assert end_records.locate(error.__traceback__) == ("/home/u/train.py", 3)
-    assert end_records.describe_error(ValueError("one\ntwo")) == "ValueError: one"
-    assert end_records.describe_error(KeyError()) == "KeyError"
+        assert failures.locate(error.__traceback__) == ("/home/u/train.py", 3)
+    assert failures.describe_error(ValueError("one\ntwo")) == "ValueError: one"
+    assert failures.describe_error(KeyError()) == "KeyError"

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.records import rank_records
+from clusterrun.run_folder import ends
 from clusterrun.worker.job import hung_step, watchdog
 from clusterrun.worker.job.notify import Notifier
 from clusterrun.worker.job.stall import RankMark, Suspicion
@@ -356,15 +356,15 @@ def test_the_line_of_a_rank_that_is_behind_is_that_of_its_own_stacks(tmp_path: P
     watching._marks = {number: rank(number) for number in (0, 1, 3)}
     watching._collect_stacks = lambda silent: sorted(path.name for path in tmp_path.glob("stacks-*"))  # type: ignore[method-assign]
     watching._conclude(Suspicion((rank(3),), False, 61.4, 60.0), {103: "running"})
-    found = rank_records.find_hang(tmp_path)
+    found = ends.find_hang(tmp_path)
     assert found is not None and (found.rank, found.place, found.silent) == (3, "/home/a/my code.py:7", False)
     own, others = "/home/a/my code.py:7 in train_epoch", "2 of 3 ranks are at /home/a/my code.py:41 in train_epoch"
     assert found.cause.endswith(f"is at step 7, behind the others, and running, at {own}; {others}")
     watching._conclude(Suspicion((rank(3),), False, 61.4, 60.0), {103: probe.STOPPED})
-    found = rank_records.find_hang(tmp_path)
+    found = ends.find_hang(tmp_path)
     assert found is not None and found.silent, "it is behind the others because it was stopped"
     watching._conclude(Suspicion((), False, 61.4, 60.0), {})
-    found = rank_records.find_hang(tmp_path)
+    found = ends.find_hang(tmp_path)
     assert found is not None and (found.rank, found.place) == (None, "/home/a/my code.py:41")
 
 

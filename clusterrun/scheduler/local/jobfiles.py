@@ -26,9 +26,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from clusterrun.base.decode import Damaged, as_int, build, parse_object
+from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import TERMINAL, JobId, JobStatus, log_paths, outcome_of
-from clusterrun.run_folder import atomic, safe_files
+from clusterrun.run_folder import atomic, ends, launches, safe_files
 from clusterrun.scheduler.local.processes import members
 from clusterrun.system.processes import boot_id, host_name, is_alive
 
@@ -296,28 +296,12 @@ def _ended_by_itself(state: State, exit_status: int, ended: int) -> State:
 
 def end_record(job: Job) -> tuple[int, int] | None:
     """Return the exit status of the script's last attempt and its end in epoch seconds, from its end record."""
-    for attempt in _attempts(job):
-        path = attempt / "end.json"
-        try:
-            status = as_int((_read_object(path) or {}).get("status"))
-            if status is not None:
-                return status, int(path.stat().st_mtime)
-        except (Unreadable, OSError):
-            continue
+    run_dir = Path(job.run_dir)
+    for attempt in reversed(launches.folders(run_dir, job.token) if safe_files.is_mine(run_dir) else []):
+        end = ends.load_job_end(attempt)
+        if end is not None and end.status is not None:
+            return end.status, int(end.time or 0)
     return None
-
-
-def _attempts(job: Job) -> list[Path]:
-    """Return the folders of a job's attempts, the newest first; none if they cannot be listed."""
-    folder = Path(job.run_dir) / "attempts"
-    try:
-        names = safe_files.list_names(folder)
-    except OSError:
-        return []
-    numbered = re.compile(re.escape(job.token) + r"\.([0-9]+)\.([0-9]+)")
-    attempts = [match for match in map(numbered.fullmatch, names) if match]
-    attempts.sort(key=lambda match: (int(match[1]), int(match[2])), reverse=True)
-    return [folder / match[0] for match in attempts]
 
 
 def _status(id: JobId, job: Job, state: State) -> JobStatus:

@@ -22,7 +22,7 @@ Answer:
 Pure: no file is opened here.
 """
 
-from clusterrun.records.rank_records import Failure, RankEnd
+from clusterrun.run_folder.ends import Failure, RankEnd
 from clusterrun.why.causes.model import Cause, EndFacts, Line
 from clusterrun.why.causes.rules import first_cause
 

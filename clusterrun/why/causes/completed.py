@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
-from clusterrun.records.rank_records import Failure
+from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
 from clusterrun.why.causes.match import scan
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from clusterrun.records.rank_records import Failure
+from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.context import with_earlier_report
 from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.match import classify, make_finding

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from clusterrun.records.rank_records import Hang
+from clusterrun.run_folder.ends import Hang
 from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.model import Cause, EndFacts, LogFinding, Logs
 from clusterrun.why.causes.tracebacks import split_rank

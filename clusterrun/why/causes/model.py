@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from clusterrun.records.rank_records import Failure, Hang, RankEnd
+from clusterrun.run_folder.ends import Failure, Hang, RankEnd
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
 ENOUGH = 12  # lines of work that show that the program continued
@@ -56,7 +56,7 @@ class EndFacts:
     (TIME LIMIT, PREEMPTION …). ``failure`` is that of the rank that failed first, ``launch`` of the launch itself,
     ``stop`` says where the run saved and stopped, ``separate`` that no rank joined a process group,
     ``own_worlds`` that several ranks each started a world. ``behind`` maps each stalled rank to how that is known.
-    ``limits`` are those of the job's processes (``worker/job/launch_record.py``).
+    ``limits`` are those of the job's processes (``run_folder/launches.py``).
     ``unmarked`` ranks left no end record though the step succeeded. ``other_owner`` is the job that has the run, if it
     is another one.
     """

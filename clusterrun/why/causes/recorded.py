@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from clusterrun.records.rank_records import Failure
+from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.match import make_finding
 from clusterrun.why.causes.model import CauseRow, EndFacts, Line, LogFinding, Logs, Strength, texts
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain, islice
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
-from clusterrun.records.rank_records import Failure
+from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.completed import completed_cause
 from clusterrun.why.causes.context import find_failed_nccl_call
 from clusterrun.why.causes.describe import (

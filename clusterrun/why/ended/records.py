@@ -9,14 +9,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.base.decode import as_int
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.logs.files import LogFile
-from clusterrun.records import launches, progress, rank_records, run_record
+from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files
+from clusterrun.run_folder import ends, launches
 from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
@@ -47,22 +46,22 @@ def _other_owner(run: RunRecord, status: JobStatus) -> str:
 
 def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Path) -> EndFacts:
     """Return the facts with what the job recorded in the folder of its last launch."""
-    end = files.read_json(folder / "end.json") or {}
-    start = rank_records.load_start(folder) or {"ranks": []}
+    end = ends.load_job_end(folder) or ends.JobEnd()
+    start = ends.load_start(folder) or {"ranks": []}
     ranks = progress.read_ranks(folder)
     is_done = status.outcome is Outcome.DONE
     return replace(
         facts,
-        due=str(end.get("due") or ""),
+        due=end.due,
         nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
-        failure=rank_records.find_failure(folder),
+        failure=ends.find_failure(folder),
         launch=launches.find_failure(folder),
-        stop=rank_records.find_stop(folder),
-        unmarked=as_int(end.get("unmarked")) or 0,
-        hang=rank_records.find_hang(folder),
-        ends=rank_records.load_ends(folder),
+        stop=ends.find_stop(folder),
+        unmarked=end.unmarked or 0,
+        hang=ends.find_hang(folder),
+        ends=ends.load_ends(folder),
         behind=ranks_behind(_load_dumps(folder)) or stalled_ranks(ranks),
-        separate=rank_records.find_separate(folder) if rank_records.were_separate(run, folder) else None,
+        separate=ends.find_separate(folder) if end_records.were_separate(run, folder) else None,
         own_worlds="" if is_done else progress.separate_worlds(run, ranks, ended=True),
         limits=launches.find_limits(folder),
     )

@@ -19,10 +19,10 @@ import torch
 
 from ...base.errors import WorkerError
 from ...run_folder.check_findings import BROKEN, UNKNOWN
+from ...run_folder.ends import has_failed
 from ...run_folder.files import write_json
 from ..rank import barriers
 from ..rank.distenv import DistEnv, RunEnv
-from ..rank.end_records import has_failed
 from . import connect, links, names, node, report
 
 STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0

@@ -13,18 +13,16 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ...run_folder import attempt_number
-from ...run_folder.files import read_json, write_json
+from ...run_folder import attempt_number, ends
+from ...run_folder.files import write_record
 from ..node import batch_host
 from ..node.batch_host import run_command
 from ..node.log import say
-from ..rank import end_records
 from .job import Job
 
-HOLD = "hold.json"
 POLL_S = 2.0
 AFTER_S = 60.0  # between the end of the hold and that of the time limit: the hold ends first
-NO_FAILURE = (0, end_records.SAVED, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
+NO_FAILURE = (0, ends.SAVED, 130, 143)  # done, stopped, ended by Ctrl-C, by SIGTERM (preemption, the time limit)
 
 
 def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
@@ -43,7 +41,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
         return
     # a preempted job would come back and start the ranks again
     run_command(["scontrol", "update", f"JobId={job.identity.job_id}", "Requeue=0"])
-    file, until = job.attempt_dir / HOLD, time.time() + options.hold_time
+    file, until = job.attempt_dir / ends.HOLD, time.time() + options.hold_time
     limit = batch_host.end_time(facts)
     if options.spare_nodes and not (limit and int(limit) < until + AFTER_S):
         # with --no-kill Slurm would keep the other nodes to the time limit if the first one were lost
@@ -54,7 +52,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
     is_written = False
     with suppress(OSError):
-        write_json(file, {"version": end_records.VERSION, "until": int(until), "shell": shell})
+        write_record(file, {"until": int(until), "shell": shell})
         is_written = True
     at = time.strftime("%H:%M", time.localtime(until))
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")
@@ -66,9 +64,8 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
 
 def failed_node(attempt_dir: Path) -> str:
     """Return the node on which the launch failed first, or that of the rank that hung it; empty if not known."""
-    if node := end_records.read_hang(attempt_dir).get("node"):
-        return str(node)
-    return str((read_json(attempt_dir / end_records.FIRST_FAILURE) or {}).get("node") or "")
+    hang, failure = ends.find_hang(attempt_dir), ends.find_failure(attempt_dir)
+    return (hang.node if hang else "") or (failure.node if failure else "")
 
 
 def _is_newest() -> bool:

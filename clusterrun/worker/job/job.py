@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...base.errors import WorkerError
-from ...run_folder import attempt_number, claims, submissions
+from ...run_folder import attempt_number, claims, ends, launches, submissions
 from ...run_folder.claims import JobIdentity
-from ...run_folder.files import is_listed, write_json, write_text
+from ...run_folder.files import is_listed, write_text
+from ...run_folder.launches import LaunchRecord
 from ...run_folder.rank_records import Records
 from ..node import batch_host
-from ..rank import end_records
-from .launch_record import LaunchRecord
 from .notify import Notifier
 from .staged_env import StagedEnvironment
 from .termination import TERMINATED, Termination
@@ -50,6 +49,11 @@ class Job:
         """The job's id with its array task."""
         return self.identity.job_id
 
+    @property
+    def key(self) -> str:
+        """What names this job among those of its run: its submission's token and its array task."""
+        return self.token + self.identity.task
+
     def begin(self, termination: Termination) -> None:
         """Claim the run; raises WorkerError if this job may not work in its folder."""
         self._wait_for_submission(termination)
@@ -66,8 +70,7 @@ class Job:
         os.environ[attempt_number.FILE] = str(attempt_number.path_of(self.run_dir, self.identity))
         os.environ[attempt_number.NUMBER] = str(number)
         self.launch, self.unmarked, self.records = launch, 0, ({}, {})
-        attempt = f"{self.token}{self.identity.task}.{self.identity.restart}.{launch}"
-        self.attempt_dir = self.run_dir / "attempts" / attempt
+        self.attempt_dir = launches.folder_of(self.run_dir, self.key, self.identity.restart, launch)
         with suppress(OSError):
             self.attempt_dir.mkdir(mode=self.folder_mode)
         try:
@@ -87,29 +90,18 @@ class Job:
         reason = due = ""
         if by_term and not self.options.local:
             reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
+        end = ends.JobEnd(
+            status, "TERM" if by_term else "", reason, self.due or due, self.unmarked,
+            self.identity.cluster, self.name, self.identity.restart, self.launch,
+        )  # fmt: skip
         with suppress(OSError):
-            write_json(
-                self.attempt_dir / "end.json",
-                {
-                    "version": end_records.VERSION,
-                    "status": status,
-                    "signal": "TERM" if by_term else "",
-                    "reason": reason,
-                    "due": self.due or due,
-                    "unmarked": self.unmarked,
-                    "cluster": self.identity.cluster,
-                    "job": self.name,
-                    "restart": self.identity.restart,
-                    "launch": self.launch,
-                    "time": int(time.time()),
-                },
-            )
+            ends.write_job_end(self.attempt_dir, end)
 
     def notify_end(self, status: int, cause: str) -> None:
         """Send how this start of the job ended."""
         if self.runs_again:
             self.notifier.send("stopped", "the job will continue from its last checkpoint")
-        elif status == end_records.SAVED:
+        elif status == ends.SAVED:
             self.notifier.send("stopped", f"checkpoint saved; continue with: clusterrun resume {self.name}")
         elif status == 0:
             self.notifier.send("done", "all ranks have ended")

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
-from ...run_folder import rank_records
-from ...run_folder.files import is_listed, read_json, write_json
+from ...base.decode import as_number
+from ...run_folder import ends, launches, rank_records
+from ...run_folder.ends import SAVED
+from ...run_folder.files import write_record
+from ...run_folder.launches import REQUEUE, Launch
 from ...run_folder.rank_records import Records
 from ...run_folder.submissions import is_cancelled
 from ..node import batch_host
 from ..node.batch_host import ANSWER_S, restarts, run_command
 from ..node.log import say
-from ..rank import end_records
-from ..rank.end_records import SAVED
 from . import successor
 from .job import Job
 from .termination import Termination
@@ -161,10 +159,10 @@ class Requeue:
             helper = self._start_helper(facts) if soon else ""
             without = f" and excludes {exclude}" if exclude and not next_job else ""
             self._say(f"{how}{without} ({why}){f'; {helper}' if helper else ''}")
-            document = {"version": end_records.VERSION, "why": why, "successor": next_job, "exclude": exclude,
+            document = {"why": why, "successor": next_job, "exclude": exclude,
                         "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
-                write_json(self.job.attempt_dir / "requeue.json", document)
+                write_record(self.job.attempt_dir / REQUEUE, document)
             return True
 
     def _after_term(self) -> None:
@@ -189,7 +187,8 @@ class Requeue:
         options = self.job.options
         if facts.get("JobState", "RUNNING") != "RUNNING":  # it was cancelled meanwhile
             return ""
-        stopped = _stop_reason(self.job.attempt_dir) == "the time limit"
+        stop = ends.find_stop(self.job.attempt_dir)
+        stopped = stop is not None and stop.values.get("reason") == "the time limit"
         name, _, lead = str(options.signal).partition("@")
         end = batch_host.end_time(facts)
         warned = end and f"SIG{name.removeprefix('SIG')}" in signals and (
@@ -274,46 +273,26 @@ def durations(job: Job) -> list[float]:
     This start lasts until now. One without a record of its end (its node was lost) ended with rank 0's last heartbeat.
     A file system that fails counts as no records: a job must be requeued all the same.
     """
-    began: dict[int, float] = {}
-    ended: dict[int, float] = {}
-    for folder in _folders_of(job):
-        restart = _number(folder.name.split(".")[-2])
-        launch = _read(folder / "launch.json")
-        if restart is None or (start := _moment(launch, "began")) is None:
-            continue
-        began[restart] = min(start, began.get(restart, start))
-        ended[restart] = max(_last_sign(folder, launch, start), ended.get(restart, start))
-    ended[job.identity.restart] = time.time()
-    return [max(0.0, ended[restart] - began[restart]) for restart in sorted(began)]
+    began: dict[str, float] = {}
+    ended: dict[str, float] = {}
+    for folder in launches.folders(job.run_dir, job.key):
+        launch = launches.load(folder)
+        if launch.began is not None:
+            began[launch.start] = min(launch.began, began.get(launch.start, launch.began))
+            ended[launch.start] = max(_last_sign(launch, launch.began), ended.get(launch.start, launch.began))
+    ended[f"{job.key}.{job.identity.restart}"] = time.time()
+    return [max(0.0, ended[start] - began[start]) for start in began]
 
 
-def _folders_of(job: Job) -> list[Path]:
-    """Return the folders of all attempts of a job; none if the file system fails."""
-    with contextlib.suppress(OSError):
-        return list((job.run_dir / "attempts").glob(f"{job.token}{job.identity.task}.*"))
-    return []
-
-
-def _last_sign(folder: Path, launch: dict[str, Any], start: float) -> float:
+def _last_sign(launch: Launch, began: float) -> float:
     """Return when a launch was last seen to run, in seconds since 1970."""
-    recorded = (_moment(launch, "ended"), _moment(_read(folder / "end.json"), "time"))
-    if ends := [at for at in recorded if at is not None]:
-        return max(ends)
+    end = ends.load_job_end(launch.folder)
+    if recorded := [at for at in (launch.ended, end and end.time) if at is not None]:
+        return max(recorded)
     with contextlib.suppress(OSError):
-        heartbeat = rank_records.read_node(folder, 0)[0].get(0, {})
-        return _moment(heartbeat, "time") or start
-    return start
-
-
-def _moment(document: dict[str, Any], key: str) -> float | None:
-    value = document.get(key)
-    with contextlib.suppress(OverflowError):  # a whole number of hundreds of digits
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-    return None
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() else None
+        heartbeat = as_number(rank_records.read_node(launch.folder, 0)[0].get(0, {}).get("time"))
+        return began if heartbeat is None else heartbeat
+    return began
 
 
 def received_signals(ends: Records) -> set[str]:
@@ -327,23 +306,12 @@ def is_completed(job: Job) -> bool:
     Slurm 24.05 and later mark a job that they signal for a preemption. A job that was requeued in its grace time keeps
     the mark, so Slurm takes its next end for the preemption and requeues it, although the job completed (24.11.5).
     """
-    prefix, last = f"{job.token}{job.identity.task}.", f"{job.identity.restart - 1}."
-    starts = _folders_of(job)
-    if not any(_read(folder / "requeue.json").get("why") == PREEMPTED for folder in starts):
+    folders = launches.folders(job.run_dir, job.key)
+    if not any(launches.why_requeued(folder) == PREEMPTED for folder in folders):
         return False
-    launches = [folder for folder in starts if folder.name.startswith(prefix + last)]
-    newest = max(launches, key=lambda folder: (len(folder.name), folder.name), default=None)  # launch 10 after launch 9
-    end = _read(newest / "end.json") if newest is not None else {}
-    return end.get("status") == 0 and not end.get("signal") and not end.get("due")
-
-
-def _stop_reason(attempt_dir: Path) -> str:
-    return str(_read(attempt_dir / end_records.STOPPED).get("reason", ""))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return a document of this run; empty if there is none, or it is no document."""
-    return (read_json(path) if is_listed(path) else None) or {}
+    before = [folder for folder in folders if folder.name.startswith(f"{job.key}.{job.identity.restart - 1}.")]
+    end = ends.load_job_end(before[-1]) if before else None
+    return end is not None and end.status == 0 and not end.signal and not end.due
 
 
 def _is_preempted(facts: dict[str, str]) -> bool:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import as_int
+from ...run_folder import ends
 from ...run_folder.files import read_json
+from ...run_folder.launches import LaunchRecord
 from ...run_folder.rank_records import Records
 from ..node.local_launcher import EXIT
-from ..rank.end_records import FIRST_FAILURE, LOST_PEER, read_hang
+from ..rank.failures import LOST_PEER
 
 NEVER_AGAIN = {
     2: "the program exited with status 2 (invalid arguments or settings)",
@@ -47,6 +49,10 @@ class LaunchEnd:
     values: Mapping[str, object] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict, compare=False)
 
+    def write(self, record: LaunchRecord) -> None:
+        """Record this end."""
+        record.end(self.status, self.cause, self.kind, self.values, self.progress)
+
 
 def read_launch(
     attempt_dir: Path, records: tuple[Records, Records], checkpoints: Path, status: int, ranks: int
@@ -69,19 +75,15 @@ def read_launch(
 
 def _find_cause(attempt_dir: Path, status: int, lost: Sequence[int]) -> LaunchEnd:
     """Return the cause of a launch; `lost` are the ranks without an end record."""
-    hang = read_hang(attempt_dir).get("cause")
-    if hang:  # the first failure is then of a rank that lost the killed ones
-        return LaunchEnd(status, str(hang), kind="hang")
-    first = read_json(attempt_dir / FIRST_FAILURE) or {}
-    kind, values = str(first.get("kind", "")), first.get("values")
-    is_root = bool(first) and kind not in OF_A_LOST_RANK
+    hang, first = ends.find_hang(attempt_dir), ends.find_failure(attempt_dir)
+    if hang is not None:  # the first failure is then of a rank that lost the killed ones
+        return LaunchEnd(status, hang.cause, kind="hang")
+    is_root = first is not None and first.kind not in OF_A_LOST_RANK
     if lost and not is_root:
         return _lost_ranks(attempt_dir, status, lost)
-    if first:
-        error = str(first.get("error"))
-        cause = f"rank {first.get('rank')} on {first.get('node')}: {error}"
-        values = values if isinstance(values, dict) else {}
-        return LaunchEnd(status, cause, error * is_root, kind=kind, values=values)
+    if first is not None:
+        cause = f"rank {first.rank} on {first.node}: {first.error}"
+        return LaunchEnd(status, cause, first.error * is_root, kind=first.kind, values=first.values)
     if status == TERMINATED:
         return LaunchEnd(status, "the ranks were ended by SIGTERM", kind="terminated")
     return LaunchEnd(status, f"the step ended with status {status}", kind="step-ended")

@@ -6,9 +6,9 @@ import signal
 from collections.abc import Callable
 
 from ...base.errors import WorkerError
+from ...run_folder.ends import find_hang
 from ..node import batch_host
 from ..node.log import say
-from ..rank.end_records import read_hang
 from . import hung_step
 from .job import Job
 from .requeue import Requeue
@@ -66,9 +66,9 @@ def requeue_without(job: Job, requeue: Requeue, lost: set[str]) -> bool:
     """Requeue the job, if it allows that, so that Slurm gives it other nodes; return whether it runs again."""
     if not job.options.requeue:
         return False
-    nodes, cause = ",".join(sorted(lost)), str(read_hang(job.attempt_dir).get("cause", ""))
+    nodes, hang = ",".join(sorted(lost)), find_hang(job.attempt_dir)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
-    again = requeue.leave(f"{nodes} did not respond", exclude=nodes, evidence=cause)
+    again = requeue.leave(f"{nodes} did not respond", exclude=nodes, evidence=hang.cause if hang else "")
     if not again:
         signal.signal(signal.SIGTERM, before)
     return again
@@ -81,9 +81,9 @@ def find_lost_nodes(job: Job, is_ending: Callable[[], bool]) -> set[str]:
     """
     if job.options.local:
         return set()
-    hang = read_hang(job.attempt_dir)
-    if hang or not job.options.spare_nodes:
-        return {*hang.get("lost_nodes", [])}
+    hang = find_hang(job.attempt_dir)
+    if hang is not None or not job.options.spare_nodes:
+        return {*hang.lost_nodes} if hang is not None else set()
     per_node = job.options.workers_per_node
     missing = (rank for rank in range(job.workers) if rank not in job.records[1])
     nodes = [*dict.fromkeys(job.nodes[rank // per_node] for rank in missing)]

@@ -16,14 +16,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...base.errors import WorkerError
-from ...run_folder import rank_records
+from ...run_folder import ends, rank_records
 from ...run_folder.attempt_number import FOLDER_GONE
+from ...run_folder.ends import SAVED
 from ...run_folder.files import write_text
+from ...run_folder.launches import NODES
 from ..node import batch_host
 from ..node.log import say
-from ..rank import end_records
-from ..rank.distenv import NODES
-from ..rank.end_records import SAVED
 from . import hold, requeue, restart, spares, step
 from .job import Job
 from .requeue import Requeue
@@ -64,7 +63,7 @@ def run(job: Job, work: Sequence[str], termination: Termination, again: Requeue)
         say(f"launch {job.launch} failed: {launches[-1].cause}; restarting the ranks")
         job.notifier.send("restarted", launches[-1].cause)
         if job.record is not None:
-            job.record.end(launches[-1])
+            launches[-1].write(job.record)
         job.open_attempt(job.launch + 1)
 
 
@@ -138,7 +137,8 @@ def _find_cause(job: Job, status: int, ranks: int) -> int:
     srun returns the highest status, perhaps that of a rank it ended, or of one that lost its connection to the first.
     """
     is_ended_by_srun = status == TERMINATED and len(job.records[1]) < ranks
-    return end_records.first_failure_status(job.attempt_dir) or (1 if is_ended_by_srun else status)
+    first = ends.find_failure(job.attempt_dir)
+    return (first and first.status) or (1 if is_ended_by_srun else status)
 
 
 def _judge(job: Job, status: int, ranks: int) -> int:
@@ -159,7 +159,7 @@ def _judge(job: Job, status: int, ranks: int) -> int:
         why = f"{job.run_dir}: {FOLDER_GONE}" if is_gone else "a node or a rank was lost"
         say(f"the step ended with status 0, but only {ranks - missing} of {ranks} ranks recorded their end: {why}")
         return 1
-    return SAVED if (job.attempt_dir / end_records.STOPPED).exists() else 0
+    return SAVED if (job.attempt_dir / ends.STOPPED).exists() else 0
 
 
 def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -252,7 +252,7 @@ def main(argv: Sequence[str]) -> int:
                     job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers
                 )
             if job.record is not None:
-                job.record.end(end)
+                end.write(job.record)
             job.notify_end(status, end.cause)
     hold.hold_nodes(job, status, termination.came)
     return status

@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from ...run_folder import rank_records
-from ...run_folder.files import write_json
+from ...run_folder import ends, rank_records
+from ...run_folder.files import write_json, write_record
 from ..node import probe
-from ..rank import end_records, worlds
+from ..rank import worlds
 from ..rank.distenv import DEFAULT_PROGRESS_INTERVAL
 from ..rank.orphans import ALIVE
 from ..rank.stacks import REQUEST, common_place, rank_place, stacks_name
@@ -276,7 +276,6 @@ class Watchdog:
             return
         first = suspicion.ranks[0] if suspicion.ranks else None
         document = {
-            "version": end_records.VERSION,
             "cause": cause,
             "ranks": [mark.rank for mark in suspicion.ranks],
             "rank": first.rank if first else None,
@@ -292,7 +291,7 @@ class Watchdog:
             "time": time.time(),
         }
         with suppress(OSError):
-            write_json(self._folder / end_records.HANG, document)
+            write_record(self._folder / ends.HANG, document)
         self._say(cause + where)
         self.cause = cause
         self._process.kill()

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ...base.errors import WorkerError
+from ...run_folder import launches
 
 STORE = "CLUSTERRUN_STORE"  # host:port of the run's store in a rank that another launcher started
 STAGED = "CLUSTERRUN_STAGED"  # a line on the copies of the environment, for the table of ranks
-NODES = "nodes"  # a file, not a variable: the kernel limits the length of a variable to 128 KiB
 DEFAULT_PG_TIMEOUT = 36_000.0
 DEFAULT_JOIN_TIMEOUT = 600.0
 DEFAULT_PROGRESS_INTERVAL = 10.0
@@ -82,10 +82,7 @@ class RunEnv:
     @cached_property
     def node_names(self) -> tuple[str, ...]:
         """The names of the nodes, in node-rank order, from the supervisor's file; none if it cannot be read."""
-        try:
-            return tuple((self.attempt_dir / NODES).read_text().split()) if self.attempt_dir else ()
-        except OSError:
-            return ()
+        return tuple(launches.nodes_of(self.attempt_dir)) if self.attempt_dir else ()
 
     @classmethod
     def resolve(cls, environ: Mapping[str, str]) -> RunEnv:

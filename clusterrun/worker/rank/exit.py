@@ -15,10 +15,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...base.errors import WorkerError
+from ...run_folder import ends
+from ...run_folder.ends import Outcome
 from ...run_folder.rank_records import RankSlot
-from . import end_records
 from .distenv import DistEnv, RunEnv
-from .end_records import Outcome
+from .failures import LOST_PEER
 
 if TYPE_CHECKING:
     from .worlds import GroupWatch
@@ -102,7 +103,7 @@ class RankExit:
         A lost connection is never the first cause: another rank has ended, and that ends them all, by a SIGTERM that
         may come later. None comes if a node was lost, or if the other rank has returned.
         """
-        if self.dist.world_size == 1 or kind not in end_records.LOST_PEER:
+        if self.dist.world_size == 1 or kind not in LOST_PEER:
             return
         signal.signal(signal.SIGTERM, self._handler)  # the user's code has ended: its handler has nothing to save
         self._take_signals()
@@ -114,9 +115,7 @@ class RankExit:
         self.status = outcome.status
         if self.status != TERMINATED and self.run.attempt_dir is not None:  # a rank that is terminated is not the cause
             try:
-                self._first = end_records.claim_first_failure(
-                    self.run.attempt_dir, self.dist.rank, self.dist.node, outcome
-                )
+                self._first = ends.claim_first_failure(self.run.attempt_dir, self.dist.rank, self.dist.node, outcome)
             except OSError as problem:
                 self._print(f"cannot write first_failure.json: {problem}")
         self._write_end(outcome)
@@ -187,7 +186,7 @@ class RankExit:
         if self.run.attempt_dir is None:
             return
         try:
-            end_records.write_end(
+            ends.write_end(
                 RankSlot(self.run.attempt_dir, self.dist.rank, self.dist.local_rank),
                 self.dist.node,
                 outcome,
@@ -243,10 +242,11 @@ class RankExit:
             return data
 
     def _first_error(self) -> str | None:
-        return end_records.first_failure_error(self.run.attempt_dir) if self.run.attempt_dir is not None else None
+        first = ends.find_failure(self.run.attempt_dir) if self.run.attempt_dir is not None else None
+        return first.error if first is not None else None
 
     def _a_rank_failed(self) -> bool:
-        return self.run.attempt_dir is not None and end_records.has_failed(self.run.attempt_dir)
+        return self.run.attempt_dir is not None and ends.has_failed(self.run.attempt_dir)
 
     def _hold_term(self) -> None:
         self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

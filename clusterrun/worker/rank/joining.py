@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from ...base.errors import WorkerError
+from ...run_folder import ends
 from ..node.interfaces import is_loopback, is_own, route_interface
-from . import barriers, end_records, launched
+from . import barriers, launched
 from .distenv import STAGED, DistEnv, RunEnv
 from .versions import digest_packages, find_packages, find_versions
 
@@ -96,8 +97,8 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
     sys.stdout.flush()
     if run.attempt_dir is not None:
         try:
-            end_records.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
-            end_records.write_packages(run.attempt_dir, find_packages())
+            ends.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
+            ends.write_packages(run.attempt_dir, find_packages())
         except OSError as error:
             print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
 

@@ -27,9 +27,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ...base.errors import WorkerError
+from ...run_folder import ends
 from ..node.local_launcher import Labeler, write_all
 from ..node.probe import children
-from . import distenv, end_records
+from . import distenv
 from .distenv import DistEnv, RunEnv
 from .launched import OUTPUTS, RANKS, find_free_port
 
@@ -189,8 +190,8 @@ def pause_before_exit(status: int, node: int, ranks: int, attempt: Path | None) 
     """
     if status == 0 or status > 128:  # a rank was ended by a signal: no lost connection does that
         return 0.0
-    first = end_records.first_failure_rank(attempt) if attempt is not None else None
-    return 2.0 if first is not None and first // ranks == node else 4.0
+    first = ends.find_failure(attempt) if attempt is not None else None
+    return 2.0 if first is not None and first.rank is not None and first.rank // ranks == node else 4.0
 
 
 def exit_status(code: int) -> int:
@@ -214,7 +215,7 @@ def forward_signals(finish: Finish, attempt: Path | None) -> Callable[[int, Any]
                 os.kill(pid, signum)
         if signum in (signal.SIGTERM, signal.SIGINT):
             status = wait_for(ranks) if ranks else TERMINATED
-            finish(1 if status == TERMINATED and attempt is not None and end_records.has_failed(attempt) else status)
+            finish(1 if status == TERMINATED and attempt is not None and ends.has_failed(attempt) else status)
 
     def keep(signum: int, handler: Any) -> Any:
         return forward if signum in FORWARDED else register(signum, handler)

@@ -19,9 +19,10 @@ from pathlib import Path
 from types import FrameType, TracebackType
 
 from ...base.errors import WorkerError
+from ...run_folder.ends import Outcome
 from ..node.local_launcher import die_with_parent
 from ..node.probe import children
-from .end_records import Outcome, describe_error, exception_kind
+from .failures import describe_error, exception_kind, locate
 from .progress import here
 from .saved_code import search_path
 
@@ -120,15 +121,15 @@ def _guard(work: Callable[[], object]) -> Outcome:
         if isinstance(error.code, int):
             status = error.code & 0xFF
             text = f"exited with status {status}" if status else ""
-            return Outcome(status, text, error.__traceback__, "exited", {"status": status})
+            return Outcome(status, text, locate(error.__traceback__), "exited", {"status": status})
         print(error.code, file=sys.stderr)
         text = f"exited: {(str(error.code).splitlines() or [''])[0][:300]}"
-        return Outcome(1, text, error.__traceback__, "exited")
+        return Outcome(1, text, locate(error.__traceback__), "exited")
     except BaseException as error:
         trace = _without_our_frames(error.__traceback__)
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
         _print_traceback(error.with_traceback(trace))
-        return Outcome(status, describe_error(error), trace, exception_kind(error))
+        return Outcome(status, describe_error(error), locate(trace), exception_kind(error))
     return Outcome(0)
 
 

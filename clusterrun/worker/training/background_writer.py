@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...base.decode import as_int, parse_object
 from ...run_folder import atomic, attempt_number
-from ..rank import end_records
+from ..rank.failures import describe_error
 from . import atomic_files, checkpoint
 
 BEST = "best.json"
@@ -112,7 +112,7 @@ class BackgroundWriter:
 
 
 def _reason(error: Exception) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else end_records.describe_error(error)
+    return error.strerror if isinstance(error, OSError) and error.strerror else describe_error(error)
 
 
 def _read_best(folder: Path) -> int | None:

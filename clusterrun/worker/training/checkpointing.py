@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from ...base.errors import WorkerError
-from ...run_folder import attempt_number
-from ..rank import end_records
+from ...run_folder import attempt_number, ends
 from ..rank.distenv import DistEnv, RunEnv
 from . import checkpoint, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter
@@ -175,7 +174,7 @@ class Checkpointer:
         stopping.clear_stop_file(self._run.run_dir)
         line = f"stopped at step {step} by {reason}: {saved}"
         if self._run.attempt_dir is not None:
-            end_records.write_stopped(self._run.attempt_dir, step, reason, saved, line)
+            ends.write_stopped(self._run.attempt_dir, step, reason, saved, line)
         return line
 
     def close(self) -> None:

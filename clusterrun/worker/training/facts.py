@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ...run_folder.files import write_json
+from ...run_folder.files import write_record
 from ..rank.distenv import DistEnv, RunEnv
-from ..rank.end_records import VERSION
 from .consensus import Consensus
 from .sampler import Sampler
 
@@ -31,7 +30,6 @@ def write_facts(
     every = [i for step in range(1, covered + 1) for samples in sampler.slots(step) for i in samples]
     sizes = sampler.sizes
     document: dict[str, Any] = {
-        "version": VERSION,
         "precision": precision,
         "precision_requested": requested,
         "samples": sampler.samples,
@@ -46,7 +44,7 @@ def write_facts(
         "each_once": share(every) == (int(count), int(digest)),
     }
     try:
-        write_json(run.attempt_dir / TRAINING, document)
+        write_record(run.attempt_dir / TRAINING, document)
     except OSError as error:
         print(f"clusterrun: cannot write {TRAINING}: {error.strerror}", file=sys.stderr, flush=True)
 

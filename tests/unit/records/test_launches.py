@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from clusterrun.records.launches import Launch, failed_launches, goodput, load_launches, lost_seconds, until_now
+from clusterrun.records.launches import failed_launches, goodput, load_launches, lost_seconds, until_now
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.launches import Launch
 from tests.rank_files import put_progress
 from tests.run_records import attempt, submitted
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.base.decode import parse_object
+from clusterrun.run_folder.ends import Outcome, write_end
 from clusterrun.run_folder.rank_records import END, HALF, PROGRESS, SLOT, RankSlot, encode, load, load_first_end, read
-from clusterrun.worker.rank.end_records import Outcome, write_end
 
 TEXT = st.text(st.characters(exclude_categories=()), max_size=400)  # lone surrogates too
 GROUPS = st.dictionaries(TEXT, st.integers(0, 10**12), max_size=20)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.records.end_records import unknown_status
-from clusterrun.records.launches import Launch
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder.launches import Launch
 from clusterrun.state.launches import launch_line
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterrun.records.rank_records import Hang
+from clusterrun.run_folder.ends import Hang
 from clusterrun.why.causes.hang import hang_cause
 from clusterrun.why.ended import Diagnosis
 
