@@ -22,7 +22,6 @@ from clusterrun.run_folder import files
 from clusterrun.scheduler.local import jobfiles
 from clusterrun.scheduler.local.devices import free_devices
 from clusterrun.scheduler.slurm import client
-from clusterrun.scheduler.slurm.answers import RecentAnswers
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.sizing import job_facts
 from clusterrun.submit import accelerate_yaml, script_source
@@ -110,9 +109,9 @@ def _queue(folder: Path, data: bytes) -> Iterator[object]:
 
 
 def _recent(folder: Path, data: bytes) -> Iterator[object]:
-    answers = RecentAnswers(folder, "lab")
-    answers._path(["x"]).write_bytes(data)
-    yield answers.load(["x"], 1e9)
+    path = folder / "lab.answer"
+    path.write_bytes(data)
+    yield client.load_answer(path, 1e9)
 
 
 def _index(folder: Path, data: bytes) -> Iterator[object]:
@@ -248,7 +247,7 @@ NOT_HERE: dict[tuple[str, str], str] = {
     ("records/code_store.py", "_link"): "copies a saved file",
     ("remote/files.py", "send"): "names of files that an earlier command sent; needs a host",
     ("remote/setup.py", "install"): "files of this package",
-    ("remote/wheel.py", "make_wheel"): "files of this package",
+    ("remote/setup.py", "make_wheel"): "files of this package",
     ("scheduler/local/processes.py", "environment"): "the kernel's",
     ("sizing/plot.py", "terminal_plot"): "plotext's build() draws",
     ("submit/accelerate_yaml.py", "load"): "starts a Python, whose answer `parse_config` reads",

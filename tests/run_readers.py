@@ -14,7 +14,7 @@ from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
 from clusterrun.logs.request import RankFilter, filter_run
-from clusterrun.records import cleaning, launches, progress, run_record, snapshots, sweeps
+from clusterrun.records import cleaning, code_store, launches, progress, run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import claims, ends, rank_records, submissions
@@ -274,10 +274,10 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
 
 def _kept(store: Store, run: RunRecord) -> Iterator[object]:
     yield cleaning.is_task(run)
-    yield snapshots.load_snapshot(run)
-    yield snapshots.code_line(run)
-    yield snapshots.is_damaged(run)
-    yield snapshots.project_path(run, "/u/.clusterrun/snapshots/trees/" + "0" * 20 + "/files/a.py")
+    yield code_store.load_snapshot(run)
+    yield code_store.code_line(run)
+    yield code_store.is_damaged(run)
+    yield code_store.project_path(run, "/u/.clusterrun/snapshots/trees/" + "0" * 20 + "/files/a.py")
     yield run_record.claim_of(run)
     yield progress.last_metrics(run)
 

@@ -15,7 +15,7 @@ from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_age, format_bytes, parse_age, plural
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.records import cleaning, code_cleaning, run_record, snapshots
+from clusterrun.records import cleaning, code_store, run_record
 from clusterrun.records.cleaning import Item
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
@@ -98,7 +98,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     deleted = [target for target in targets if _delete(ui, cluster, target)]
     if any(target.what == CODE for target in deleted):
         with suppress(OSError):  # the next time
-            code_cleaning.delete_contents(cluster.store().base.folder, now - code_cleaning.RECENT)
+            cleaning.delete_contents(cluster.store().base.folder, now - cleaning.RECENT)
     freed = cleaning.total([target.item for target in deleted])
     ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
@@ -133,12 +133,12 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
 
 def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:
     """Yield the saved code that no kept run needs."""
-    if unknown := next((run for run in kept if snapshots.is_damaged(run)), None):
+    if unknown := next((run for run in kept if code_store.is_damaged(run)), None):
         note(f"keeping all saved code: cannot read snapshot.json in the folder of {_name(unknown)}")
         return
-    needed = {found.digest for run in kept if run.root == base and (found := snapshots.load_snapshot(run))}
-    for item in code_cleaning.find_code(base, needed, min(before, time.time() - code_cleaning.RECENT)):
-        if added := code_cleaning.find_added(item.path):
+    needed = {found.digest for run in kept if run.root == base and (found := code_store.load_snapshot(run))}
+    for item in cleaning.find_code(base, needed, min(before, time.time() - cleaning.RECENT)):
+        if added := cleaning.find_added(item.path):
             note(f"keeping the saved code {item.path.name}: a run has written to the file {added}")
         else:
             yield Target(item, item.used, what=CODE)
@@ -174,7 +174,7 @@ def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
     run = target.run
     try:
         if target.what == CODE:
-            return code_cleaning.delete_code(target.item)
+            return cleaning.delete_code(target.item)
         if run is None:
             cleaning.delete(target.item)
             return True

@@ -18,7 +18,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.records import run_record
 from clusterrun.run_folder import ends
 from clusterrun.scheduler.slurm.hostlist import expand
-from clusterrun.scheduler.slurm.srun import inside_argv
+from clusterrun.scheduler.slurm.scontrol import inside_argv
 from clusterrun.state.reconcile import RunState
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui

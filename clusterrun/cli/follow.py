@@ -16,7 +16,7 @@ from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
 from clusterrun.logs.request import LogRequest, detect_format
 from clusterrun.logs.show import show_following
-from clusterrun.records import run_logs, run_record
+from clusterrun.records import launches, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.state.canceller import canceller
@@ -47,7 +47,7 @@ def follow_run(
     """Print a run's lines until it ends; return the exit code of its outcome."""
     assert run.job_id is not None
     job = job or run.job_id
-    source = source or run_logs.log_source(run, job)
+    source = source or launches.log_source(run, job)
     request = request or LogRequest(display=detect_format(sys.stdout.isatty(), os.environ))
     watch = RunWatch([run], cluster.current_states, cluster.cached_states, follow=True)
     follower = _RunFollower(ui, run, job, source, WatchThread(watch))

@@ -15,7 +15,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, locate, parse_locations, parse_submit_line
 from clusterrun.logs.request import LogRequest, RankFilter, filter_run
-from clusterrun.records import launches, run_logs, run_record
+from clusterrun.records import launches, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
@@ -54,7 +54,7 @@ class RunLogs:
 
         Raises RequestError if the attempt does not exist, or if no record says where its lines begin.
         """
-        source, chosen = run_logs.log_source(self.run, self.job), self._select(attempt)
+        source, chosen = launches.log_source(self.run, self.job), self._select(attempt)
         if attempt:
             first = self.attempts.index(chosen[0])
             later = (launches.log_start(folder) for folder in self.attempts[first + len(chosen) :])

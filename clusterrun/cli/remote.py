@@ -16,8 +16,7 @@ from clusterrun.records.agreed import agree
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import INSTALLED, NOT_INSTALLED, Session
-from clusterrun.remote.ssh import LOST, Unreachable, find_host
-from clusterrun.remote.target import find_target, require_agreement
+from clusterrun.remote.ssh import LOST, Unreachable, find_host, find_target, require_agreement
 from clusterrun.run_folder.identity import new_identity
 from clusterrun.terminal.ui import Ui
 

@@ -15,7 +15,7 @@ from clusterrun.cli.common.names import find_ids
 from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import How, how_options, refuse_pairs, submit_plan
-from clusterrun.records.snapshots import code_line
+from clusterrun.records.code_store import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
 from clusterrun.submit.snapshot import has_changed

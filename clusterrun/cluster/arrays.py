@@ -181,8 +181,8 @@ def parameter_sets(
 
 def read_rows(path: Path, source: str) -> list[Set]:
     """Return the parameter sets of a CSV file. Raises RequestError with its ``source``."""
+    from clusterrun.run_folder.safe_files import read_plain
     from clusterrun.submit.parameters import read_csv
-    from clusterrun.system.plain_files import read_plain
 
     try:
         return read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)

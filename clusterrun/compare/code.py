@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.compare import Change, find_changes
-from clusterrun.records import snapshots
-from clusterrun.records.code_store import FILES, Entry, load_manifest
+from clusterrun.records import code_store
+from clusterrun.records.code_store import FILES, Entry, Snapshot, load_manifest
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import Snapshot
 from clusterrun.run_folder import safe_files
 
 LARGEST = 256 * 1024
@@ -40,10 +39,10 @@ class Codes(NamedTuple):
 
 def compare_code(first: RunRecord, second: RunRecord) -> Codes:
     """Compare the code of two runs; the diff has at most ``MOST_LINES`` lines."""
-    codes = Codes(snapshots.load_snapshot(first), snapshots.load_snapshot(second))
+    codes = Codes(code_store.load_snapshot(first), code_store.load_snapshot(second))
     if codes.same or codes.first is None or codes.second is None:
         return codes
-    trees = (snapshots.tree_of(first, codes.first), snapshots.tree_of(second, codes.second))
+    trees = (code_store.tree_of(first, codes.first), code_store.tree_of(second, codes.second))
     manifest, other_manifest = map(load_manifest, trees)
     if manifest is None or other_manifest is None:
         gone = compress((first, second), (manifest is None, other_manifest is None))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.base.errors import ConfigError, RequestError
-from clusterrun.system.plain_files import read_plain
+from clusterrun.run_folder.safe_files import read_plain
 
 PROJECT_FILE = "clusterrun.toml"
 USER_FILE = "clusterrun/config.toml"

@@ -18,7 +18,7 @@ from clusterrun.base.errors import RequestError, TemplateError
 from clusterrun.base.job import PICKLES
 from clusterrun.jobspec.containers import PYXIS
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
-from clusterrun.system.plain_files import read_plain
+from clusterrun.run_folder.safe_files import read_plain
 
 if TYPE_CHECKING:
     import jinja2

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import IO
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
-from clusterrun.base.decode import Damaged, as_int, parse_json, parse_object
+from clusterrun.base.decode import Damaged, as_int, as_text, parse_json, parse_object
 from clusterrun.logs.files import LogFile, Source, Stream
 from clusterrun.logs.follow import Begin, FollowedFile, Notice
-from clusterrun.logs.places import Place, Resume, parse_place
 from clusterrun.logs.reading import Reader
+from clusterrun.logs.request import Place, Resume
 
 MAGIC = b"clusterrun frames 1\n"
 """The line before the first frame, with the version; a login shell may print something before it."""
@@ -114,3 +114,16 @@ def read_frames(stream: IO[bytes]) -> Iterator[tuple[str, Place | None, bytes]]:
         if len(data) < count:
             return
         yield str(header.get("file", "")), parse_place(header), data
+
+
+def parse_place(data: Mapping[str, Any]) -> Place | None:
+    """Return the place in a JSON object, None if there is none. Raises Damaged if it is not valid."""
+    if "at" not in data:
+        return None
+    at, mark, ended = as_int(data["at"]), data.get("mark", ""), data.get("ended", False)
+    try:
+        if at is not None and len(bytes.fromhex(as_text(mark))) <= at and isinstance(mark, str):
+            return Place(at, mark, bool(ended))
+    except ValueError:  # no hexadecimal digits
+        pass
+    raise Damaged(f"not a position in a file: {str(data)[:80]}")

@@ -10,9 +10,9 @@ import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import format_tasks
@@ -21,7 +21,6 @@ from clusterrun.logs.complaints import ErrorFilter
 from clusterrun.logs.files import LogFile, Streams
 from clusterrun.logs.filters import Filter, PatternFilter
 from clusterrun.logs.labels import Labels
-from clusterrun.logs.places import Resume
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
@@ -96,6 +95,26 @@ class DisplayFormat:
     fold: bool = False
     raw: bool = False
     escape: bool = False
+
+
+class Place(NamedTuple):
+    """How far a file was printed: an offset, the bytes before it in hex, and whether its unfinished lines were too."""
+
+    at: int
+    mark: str = ""
+    ended: bool = False
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Print frames. ``places`` are those of the last frame of each file, ``job`` is that of an earlier connection.
+
+    With a ``job``, a file without a place is new; and names such as ``last``, which may mean another job by now, do
+    not count.
+    """
+
+    places: Mapping[str, Place] = field(default_factory=dict)
+    job: str = ""
 
 
 @dataclass(frozen=True)

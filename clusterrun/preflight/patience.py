@@ -7,7 +7,7 @@ import time
 import zlib
 from pathlib import Path
 
-from clusterrun.system.plain_files import written_at
+from clusterrun.run_folder.safe_files import written_at
 
 MOST = 20.0
 """Seconds for a Python whose files come from a slow file system, where the first start takes several seconds."""

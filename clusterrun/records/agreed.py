@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterrun.run_folder import safe_files
-from clusterrun.system.plain_files import read_plain
+from clusterrun.run_folder.safe_files import read_plain
 
 FOLDER = "agreed"
 

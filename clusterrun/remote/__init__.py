@@ -1,9 +1,8 @@
 """Run a command on a cluster's login node (``--remote HOST``): over OpenSSH, by the clusterrun that is installed there.
 
-target.py  which host and folder
-ssh.py     the shared connection
+ssh.py     which host and folder, and the shared connection
 files.py   send the project's files with rsync
 run.py     run a command line there
 follow.py  follow logs through lost connections
-setup.py   install clusterrun there; wheel.py makes the wheel
+setup.py   install clusterrun there
 """

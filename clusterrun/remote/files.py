@@ -10,8 +10,7 @@ from pathlib import Path
 
 from clusterrun.base.errors import CommandError, RequestError, SchedulerError
 from clusterrun.base.units import plural
-from clusterrun.remote.ssh import LOST, Host, Unreachable
-from clusterrun.remote.target import Target, make_folder
+from clusterrun.remote.ssh import LOST, Host, Target, Unreachable, make_folder
 from clusterrun.run_folder import safe_files
 from clusterrun.system import shell
 from clusterrun.system.work_tree import is_inside, run_git

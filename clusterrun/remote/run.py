@@ -21,10 +21,9 @@ from clusterrun.base.decode import Damaged
 from clusterrun.base.errors import Ambiguous, ClusterrunError, CommandError, SchedulerError
 from clusterrun.config.profiles import load_job
 from clusterrun.logs.frames import read_frames, read_job
-from clusterrun.logs.places import Place
+from clusterrun.logs.request import Place
 from clusterrun.remote.past_banner import chunks, read_past, strip
-from clusterrun.remote.ssh import LOST, Host, Unreachable
-from clusterrun.remote.target import Target, make_folder
+from clusterrun.remote.ssh import LOST, Host, Target, Unreachable, make_folder
 from clusterrun.run_folder.identity import Identity
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui

@@ -2,7 +2,8 @@
 
 Below ``.clusterrun`` a path is opened folder by folder, each relative to the one before, and no symbolic link is
 followed. Everything in a run's folder must belong to the owner of that folder, according to the file system. Only plain
-files are read, up to a size limit. All functions raise OSError for a file or folder that breaks a rule.
+files are read, up to a size limit. Settings and templates are read if only the user or root can write them. All
+functions raise OSError for a file or folder that breaks a rule.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from . import atomic
 RECORDS = ".clusterrun"
 #: The maximum size of a record, in bytes; real ones have up to 40 KiB.
 LIMIT = 4 * 1024 * 1024
+#: The maximum size of a profile, job file or template, in bytes; a larger file is a mistake.
+SETTINGS_LIMIT = 256_000
 #: The depth of a run's folder below the project: .clusterrun/runs/RUN_ID.
 _RUN_DEPTH = 3
 _PATH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
@@ -137,6 +140,52 @@ class Folder(NamedTuple):
             yield Folder(path, descriptor, owner)
         finally:
             os.close(descriptor)
+
+
+# -- settings and templates -----------------------------------------------------------------------------------------
+
+
+def read_plain(path: Path, *, trusted: bool = True, limit: int = SETTINGS_LIMIT) -> bytes:
+    """Return the bytes of a plain file of at most ``limit`` bytes.
+
+    With ``trusted`` no other user may be able to write it. Raises OSError, with the reason in ``strerror``.
+    """
+    with open(path, "rb", opener=lambda name, _: _open_setting(Path(name), trusted=trusted)) as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        if trusted and (why := why_untrusted(info, os.getuid())):
+            raise PermissionError(errno.EPERM, why, str(path))
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit // 1000} kB", str(path))
+    return data
+
+
+def _open_setting(path: Path, *, trusted: bool) -> int:
+    """Open a file for reading; a FIFO or a device does not block.
+
+    A link is followed if it belongs to the user or root: configuration is often linked from a repository. Another
+    user's link could point to any of the user's files.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    owner = path.lstat().st_uid
+    if trusted and owner not in (os.getuid(), 0):
+        raise PermissionError(errno.EPERM, f"the symbolic link is owned by {user_name(owner)}", str(path))
+    return os.open(path, flags)
+
+
+def written_at(path: Path) -> float:
+    """Return when a file was last written, in epoch seconds; 0 if it is missing or not accessible."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 # -- writing -------------------------------------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     ``first`` is the first cause of an end, if known.
     """
-    from clusterrun.records.snapshots import code_line  # `list` shows none
+    from clusterrun.records.code_store import code_line  # `list` shows none
 
     job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
     runs = launches_of(state, ranks, now)

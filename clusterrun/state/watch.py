@@ -17,10 +17,10 @@ from clusterrun.base.job import MAY_RETURN, Outcome
 from clusterrun.base.units import plural
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler.slurm.cache import FRESH
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
 from clusterrun.state.reconcile import Listing, RunState
-from clusterrun.system.plain_files import written_at
 
 BELIEVED_AFTER = 20.0
 """Seconds for which a run must be unknown or lost, while the scheduler answers, before a watch ends."""

@@ -11,9 +11,9 @@ from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import JobSpec
+from clusterrun.run_folder.safe_files import read_plain
 from clusterrun.submit.job_python import JobPython, NotStarted
 from clusterrun.submit.launcher_options import Option, Table, Typed
-from clusterrun.system.plain_files import read_plain
 
 _LIMIT = 64_000
 """The maximum size of a configuration, in bytes; accelerate writes about one thousand."""

@@ -13,9 +13,8 @@ from clusterrun.base.units import format_bytes
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Work
 from clusterrun.records import code_store
-from clusterrun.records.code_store import TooLarge
+from clusterrun.records.code_store import DIFF, RECORD, Snapshot, TooLarge, load_snapshot, tree_of
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import DIFF, RECORD, Snapshot, load_snapshot, tree_of
 from clusterrun.records.store import Store
 from clusterrun.submit import staged_environment
 from clusterrun.submit.plan import Plan

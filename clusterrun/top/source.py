@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import HELD, Outcome
 from clusterrun.logs.files import Source
-from clusterrun.records import progress, run_logs, run_record
+from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
@@ -101,7 +101,7 @@ class TopData:
         run = state.record
         if run is None or run.job_id is None:
             return None
-        return partial(run_logs.timed_log_source, run, run.job_id._replace(task=state.status.id.task))
+        return partial(launches.timed_log_source, run, run.job_id._replace(task=state.status.id.task))
 
     def cancel(self, state: RunState) -> str:
         """Cancel a job in its current state; return a message."""

@@ -18,7 +18,7 @@ from clusterrun.base.job import JobId
 from clusterrun.base.units import plural
 from clusterrun.records.progress import RankProgress
 from clusterrun.scheduler.slurm.hostlist import fold
-from clusterrun.scheduler.slurm.srun import inside_argv
+from clusterrun.scheduler.slurm.scontrol import inside_argv
 from clusterrun.system import shell
 
 MOST_NODES = 32  # with one srun each; the ranks of other nodes are left out

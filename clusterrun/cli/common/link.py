@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from clusterrun.base.decode import parse_object
 from clusterrun.base.errors import RequestError
-from clusterrun.logs.places import Resume, parse_place
+from clusterrun.logs.frames import parse_place
+from clusterrun.logs.request import Resume
 from clusterrun.run_folder.identity import SUBMISSION
 
 VERSION = 1

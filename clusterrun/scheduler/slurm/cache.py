@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.job import JobId, JobStatus
+from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm.squeue import FIELDS_ID, parse_squeue
-from clusterrun.system.plain_files import written_at
 from clusterrun.system.processes import boot_id, find_process, host_name, is_alive
 
 #: Seconds for which an answer is shared, counted from the start of its query.

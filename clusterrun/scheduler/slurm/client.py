@@ -7,12 +7,14 @@ import json
 import os
 import re
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import Ambiguous, CommandError, NoScheduler, Refused, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, carries
+from clusterrun.run_folder import safe_files
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Reply, SlurmCommands, Submission
 from clusterrun.scheduler.slurm import sacct, scontrol, squeue
 from clusterrun.scheduler.slurm.cache import QueueCache
@@ -235,15 +237,16 @@ class SlurmScheduler:
         """
         if self._recent is None:
             return self.answer(argv, timeout)
-        from clusterrun.scheduler.slurm.answers import RecentAnswers  # only a submission needs it
-
         where = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{self._configuration}.{self.facts.cluster}.{host_name()}")[-150:]
-        known = RecentAnswers(self._recent, where)
-        if max_age and (text := known.load(argv, max_age)) is not None:
+        command = zlib.crc32("\0".join(argv).encode("utf-8", "surrogateescape"))
+        path = self._recent / f"{where}.{command:08x}.answer"
+        if (text := load_answer(path, max_age)) is not None:
             return Reply(text)
         reply = self.answer(argv, timeout)
         if not reply.note:
-            known.save(argv, reply.text)
+            with contextlib.suppress(OSError):  # a cache
+                self._recent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                safe_files.write(path, reply.text.encode("utf-8", "surrogateescape"))
         return reply
 
     def _sbatch(self, argv: Sequence[str], submission: Submission) -> JobId:
@@ -288,6 +291,15 @@ class SlurmScheduler:
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1
         return self._run(argv, **({"env": self._query_env} | kwargs))
+
+
+def load_answer(path: Path, max_age: float) -> str | None:
+    """Return a command's answer of the last ``max_age`` seconds from its file, else None."""
+    try:
+        age = time.time() - path.stat().st_mtime
+        return safe_files.read_bytes(path).decode() if 0 <= age < max_age else None
+    except (OSError, ValueError):
+        return None
 
 
 def _last_line(text: str) -> str:

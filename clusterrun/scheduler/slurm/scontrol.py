@@ -1,4 +1,4 @@
-"""scontrol and scancel. Arguments of the commands, and parsers of their output.
+"""scontrol, scancel, and a step of srun. Arguments of the commands, and parsers of their output.
 
 ``scontrol show KIND`` prints blocks of ``Key=value``; ``scontrol show config`` prints a table.
 """
@@ -13,9 +13,6 @@ from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm.values import short
-
-"""squeue's reasons of a held job; only an administrator can release an administrator's hold."""
-
 
 _HIDDEN = "Access/permission denied"
 """Slurm's words if PrivateData hides a list from the user (22.05: scontrol show node and partition, and sinfo)."""
@@ -216,3 +213,26 @@ def parse_config(text: str) -> dict[str, str]:
     """Parse the configuration into keys and values; ``(null)`` becomes an empty text."""
     pairs = (re.fullmatch(r"([A-Za-z]\w*(?:\[\d+\])?)\s+= ?(.*)", line.rstrip()) for line in text.split("\n"))
     return {m[1]: "" if m[2] == "(null)" else m[2] for m in pairs if m}
+
+
+def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool) -> list[str]:
+    """Return the words that run a command once, on one node of a running job, beside the job's own steps.
+
+    --overlap shares the job's CPUs, memory and GPUs with the other steps (man srun 22.05): without it, the step waits
+    until they end. ``terminal`` connects the command to a terminal.
+    """
+    return [
+        "srun",
+        f"--jobid={job if job.part is None else job.raw}",
+        *([f"--het-group={job.part}"] if job.part is not None else []),  # srun takes no 12+1 as a job
+        *([f"--clusters={job.cluster}"] if job.cluster else []),
+        "--overlap",
+        "--mem=0",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--nodelist={node}",
+        "--cpu-bind=none",
+        *(["--pty"] if terminal else []),
+        "--",
+        *command,
+    ]

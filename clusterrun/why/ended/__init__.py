@@ -17,9 +17,9 @@ from typing import Protocol
 
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import Outcome, log_paths
-from clusterrun.records import run_logs, run_record
+from clusterrun.records import launches, run_record
+from clusterrun.records.code_store import project_path
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import project_path
 from clusterrun.run_folder.files import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
@@ -201,7 +201,7 @@ def _may_have_lost_node(facts: EndFacts) -> bool:
 def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogLines:
     job, run = state.status.id, state.record
     if run is not None:
-        source = run_logs.log_source(run, job)
+        source = launches.log_source(run, job)
         out, err = log_paths(run.logs, job)
         # the metrics of a task show a loss that became NaN
         metrics = [path] if (path := run.run_dir / "metrics.jsonl").exists() else []

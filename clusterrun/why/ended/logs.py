@@ -12,7 +12,7 @@ from pathlib import Path
 from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.logs.ends import Ends, read_ends
 from clusterrun.logs.files import Stream
-from clusterrun.system.plain_files import written_at
+from clusterrun.run_folder.safe_files import written_at
 from clusterrun.why.causes.model import Line
 
 #: Texts of errors: the lines around one in the middle of a large log are read too.

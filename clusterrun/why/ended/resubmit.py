@@ -15,8 +15,8 @@ from clusterrun.base.decode import as_text
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
+from clusterrun.records.code_store import load_snapshot
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import load_snapshot
 from clusterrun.run_folder import files
 from clusterrun.why.causes import Cause
 

@@ -9,7 +9,7 @@ from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobStatus, log_paths
 from clusterrun.logs.ends import read_ends
 from clusterrun.logs.files import Stream
-from clusterrun.records import launches, run_logs, run_record
+from clusterrun.records import launches, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
@@ -27,7 +27,7 @@ def loss_warning(logs: Iterable[Sequence[Line]]) -> str:
 
 def read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:
     """Yield the lines at both ends of each log of the job's last launch, as far as they can be read."""
-    source, folders = run_logs.log_source(run, job.id), run_record.attempts_of(run, job.id)
+    source, folders = launches.log_source(run, job.id), run_record.attempts_of(run, job.id)
     begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
     for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
         try:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterrun.records import code_cleaning, code_store
+from clusterrun.records import cleaning, code_store
+from clusterrun.records.code_store import Snapshot
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import Snapshot
 from clusterrun.records.store import Store
 from tests.command_desk import Desk, Said
 from tests.git_projects import write_files
@@ -78,9 +78,9 @@ def test_the_code_of_a_recent_submission_is_kept(desk: Desk) -> None:
 
 def test_code_that_a_submit_uses_meanwhile_is_kept(desk: Desk) -> None:
     _, tree = with_code(desk, 1, "one\n")
-    (item,) = code_cleaning.find_code(desk.project, (), time.time())
+    (item,) = cleaning.find_code(desk.project, (), time.time())
     os.utime(tree)
-    assert not code_cleaning.delete_code(item) and (tree / "files/train.py").exists()
+    assert not cleaning.delete_code(item) and (tree / "files/train.py").exists()
 
 
 def test_code_into_which_a_run_has_written_is_kept_and_named(desk: Desk) -> None:

@@ -12,8 +12,8 @@ import pytest
 from clusterrun.compare import code as code_of
 from clusterrun.compare.code import MOST_LINES
 from clusterrun.records import code_store
+from clusterrun.records.code_store import Snapshot
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.snapshots import Snapshot
 from clusterrun.records.store import Store
 from tests.command_desk import Desk, refused
 from tests.git_projects import write_files

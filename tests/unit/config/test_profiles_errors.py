@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import ConfigError, nearest
-from clusterrun.system.plain_files import LIMIT
+from clusterrun.run_folder.safe_files import SETTINGS_LIMIT
 from tests.profile_folders import load, make_root, merged, project
 
 
@@ -80,7 +80,7 @@ def test_wrong_profiles(root: Path, text: str, line: int, message: str, hint: st
         (b"# ok\npartition = '\xff'", "clusterrun.toml:2: not UTF-8 text"),
         (b"a = " + b"[" * 50_000, "clusterrun.toml: the values are nested too deeply"),
         (b"nodes = " + b"9" * 5000, "clusterrun.toml: "),
-        (b"#" * (LIMIT + 1), "clusterrun.toml: larger than"),
+        (b"#" * (SETTINGS_LIMIT + 1), "clusterrun.toml: larger than"),
         (b"partition = 'a\0b'", "clusterrun.toml:1: "),
     ],
 )

@@ -12,8 +12,7 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_job, merge
-from clusterrun.run_folder.safe_files import why_untrusted
-from clusterrun.system.plain_files import read_plain
+from clusterrun.run_folder.safe_files import read_plain, why_untrusted
 from tests.command_desk import Desk, refused
 from tests.profile_folders import load, make_root, project, user, write
 

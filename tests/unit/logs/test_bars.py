@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.bars import EVERY, SETTLED
-from clusterrun.logs.lines import LineReader
+from clusterrun.logs.lines import EVERY, SETTLED, LineReader
 from tests.log_texts import pieces, texts
 
 

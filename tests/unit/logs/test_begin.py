@@ -17,7 +17,7 @@ from clusterrun.logs.files import Source, Tick
 from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest
 from clusterrun.logs.show import show, show_following
-from clusterrun.records import run_logs
+from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.why import ended
@@ -128,7 +128,7 @@ def test_why_does_not_blame_the_run_before(run: RunRecord) -> None:
 
 
 def test_a_run_begins_where_its_submitter_saw_the_logs_end_or_where_its_script_did(run: RunRecord) -> None:
-    assert run_logs.log_begin(run, JobId("101")) == (len(OLD_OUT), len(OLD_ERR))
+    assert launches.log_begin(run, JobId("101")) == (len(OLD_OUT), len(OLD_ERR))
 
 
 @pytest.mark.parametrize("words", ["", "1", "1 2 3", "-1 5", "x y", "9" * 30 + " 1"])
@@ -136,7 +136,7 @@ def test_a_note_of_the_script_that_is_damaged_hides_nothing(desk: Desk, words: s
     desk.write("logs/train_101.out", OUT)  # the job may have written it
     run = submitted(Store(desk.project, desk.state), cluster="desk")
     (attempt(run) / "log-start").write_text(words)
-    assert run_logs.log_begin(run, JobId("101")) == (0, 0)
+    assert launches.log_begin(run, JobId("101")) == (0, 0)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")  # chown refuses; CI is root

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice, Timing
-from clusterrun.logs.frames import begin_frames, read_frames, read_job
-from clusterrun.logs.places import Place, Resume, parse_place
-from clusterrun.logs.request import DisplayFormat, LogRequest, compile_grep
+from clusterrun.logs.frames import begin_frames, parse_place, read_frames, read_job
+from clusterrun.logs.request import DisplayFormat, LogRequest, Place, Resume, compile_grep
 from clusterrun.logs.show import show_following
 
 

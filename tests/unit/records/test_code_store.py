@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.records import code_cleaning, code_store
+from clusterrun.records import cleaning, code_store
 from clusterrun.records.code_store import FILES, NEW, TooLarge, load_manifest, save, tree_folder
 from tests.git_projects import git, write_files
 
@@ -228,7 +228,7 @@ def test_what_a_run_changed_or_deleted_is_put_back_and_its_file_is_kept(project:
     assert (files / "train.py").read_text() == content and (files / "src/model.py").read_text() == "b\n"
     (changed,) = files.glob("train.py.changed-*")
     assert changed.read_text() == "result\n"
-    assert code_cleaning.find_added(files.parent) in (str(changed), str(files / "moved"))
+    assert cleaning.find_added(files.parent) in (str(changed), str(files / "moved"))
 
 
 def test_a_content_that_root_changed_in_place_is_stored_anew(project: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from clusterrun.cli import main
 from clusterrun.remote.run import Session
-from clusterrun.remote.target import default_folder
-from clusterrun.remote.wheel import make_wheel
+from clusterrun.remote.setup import make_wheel
+from clusterrun.remote.ssh import default_folder
 from tests.unit.remote.conftest import Cluster
 
 

@@ -12,9 +12,8 @@ from clusterrun.base.errors import RequestError
 from clusterrun.cli import main
 from clusterrun.remote import files
 from clusterrun.remote.files import check_size, list_files
-from clusterrun.remote.ssh import find_host
-from clusterrun.remote.target import default_folder, project_root
-from clusterrun.remote.wheel import make_wheel
+from clusterrun.remote.setup import make_wheel
+from clusterrun.remote.ssh import default_folder, find_host, project_root
 from tests.unit.remote.conftest import Cluster
 
 

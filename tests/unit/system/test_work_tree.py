@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.base.errors import CommandError
 from clusterrun.remote.files import list_files
-from clusterrun.remote.target import project_root
+from clusterrun.remote.ssh import project_root
 from clusterrun.system import work_tree
 from clusterrun.system.work_tree import WorkTree, diff, load_work_tree, run_git
 from tests.git_projects import git, make_repository, write_files

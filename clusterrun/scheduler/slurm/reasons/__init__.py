@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from clusterrun.scheduler.slurm.reasons import limits, words
-from clusterrun.scheduler.slurm.reasons.reason import Limit, Reason, Starts
+from clusterrun.scheduler.slurm.reasons.words import Limit, Reason, Starts
 
 __all__ = ["TABLE", "Limit", "Reason", "Starts", "find_reason"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from clusterrun.scheduler.slurm.reasons.reason import PAGE, SOURCE, Limit, Reason, Starts
+from clusterrun.scheduler.slurm.reasons.words import PAGE, SOURCE, Limit, Reason, Starts
 
 #: A resource in a reason -> in a TRES list, and in a sentence.
 RESOURCES: dict[str, tuple[str, str]] = {
