@@ -19,7 +19,7 @@ from typing import Any
 from clusterrun.base.errors import ClusterrunError, Refused
 from clusterrun.base.job import JobId, JobStatus, carries, outcome_of
 from clusterrun.run_folder.safe_files import user_name
-from clusterrun.scheduler import Answer, Cancelled, LocalJobs, SlurmCommands, Submission
+from clusterrun.scheduler import Answer, Cancelled, SlurmCommands, Submission
 
 __all__ = ["FakeScheduler"]
 
@@ -40,7 +40,7 @@ class FakeScheduler:
         self.next_error: ClusterrunError | None = None
         self.answers = True
         self.slurm: SlurmCommands | None = None
-        self.local: LocalJobs | None = None
+        self.local = None
 
     # -- for the test ----------------------------------------------------------------------------------------------
 

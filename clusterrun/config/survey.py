@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from clusterrun.base.errors import CommandError
 from clusterrun.scheduler.slurm.sacct import Presence, accounting_argv, parse_accounting
 from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
-from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
+from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary, parse_sinfo, sinfo_argv
 from clusterrun.scheduler.slurm.values import short
 from clusterrun.system.shell import Completed
@@ -47,7 +47,7 @@ def run_survey(run: Run, user: str) -> Survey:
     sinfo = _try(run, sinfo_argv())
     if sinfo.status != 0:
         return _survey_machine(run, sinfo)
-    config = parse_config(_try(run, config_argv()).stdout)
+    config = parse_config(_try(run, show_argv("config")).stdout)
     cluster = config.get("ClusterName", "")
     accounting = _find_accounting(run, config)
     enforced = re.findall(r"[^,\s]+", config.get("AccountingStorageEnforce", ""))

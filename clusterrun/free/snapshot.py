@@ -104,8 +104,8 @@ def load_snapshot(
     in use, and QOS. ``timeout`` (seconds) is for each; the default is 30, and 15 for what the rest is shown without.
     The answers of sacctmgr may be ``accounts_age`` seconds old, and are kept for others.
     """
-    queries = {"nodes": slurm_nodes.nodes_argv(), "partitions": slurm_nodes.partitions_argv()}
-    queries["config"] = scontrol.config_argv()
+    queries = {"nodes": slurm_nodes.nodes_argv(), "partitions": scontrol.show_argv("partition")}
+    queries["config"] = scontrol.show_argv("config")
     if slurm.facts.accounting:
         queries["associations"] = sacctmgr.associations_argv(user, slurm.facts.cluster)
         queries["used"] = used_argv(user)

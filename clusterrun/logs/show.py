@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from clusterrun.logs.files import BLOCK, LogFile, Source, Stream
@@ -259,10 +259,9 @@ class FoldedLine:
     """A line, and the ranks that wrote it, in the order of writing."""
 
     line: LogLine
-    ranks: list[int]
+    ranks: dict[int, None]
     at: float = 0.0
     serial: int = 0
-    rank_set: set[int] = field(default_factory=set)
 
 
 class LineFolder:
@@ -286,18 +285,17 @@ class LineFolder:
             rank = line.rank
             if rank is None or line.cut:  # not folded: they show what happened, in order
                 yield from self.end()
-                yield FoldedLine(line, [])
+                yield FoldedLine(line, {})
                 continue
             self._count += 1
             key = line.stream, line.payload
             same = self._by_text.get(key)
-            if same is not None and rank not in same.rank_set and self._last.get(rank, -1) < same.serial:
-                same.ranks.append(rank)
-                same.rank_set.add(rank)
+            if same is not None and rank not in same.ranks and self._last.get(rank, -1) < same.serial:
+                same.ranks[rank] = None
                 self._last[rank] = same.serial
             else:
                 self._serial += 1
-                new = FoldedLine(line, [rank], self._count if now is None else now, self._serial, {rank})
+                new = FoldedLine(line, {rank: None}, self._count if now is None else now, self._serial)
                 self._waiting.append(new)
                 self._by_text[key] = new
                 self._last[rank] = self._serial

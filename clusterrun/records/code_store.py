@@ -121,15 +121,13 @@ def _measure(root: Path, files: Iterable[tuple[str, str]]) -> list[tuple[str, st
     for path, blob in sorted(files):
         if ".." in path.split("/") or path.startswith("/"):
             continue
-        try:
+        with suppress(FileNotFoundError, NotADirectoryError):
             info = os.lstat(root / path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if stat.S_ISREG(info.st_mode) or (stat.S_ISLNK(info.st_mode) and _stays_inside(root, path)):
-            found.append((path, blob, info))
-    sizes = [(info.st_size, path) for path, _, info in found]
-    if (total := sum(size for size, _ in sizes)) > LIMIT:
-        raise TooLarge(total, sorted(sizes, reverse=True)[:3])
+            if stat.S_ISREG(info.st_mode) or (stat.S_ISLNK(info.st_mode) and _stays_inside(root, path)):
+                found.append((path, blob, info))
+    total = sum(info.st_size for _, _, info in found)
+    if total > LIMIT:
+        raise TooLarge(total, sorted(((info.st_size, path) for path, _, info in found), reverse=True)[:3])
     return found
 
 
@@ -263,19 +261,21 @@ def _link_others(files: Path, root: Path, entries: Iterable[Entry]) -> None:
         for depth, name in enumerate(parts):
             saved.setdefault("/".join(parts[:depth]), set()).add(name)
     for folder, names in saved.items():
-        try:
-            with os.scandir(root / folder) as here:
-                others = {one.name: one.is_dir() for one in here if one.name not in names | _NEVER_LINKED}
-            with os.scandir(files / folder) as there:
-                links = {one.name for one in there if one.is_symlink()} - names
-        except OSError:  # deleted meanwhile
-            continue
-        for name in links - others.keys():  # gone from the project: a script may make it again
-            (files / folder / name).unlink(missing_ok=True)
-        for name in others.keys() - links:
-            if len(others) <= _MOST_LINKS or others[name]:
-                with suppress(FileExistsError):
-                    (files / folder / name).symlink_to(root / folder / name)
+        with suppress(OSError):  # deleted meanwhile
+            _link_folder(files / folder, root / folder, names)
+
+
+def _link_folder(files: Path, project: Path, saved: set[str]) -> None:
+    with os.scandir(project) as entries:
+        others = {entry.name: entry.is_dir() for entry in entries if entry.name not in saved | _NEVER_LINKED}
+    with os.scandir(files) as entries:
+        links = {entry.name for entry in entries if entry.is_symlink()} - saved
+    for name in links - others.keys():  # gone from the project: a script may make it again
+        (files / name).unlink(missing_ok=True)
+    for name in others.keys() - links:
+        if len(others) <= _MOST_LINKS or others[name]:
+            with suppress(FileExistsError):
+                (files / name).symlink_to(project / name)
 
 
 def _link(place: Path, target: Path) -> None:

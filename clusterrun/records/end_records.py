@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,37 +14,43 @@ from clusterrun.base.units import parse_time_limit
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
+from clusterrun.run_folder.claims import Claim
 from clusterrun.run_folder.ends import Hold, JobEnd
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
     """Return how a run's newest attempt ended, or None if it has no end record or will be restarted."""
-    folders = run_record.attempts(run)
-    end = ends.load_job_end(folders[-1]) if folders else None
-    if end is None or run.job_id is None:
+    attempt, claim = run_record.newest_attempt(run), run_record.claim_of(run)
+    end = ends.load_job_end(attempt) if attempt else None
+    if attempt is None or end is None or run.job_id is None or _starts_again(end, claim):
         return None
-    claim = run_record.claim_of(run)
-    if claim is not None and claim.restart > (end.restart or 0):
-        return None  # it was restarted and has not created its attempt folder yet
-    status = _exit_status(run, folders[-1], end)
-    if end.due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE"):
-        return None
+    status = _exit_status(run, attempt, end)
     state, reason = _state_and_reason(status, end)
-    started = ends.load_start(folders[-1]) or {"ranks": []}
-    last = as_int(end.time)
-    joined = as_int(started.get("time"))
-    first = min((at for at in (joined, claim.at if claim else None) if at is not None), default=None)
+    started = ends.load_start(attempt) or {"ranks": []}
+    first, last = _began(started, claim), as_int(end.time)
     return replace(
         unknown_status(run, reason),
         state=state,
         outcome=outcome_of(state, status),
         nodes=",".join(dict.fromkeys(rank["node"] for rank in started["ranks"])),
-        elapsed=last - first if first is not None and last is not None else None,
+        elapsed=None if first is None or last is None else last - first,
         started=first,
         ended=last,
         exit_status=status,
         restarts=end.restart,
     )
+
+
+def _starts_again(end: JobEnd, claim: Claim | None) -> bool:
+    """Return whether the job will be restarted, or was and has not created its attempt folder yet."""
+    was_restarted = claim is not None and claim.restart > (end.restart or 0)
+    return was_restarted or end.due in ("JOB REQUEUE", "PREEMPTION", "NODE FAILURE")
+
+
+def _began(start: Mapping[str, Any], claim: Claim | None) -> int | None:
+    """Return when an attempt began: the job claims its run, then its ranks record their start."""
+    times = (as_int(start.get("time")), claim.at if claim else None)
+    return min((at for at in times if at is not None), default=None)
 
 
 def load_hold(run: RunRecord) -> Hold | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,17 +62,23 @@ def until_now(launches: Sequence[Launch], ranks: Sequence[RankProgress], now: fl
     The last one of a running job has run until ``now`` (seconds since 1970, None if the job does not run), with these
     heartbeats of its ``ranks``. The supervisor of another was killed: it ends with its last heartbeat.
     """
-    found = []
-    for number, launch in enumerate(launches, 1):
+    shown = []
+    for launch in launches:
         if launch.began is None or launch.ended is not None:
-            found.append(launch)
-            continue
-        runs = number == len(launches) and now is not None
-        known = ranks if runs else progress.read_ranks(launch.folder)
-        ended = now if runs else max((one.time for one in known), default=launch.began)
-        steps = {name: getattr(one, name) for one in known if one.rank == 0 for name in STEPS}
-        found.append(launch._replace(ended=ended, **steps))
-    return found
+            shown.append(launch)
+        elif launch is launches[-1] and now is not None:
+            shown.append(_until(now, launch, ranks))
+        else:
+            heartbeats = progress.read_ranks(launch.folder)
+            last = max((heartbeat.time for heartbeat in heartbeats), default=launch.began)
+            shown.append(_until(last, launch, heartbeats))
+    return shown
+
+
+def _until(ended: float, launch: Launch, heartbeats: Sequence[RankProgress]) -> Launch:
+    """Return a launch that recorded no end with this one, and with the steps in rank 0's heartbeat."""
+    first = [heartbeat for heartbeat in heartbeats if heartbeat.rank == 0]
+    return launch._replace(ended=ended, **{name: getattr(first[-1], name) for name in STEPS if first})
 
 
 def failed_launches(launches: Sequence[Launch]) -> list[str]:
@@ -108,23 +114,32 @@ def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
 
 def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | None:
     """Return the goodput of a run by its launches, each with an end (``until_now``); None if it is not known."""
-    if metrics is None or metrics.trained_s is None or not launches:
+    allocated = _allocated_seconds(launches)
+    if metrics is None or metrics.trained_s is None or not allocated:
         return None
-    begun: dict[str, float] = {}
-    ended: dict[str, float] = {}
-    for launch in launches:
-        if launch.began is None or launch.ended is None:
+    lost = lost_seconds(launches)
+    cost = None if None in lost else sum(filter(None, lost))
+    useful = metrics.trained_s + _seconds_since(metrics, launches[-1])
+    return Goodput(useful, allocated, len(launches) - 1, cost)
+
+
+def _allocated_seconds(launches: Sequence[Launch]) -> float | None:
+    """Return the seconds of all starts of the job, each from its first launch to its last; None if one is not known."""
+    total = 0.0
+    for _, group in groupby(launches, key=lambda launch: launch.start):
+        of_start = [*group]
+        began, ended = of_start[0].began, of_start[-1].ended
+        if began is None or ended is None:
             return None
-        begun.setdefault(launch.start, launch.began)
-        ended[launch.start] = launch.ended
-    allocated = sum(max(0.0, ended[start] - begun[start]) for start in begun)
-    if not allocated:
-        return None
-    newest = launches[-1]  # steps since the newest row of metrics
-    more = (newest.step - metrics.step) * newest.step_s if newest.step is not None and newest.step_s is not None else 0
-    lost = [seconds for seconds in lost_seconds(launches) if seconds is not None]
-    cost = sum(lost) if len(lost) == len(launches) else None
-    return Goodput(metrics.trained_s + max(0.0, more), allocated, len(launches) - 1, cost)
+        total += max(0.0, ended - began)
+    return total
+
+
+def _seconds_since(metrics: Metrics, newest: Launch) -> float:
+    """Return the seconds of the steps since the newest row of metrics."""
+    if newest.step is None or newest.step_s is None:
+        return 0.0
+    return max(0.0, (newest.step - metrics.step) * newest.step_s)
 
 
 def log_source(run: RunRecord, job: JobId) -> Source:

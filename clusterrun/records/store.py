@@ -139,7 +139,8 @@ class Store:
     ) -> None:  # fmt: skip
         """Write a run's folder to disk before it is submitted; only the user can read ``notify`` and ``files``."""
         folder = 0o750 if record.shared else 0o700
-        try:
+        hint = "nothing was submitted; if the disk is full, free some space or submit from another folder"
+        with self._staging(record, self.runs, hint):
             for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
                          record.run_dir / "claims", record.run_dir / "attempts"):  # fmt: skip
                 safe_files.make_folder(path, folder)
@@ -150,24 +151,23 @@ class Store:
             kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
-        except OSError as error:
-            self.discard(record)
-            raise RequestError(
-                f"cannot write the run's records: {error.filename or self.runs}: {error.strerror}",
-                hint="nothing was submitted; if the disk is full, free some space or submit from another folder",
-            ) from error
 
     def stage_again(self, record: RunRecord, script: str) -> None:
         """Write a run's newest submission, which is not its first, to disk before it is submitted."""
-        try:
+        hint = "nothing was submitted; if the disk is full, free some space, then try again"
+        with self._staging(record, record.run_dir, hint):
             write(record.script, script, record.shared)
             self.save_submission(record, record.submission)
+
+    @contextlib.contextmanager
+    def _staging(self, record: RunRecord, place: Path, hint: str) -> Iterator[None]:
+        """Discard what a submission has written if it cannot be written whole; raises RequestError then."""
+        try:
+            yield
         except OSError as error:
             self.discard(record)
-            raise RequestError(
-                f"cannot write the run's records: {error.filename or record.run_dir}: {error.strerror}",
-                hint="nothing was submitted; if the disk is full, free some space, then try again",
-            ) from error
+            message = f"cannot write the run's records: {error.filename or place}: {error.strerror}"
+            raise RequestError(message, hint=hint) from error
 
     def save_submission(self, record: RunRecord, submission: SubmissionRecord) -> RunRecord:
         """Replace one submission's file and return the updated record. Raises OSError, also for another user's run."""
@@ -202,10 +202,6 @@ class Store:
         """Add a run to the user's index."""
         self.index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         append_line(self.index, json.dumps([cluster, job.base, str(run_dir)]))
-
-    def is_staged(self, record: RunRecord) -> bool:
-        """Return whether the newest submission is on disk; one that was discarded is not."""
-        return submissions.path_of(record.run_dir, record.submission.token).exists()
 
     def discard(self, record: RunRecord) -> None:
         """Delete a run of this user that never became a job; if it did before, only its newest submission."""
@@ -344,26 +340,21 @@ class Store:
         run folders from the scheduler, which may be another user's. The run's own record must contain the id.
         """
         folders = self._folders_of(job)
-        found = [r for folder in folders if (r := load(folder)) is not None and r.mine and has_job_id(r, job)]
-        found += [
-            r for folder in hint if folder not in folders and (r := load(folder)) is not None and has_job_id(r, job)
-        ]
-        if not found:
+        runs = _mine(_load_with(job, folders)) + _load_with(job, (folder for folder in hint if folder not in folders))
+        if not runs:
             had = [one.run_dir for one in self.summaries() if job.base in map(number_of, one.jobs)]
-            found = [r for folder in had if (r := load(folder)) is not None and r.mine and has_job_id(r, job)]
-            for record in found:  # the index was lost or stale: repair it
+            runs = _mine(_load_with(job, had))
+            for run in runs:  # the index was lost or stale: repair it
                 with contextlib.suppress(OSError):
-                    self.point_to(record.cluster, job, record.run_dir)
-        return sorted(found, key=lambda r: r.at)  # the sort is stable: within a second, the last one is the newest
+                    self.point_to(run.cluster, job, run.run_dir)
+        return sorted(runs, key=lambda run: run.at)  # stable: within a second, the last one is the newest
 
     def array_of(self, job: JobId) -> list[RunRecord]:
         """Return the runs of an array with this number, in the order of its tasks; none for any other job."""
-        folders = self._folders_of(job) if job.task is None else {}
-        runs = [run for folder in folders if (run := load(folder)) is not None and run.mine and has_job_id(run, job)]
-        newest = max(runs, key=lambda run: run.at, default=None)
-        same = [run for run in runs if newest is not None and run.sweep == newest.sweep != ""]
-        tasks = [(task, run) for run in same if (task := submission_of(run, job).task) is not None]
-        return [run for _, run in sorted(tasks, key=lambda one: one[0])]
+        runs = _mine(_load_with(job, self._folders_of(job))) if job.task is None else []
+        sweep = max(runs, key=lambda run: run.at).sweep if runs else ""
+        tasks = {submission_of(run, job).task: run for run in runs if sweep and run.sweep == sweep}
+        return [tasks[task] for task in sorted(task for task in tasks if task is not None)]
 
     def _folders_of(self, job: JobId) -> dict[Path, None]:
         """Return the folders that the indexes name for a job's number, oldest first."""
@@ -415,6 +406,15 @@ class Store:
             match row:
                 case [str(cluster), str(job), str(run_dir)]:
                     yield cluster, job, Path(run_dir)
+
+
+def _load_with(job: JobId, folders: Iterable[Path]) -> list[RunRecord]:
+    """Return the runs of these folders that had a job id."""
+    return [run for folder in folders if (run := load(folder)) is not None and has_job_id(run, job)]
+
+
+def _mine(runs: Iterable[RunRecord]) -> list[RunRecord]:
+    return [run for run in runs if run.mine]
 
 
 def _names(runs: Path) -> set[str]:

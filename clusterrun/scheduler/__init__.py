@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from clusterrun.base.job import JobId, JobStatus
+
+if TYPE_CHECKING:
+    from clusterrun.scheduler.local.client import LocalScheduler
 
 KILL_ON_INVALID_DEP = "--kill-on-invalid-dep=yes"
 """The sbatch argument that cancels a job whose dependency can never be satisfied; local jobs have it too."""
@@ -81,21 +84,6 @@ class Reply(NamedTuple):
     stderr: str = ""
 
 
-class LocalJobs(Protocol):
-    """What only the local scheduler can answer."""
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the local jobs, which have a folder each."""
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The CUDA devices that this machine shows to a job."""
-
-    def query_since(self, first: JobId) -> Answer:
-        """Return the states of this user's local jobs from this id on, without opening the files of older ones."""
-
-
 class Scheduler(Protocol):
     """The interface of Slurm and of the local scheduler. The conformance tests run on both."""
 
@@ -110,7 +98,7 @@ class Scheduler(Protocol):
         """Slurm's own commands; None for the local scheduler."""
 
     @property
-    def local(self) -> LocalJobs | None:
+    def local(self) -> LocalScheduler | None:
         """The jobs of this machine; None for Slurm."""
 
     def submit(self, submission: Submission) -> JobId:

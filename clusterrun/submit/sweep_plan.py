@@ -21,7 +21,7 @@ from clusterrun.run_folder import files
 from clusterrun.run_folder.identity import new_token
 from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import SlurmCommands
-from clusterrun.scheduler.slurm.scontrol import config_argv, parse_config
+from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
@@ -54,7 +54,7 @@ def max_array_size(slurm: SlurmCommands | None) -> int:
     """Return the cluster's MaxArraySize, which each index is below. Raises RequestError if it has no arrays."""
     if slurm is None:
         return _ARRAY_SIZE
-    text = parse_config(slurm.answer(config_argv()).text).get("MaxArraySize", "")
+    text = parse_config(slurm.answer(show_argv("config")).text).get("MaxArraySize", "")
     size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _ARRAY_SIZE
     if size < 2:
         why = f"job arrays are disabled on this cluster (MaxArraySize={size})"

@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from clusterrun.base.errors import Ambiguous, CommandError, Refused
 from clusterrun.base.job import LOCAL, JobId
-from clusterrun.scheduler import KILL_ON_INVALID_DEP, Answer, Cancelled, LocalJobs, Submission
+from clusterrun.scheduler import KILL_ON_INVALID_DEP, Answer, Cancelled, Submission
 from clusterrun.scheduler.local import dependency
 from clusterrun.scheduler.local.devices import visible
 from clusterrun.scheduler.local.jobfiles import (
@@ -82,7 +82,7 @@ class LocalScheduler:
         return None
 
     @property
-    def local(self) -> LocalJobs:
+    def local(self) -> LocalScheduler:
         return self
 
     @property
@@ -101,7 +101,7 @@ class LocalScheduler:
         Raises Refused for an invalid dependency, a state folder that cannot be written or a supervisor that does not
         start, and Ambiguous if it does not respond in time.
         """
-        for id in dependency.parse(submission.dependency).ids:
+        for _, id in dependency.parse(submission.dependency):
             if read_status(self._root / id) is None:
                 raise Refused(
                     f"--dependency: there is no local job {id}", hint="`clusterrun list --all` shows your jobs"

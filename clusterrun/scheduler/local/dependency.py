@@ -1,13 +1,11 @@
 """Dependencies of local jobs, in Slurm's syntax, judged by the states of other local jobs. No I/O.
 
-``afterok:L3:L4,afterany:L5`` waits for all of its conditions, ``afterok:L3?afterany:L5`` for any of them
-(man sbatch 22.05, --dependency; a mix of both is an error there too).
+``afterok:L3:L4,afterany:L5`` waits for all of its conditions (man sbatch 22.05, --dependency).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from clusterrun.base.errors import Refused
@@ -25,37 +23,18 @@ class Verdict(Enum):
     NEVER = "DependencyNeverSatisfied"
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
-    """Conditions (type, job id): all of them must be met, or with ``any_of`` one of them."""
+def parse(text: str) -> list[tuple[str, str]]:
+    """Parse a dependency into its conditions, each a type and a job id.
 
-    conditions: tuple[tuple[str, str], ...] = ()
-    any_of: bool = False
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(id for _, id in self.conditions)
-
-    def judge(self, status_of: Callable[[str], JobStatus | None]) -> Verdict:
-        """Return whether the job may start, by the current states of the others."""
-        verdicts = [_judge_one(word, status_of(id)) for word, id in self.conditions]
-        deciding = min if self.any_of else max
-        return deciding(verdicts, key=[*Verdict].index, default=Verdict.MET)
+    Raises Refused for a type or an id that the local scheduler does not support.
+    """
+    return [condition for part in text.split(",") if text for condition in _parse_part(part)]
 
 
-def parse(text: str) -> Dependency:
-    """Parse a dependency. Raises Refused for a type or an id that the local scheduler does not support."""
-    if not text:
-        return Dependency()
-    if "," in text and "?" in text:
-        raise Refused(
-            f"--dependency: {text!r} mixes ',' (all) and '?' (any)",
-            hint="use only one of the two separators, as in Slurm",
-        )
-    conditions: list[tuple[str, str]] = []
-    for part in text.replace("?", ",").split(","):
-        conditions += _parse_part(part)
-    return Dependency(tuple(conditions), "?" in text)
+def judge(conditions: Sequence[tuple[str, str]], status_of: Callable[[str], JobStatus | None]) -> Verdict:
+    """Return whether a job with these conditions may start, by the current states of the others."""
+    verdicts = [_judge_one(word, status_of(id)) for word, id in conditions]
+    return max(verdicts, key=[*Verdict].index, default=Verdict.MET)
 
 
 def _parse_part(part: str) -> list[tuple[str, str]]:

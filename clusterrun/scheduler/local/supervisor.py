@@ -128,7 +128,7 @@ class Supervisor:
         def status_of(id: str) -> JobStatus | None:
             return read_status(self._folder.parent / id)
 
-        return dependency.parse(self._job.dependency).judge(status_of)
+        return dependency.judge(dependency.parse(self._job.dependency), status_of)
 
     def _take_devices(self) -> bool:
         """Take the job's devices if they are free; a job that needs none, or more than there are, takes none."""

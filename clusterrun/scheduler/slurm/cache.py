@@ -8,12 +8,11 @@ machine or of an earlier boot has no age, so each machine has a file of its own.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import math
 import os
 import re
-import stat
-import threading
 import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
@@ -22,10 +21,11 @@ from typing import Any, NamedTuple
 
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.job import JobId, JobStatus
+from clusterrun.run_folder import atomic, safe_files
 from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm.squeue import FIELDS_ID, parse_squeue
-from clusterrun.system.processes import boot_id, find_process, host_name, is_alive
+from clusterrun.system.processes import boot_id, host_name
 
 #: Seconds for which an answer is shared, counted from the start of its query.
 FRESH = 10.0
@@ -33,8 +33,6 @@ FRESH = 10.0
 SKEW = 2.0
 #: Seconds to wait for a query of another process before starting one beside it.
 PATIENCE = 5.0
-#: Seconds after which the query of another process counts as abandoned.
-QUERY_TIMEOUT = 10.0
 _SUFFIX = f".{FIELDS_ID}.squeue"
 _POLL = 0.1  # seconds between two looks at the cache while another process queries
 _DRIFT = 1.0  # seconds by which the wall clock may drift against the boot clock before it counts as set
@@ -60,7 +58,7 @@ class QueueCache:
         here = folder / f"{configuration}.{re.sub(r'[^A-Za-z0-9_-]+', '_', host_name())}"
         self._path, self._querying = here.with_name(here.name + _SUFFIX), here.with_name(here.name + ".asking")
         self._changed = here.with_name(here.name + ".changed")
-        self._claim = ""
+        self._claim: int | None = None
 
     def now(self) -> float:
         """Return the seconds since the machine was booted, as ``save`` takes them."""
@@ -73,14 +71,8 @@ class QueueCache:
             head = {"cluster": self._cluster, "boot": boot_id(), "begun": begun, "took": self._clock() - begun,
                     "wall": self._wall() - self._clock(), "crc": zlib.crc32(data)}  # fmt: skip
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.{threading.get_ident()}")
-            try:
-                with open(temporary, "wb", opener=_private) as file:
-                    file.write(json.dumps(head).encode() + b"\n" + data)
-                temporary.rename(self._path)
-            except OSError:  # a full disk, which must not fill with these
-                temporary.unlink(missing_ok=True)
-                raise
+            with atomic.replacing(self._path, lasting=False) as file:
+                file.write(json.dumps(head).encode() + b"\n" + data)
 
     def load_newest(self) -> tuple[list[JobStatus], int] | None:
         """Return the newest answer of any machine, and the epoch second of its file; None if there is none."""
@@ -147,42 +139,23 @@ class QueueCache:
         return (Answer(cached.jobs), cached.age) if _are_active(ids, cached.jobs) else None
 
     def begin_query(self) -> bool:
-        """Claim the next query; return False while another process of the user has claimed it.
-
-        The claim is a symbolic link, which any file system creates atomically. Two processes that remove an abandoned
-        claim at the same moment may both succeed; then there is one query more.
-        """
-        for _ in range(2):
-            try:
-                me = find_process(os.getpid())
-                claim = f"{boot_id()} {os.getpid()} {me.start if me else 0} {self._clock():.6f}"
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._querying.symlink_to(claim)
-                self._claim = claim
-                return True
-            except FileExistsError:
-                if self._is_claimed():
-                    return False
-                with contextlib.suppress(OSError):
-                    self._querying.unlink()
-            except OSError:
-                return True  # no claim can be written here: then every process queries
-        return False
+        """Claim the next query by a lock; return False while another process of the user has claimed it."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._claim is None:
+                self._claim = os.open(self._querying, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # no lock can be taken here: then every process queries
+            pass
+        return True
 
     def end_query(self) -> None:
         """Give the claim back."""
-        with contextlib.suppress(OSError):
-            if self._claim and str(self._querying.readlink()) == self._claim:
-                self._querying.unlink()
-        self._claim = ""
-
-    def _is_claimed(self) -> bool:
-        try:
-            boot, pid, start, at = str(self._querying.readlink()).split(" ")
-            lives = boot == boot_id() and is_alive(int(pid), int(start))
-            return lives and 0 <= self._clock() - float(at) < QUERY_TIMEOUT
-        except (OSError, ValueError):
-            return False
+        if self._claim is not None:
+            os.close(self._claim)
+        self._claim = None
 
 
 def _are_active(ids: Collection[JobId], jobs: Sequence[JobStatus]) -> bool:
@@ -195,12 +168,9 @@ def _are_active(ids: Collection[JobId], jobs: Sequence[JobStatus]) -> bool:
 def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:
     """Return the header of a cache file, squeue's output, and the file's time; None if damaged or another user's."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            info = os.fstat(file.fileno())
-            if info.st_uid != os.getuid() or not stat.S_ISREG(info.st_mode):
-                return None
-            line, _, data = file.read().partition(b"\n")
+        with safe_files.open_file(path, owner=os.getuid()) as file:
+            info = os.fstat(file)
+            line, _, data = os.pread(file, info.st_size, 0).partition(b"\n")
         head = parse_object(line)
         if head.get("crc") != zlib.crc32(data):
             return None
@@ -211,7 +181,3 @@ def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:
 
 def _since_boot() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)  # it runs on while the machine sleeps
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)

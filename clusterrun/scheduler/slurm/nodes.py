@@ -237,11 +237,6 @@ class UserContext:
         return {"Accounts": self.accounts, "Qos": self.qos, "Groups": self.groups}.get(what)
 
 
-def partitions_argv() -> list[str]:
-    """Return the command for all visible partitions."""
-    return show_argv("partition")
-
-
 def parse_partitions(text: str) -> list[Partition]:
     """Parse the partitions, in Slurm's order."""
     return [_partition(block) for block in parse_show(text) if block.get("PartitionName")]

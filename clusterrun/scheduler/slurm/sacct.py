@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from clusterrun.base.job import JobId, JobStatus, clean_state, outcome_of
-from clusterrun.scheduler.slurm.values import SEP, parse_int, parse_job_id, query_id
+from clusterrun.scheduler.slurm.values import SEP, clusters, parse_int, parse_job_id, query_id
 from clusterrun.system.shell import Completed
 
 _LOST = r"\b(?:DOWN|FAIL|NO_RESPOND|NOT_RESPONDING|REBOOT\w*|POWERED_DOWN)|\*"
@@ -39,9 +39,8 @@ OLD = (*_WHO, "JobName", "WorkDir", "SubmitLine")
 def files_argv(job: JobId, since: int, columns: Sequence[str], cluster: str = "") -> list[str]:
     """Return the command for a job or a task of any user, since epoch second ``since``."""
     start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["sacct", "--allocations", "--allusers", "--noheader", "--parsable2", f"--delimiter={SEP}", *where,
-            f"--jobs={job}", f"--starttime={start}", f"--format={','.join(columns)}"]  # fmt: skip
+    return ["sacct", "--allocations", "--allusers", "--noheader", "--parsable2", f"--delimiter={SEP}",
+            *clusters(cluster), f"--jobs={job}", f"--starttime={start}", f"--format={','.join(columns)}"]  # fmt: skip
 
 
 def parse_files(text: str, columns: Sequence[str]) -> list[dict[str, str]]:
@@ -58,10 +57,9 @@ def sacct_argv(ids: Sequence[JobId], since: int, cluster: str = "") -> list[str]
     """Return the command for those ids since epoch second ``since``; without ids, for all jobs of the user."""
     start = datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     which = [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}", "--allusers"] if ids else []
-    where = [f"--clusters={cluster}"] if cluster else []
     # --duplicates: after a controller crash two jobs may have one id, and only the name distinguishes them
     return ["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", f"--delimiter={SEP}",
-            f"--starttime={start}", f"--format={','.join(_SACCT)}", *which, *where]  # fmt: skip
+            f"--starttime={start}", f"--format={','.join(_SACCT)}", *which, *clusters(cluster)]  # fmt: skip
 
 
 def parse_sacct(text: str) -> list[JobStatus]:

@@ -55,18 +55,13 @@ class Silence(NamedTuple):
 Estimate = Start | No | Silence
 
 
-def test_only_argv(arguments: Sequence[str]) -> list[str]:
-    """Return the command for the script on standard input; ``arguments`` are the user's sbatch arguments."""
-    return ["sbatch", "--test-only", *arguments]
-
-
 def estimate_start(
     slurm: SlurmCommands, submission: Submission, script: str, timeout: float = SLURM_TIMEOUT
 ) -> Estimate:
     """Return when Slurm would start the job; no job is made and nothing is written. Never raises."""
     # the job's environment and not that of a query: in --begin=16:00 the time is the user's own
     env = {**submission.env, "SLURM_TIME_FORMAT": "%s"}
-    argv = test_only_argv(submission.argv)
+    argv = ["sbatch", "--test-only", *submission.argv]
     reply = slurm.answer(argv, timeout, env=env, cwd=submission.workdir, stdin=script)
     return parse_test_only(reply.stderr, reply.note)
 
@@ -122,16 +117,11 @@ _NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 #: "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless noted.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
     SbatchError(_NOT_CONNECTED, NotDelivered, "run `scontrol ping`; try again later"),
-    SbatchError("Unable to contact slurm controller", Ambiguous, ""),
-    SbatchError("Socket timed out on send/recv operation", Ambiguous, ""),
-    SbatchError("send/receive failure", Ambiguous, ""),
-    SbatchError("Zero Bytes were transmitted or received", Ambiguous, ""),
-    SbatchError("Transport endpoint is not connected", Ambiguous, ""),
-    SbatchError("Message receive failure", Ambiguous, ""),
-    SbatchError("Message send failure", Ambiguous, ""),
-    SbatchError("Connection reset by peer", Ambiguous, ""),
-    SbatchError("Connection timed out", Ambiguous, ""),
-    SbatchError("Resource temporarily unavailable", Ambiguous, ""),
+    *(SbatchError(text, Ambiguous, "") for text in (
+        "Unable to contact slurm controller", "Socket timed out on send/recv operation", "send/receive failure",
+        "Zero Bytes were transmitted or received", "Transport endpoint is not connected", "Message receive failure",
+        "Message send failure", "Connection reset by peer", "Connection timed out", "Resource temporarily unavailable",
+    )),
     SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
     SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
     SbatchError("Invalid account", Refused, "see your accounts with `sacctmgr show assoc user=$USER format=account`"),

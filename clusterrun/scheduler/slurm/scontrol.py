@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
-from clusterrun.scheduler.slurm.values import short
+from clusterrun.scheduler.slurm.values import clusters, short
 
 _HIDDEN = "Access/permission denied"
 """Slurm's words if PrivateData hides a list from the user (22.05: scontrol show node and partition, and sinfo)."""
@@ -30,8 +30,7 @@ def no_list(what: str, detail: str, message: str) -> SchedulerError:
 
 def hold_argv(job: JobId, *, release: bool, cluster: str = "") -> Sequence[str]:
     """Return ``scontrol hold|release ID`` for a job, an array or one task of it."""
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["scontrol", *where, "release" if release else "hold", str(job)]
+    return ["scontrol", *clusters(cluster), "release" if release else "hold", str(job)]
 
 
 def parse_hold(stderr: str) -> str:
@@ -58,8 +57,7 @@ _FREE_AT = rf"(?:^|(?<= ))({'|'.join(_FREE)})="
 
 def show_argv(kind: str, names: Sequence[str] = (), cluster: str = "") -> list[str]:
     """Return ``scontrol show KIND [NAMES]``; without names, for all."""
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["scontrol", *where, "show", kind, *([",".join(names)] if names else [])]
+    return ["scontrol", *clusters(cluster), "show", kind, *([",".join(names)] if names else [])]
 
 
 def parse_jobs(text: str) -> list[dict[str, str]]:
@@ -183,8 +181,7 @@ def having(wanted: str, features: Mapping[str, frozenset[str]], nodes: Iterable[
 
 def scancel_argv(ids: Sequence[JobId], cluster: str = "") -> list[str]:
     """Return one scancel for all of those ids."""
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["scancel", *where, "--", *(str(i) for i in ids)]
+    return ["scancel", *clusters(cluster), "--", *(str(i) for i in ids)]
 
 
 def parse_scancel(stderr: str) -> dict[str, str]:
@@ -195,18 +192,13 @@ def parse_scancel(stderr: str) -> dict[str, str]:
 
 def parse_cluster_facts(answer: str) -> ClusterFacts:
     """Parse the facts in ``scontrol show config``."""
-    values = dict(re.findall(r"^(\w+)\s*= (.*?)\s*$", answer, re.MULTILINE))
+    values = parse_config(answer)
     kind = values.get("AccountingStorageType", "")
     return ClusterFacts(
         cluster=values.get("ClusterName", ""),
         accounting="slurmdbd" in kind or "mysql" in kind,
         gpus="gpu" in values.get("GresTypes", "").split(","),
     )
-
-
-def config_argv() -> list[str]:
-    """Return the command for the controller's configuration."""
-    return ["scontrol", "show", "config"]
 
 
 def parse_config(text: str) -> dict[str, str]:
@@ -225,7 +217,7 @@ def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool
         "srun",
         f"--jobid={job if job.part is None else job.raw}",
         *([f"--het-group={job.part}"] if job.part is not None else []),  # srun takes no 12+1 as a job
-        *([f"--clusters={job.cluster}"] if job.cluster else []),
+        *clusters(job.cluster),
         "--overlap",
         "--mem=0",
         "--nodes=1",

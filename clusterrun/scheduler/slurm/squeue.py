@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from clusterrun.base.job import JobId, JobStatus, clean_state, outcome_of
-from clusterrun.scheduler.slurm.values import SEP, parse_duration, parse_int, parse_job_id, query_id
+from clusterrun.scheduler.slurm.values import SEP, clusters, parse_duration, parse_int, parse_job_id, query_id
 
 # The long format has the allocated resources, which the short one lacks. The widths are limits, so they are generous;
 # only the id of an array with thousands of tasks may not fit.
@@ -147,8 +147,8 @@ def squeue_argv(ids: Sequence[JobId] | None, cluster: str = "") -> list[str]:
     who = ["--me"] if ids is None else [f"--jobs={','.join(dict.fromkeys(map(query_id, ids)))}"]
     # a row per pending task if a task is queried: else they share the row of the array
     alone = ["--array"] if any(i.task is not None for i in ids or ()) else []
-    where = [f"--clusters={cluster}"] if cluster else []
-    return ["squeue", "--noheader", "--states=all", *who, *alone, *where, f"--format={SEP.join(_JOB_FORMATS)}"]
+    which = [*who, *alone, *clusters(cluster)]
+    return ["squeue", "--noheader", "--states=all", *which, f"--format={SEP.join(_JOB_FORMATS)}"]
 
 
 def parse_squeue(text: str) -> list[JobStatus]:

@@ -29,6 +29,11 @@ def short(words: str) -> str:
     return words if len(words) <= _LONGEST else words[:_LONGEST] + "…"
 
 
+def clusters(names: str) -> list[str]:
+    """Return the option for these clusters, none for the usual one."""
+    return [f"--clusters={names}"] if names else []
+
+
 def query_id(id: JobId) -> str:
     """Return an id as squeue and sacct take it: an array's task, or the whole submission."""
     return id.base if id.task is None else f"{id.base}_{id.task}"

@@ -22,7 +22,7 @@ from clusterrun.records.code_store import project_path
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.files import read_json
 from clusterrun.scheduler import Scheduler, SlurmCommands
-from clusterrun.scheduler.slurm.nodes import parse_partitions, partitions_argv
+from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.state.canceller import format_user
@@ -105,7 +105,7 @@ def _diagnose(
     if state.status.id.is_local:
         cause = local_cause(cause, state.status)
     if slurm is not None and cause.kind == "time-limit" and "--time LONGER" in cause.command:
-        partitions = parse_partitions(slurm.answer(partitions_argv()).text)
+        partitions = parse_partitions(slurm.answer(show_argv("partition")).text)
         cause = with_longer_limit(cause, state.status, partitions, state.record)
     if cause.kind == "log-unopened":
         cause = replace(cause, command=_folder_command(state, shown))

@@ -14,7 +14,7 @@ from typing import Any
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_duration, format_time_and_offset
-from clusterrun.scheduler import LocalJobs, Scheduler
+from clusterrun.scheduler import Scheduler
 from clusterrun.scheduler.slurm.reasons import Reason, Starts
 from clusterrun.state.reconcile import RunState
 from clusterrun.why.pending import dependencies, limits, local, nodes, partition_rules, queue_position, running_job
@@ -98,8 +98,7 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
     """
     now, job = time.time() if now is None else now, state.status
     if scheduler.slurm is None:
-        assert scheduler.local is not None
-        return _local_report(scheduler.local, job)
+        return _local_report(scheduler, job)
     if state.as_of is not None:
         last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - state.as_of)} ago"
         raise SchedulerError(
@@ -115,8 +114,9 @@ def running(state: RunState) -> list[str]:
     return running_job.describe_running(state.status, state.record, time.time())
 
 
-def _local_report(jobs: LocalJobs, job: JobStatus) -> PendingReport:
-    reason, found = local.explain_local(jobs.folder, job, jobs.devices)
+def _local_report(scheduler: Scheduler, job: JobStatus) -> PendingReport:
+    assert scheduler.local is not None
+    reason, found = local.explain_local(scheduler.local.folder, job, scheduler.local.devices)
     return PendingReport(
         slurm_reason=job.reason,
         reason=reason,

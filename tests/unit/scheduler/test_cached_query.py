@@ -186,25 +186,12 @@ def test_a_query_of_another_process_is_waited_for(window: Callable[..., Window])
     assert second.asked == 0 and len(second.waited) == 1
 
 
-def test_a_query_that_takes_too_long_is_not_waited_for(window: Callable[..., Window], clock: Clock) -> None:
+def test_a_query_that_takes_too_long_is_not_waited_for(window: Callable[..., Window]) -> None:
     first, second = window(), window().says(j5="RUNNING")
     assert first.cache.begin_query()
     assert second.ask("5")[0] == ["RUNNING"] and second.asked == 1
     assert sum(second.waited) == pytest.approx(cache.PATIENCE, abs=0.2)
     assert not second.cache.begin_query(), "the claim is still the other's"
-    clock.now += cache.QUERY_TIMEOUT
-    second.waited.clear()
-    assert second.ask("5")[0] == ["RUNNING"] and second.waited == []
-
-
-def test_the_claim_of_a_dead_process_is_replaced(window: Callable[..., Window]) -> None:
-    one = window()
-    for word in ("", "x", f"{cache.boot_id()} 999999999 1 1000", f"another {os.getpid()} 1 1000"):
-        one.cache.end_query()
-        one.cache._folder.mkdir(parents=True, exist_ok=True)
-        one.cache._querying.unlink(missing_ok=True)
-        one.cache._querying.symlink_to(word or "?")
-        assert one.cache.begin_query()
 
 
 def test_an_end_is_queried_even_while_another_process_queries(pair: tuple[Window, Window]) -> None:
@@ -239,6 +226,5 @@ def test_the_claim_of_a_killed_process_does_not_block_others(tmp_path: Path) -> 
         "assert cache.begin_query(); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", code], timeout=HUNG)
-    (link,) = tmp_path.glob("*.asking")
-    assert link.is_symlink()
+    assert [*tmp_path.glob("*.asking")]
     assert QueueCache(tmp_path, "default", "lab").begin_query()

@@ -6,8 +6,7 @@ slurm.schedmd.com/resource_limits.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 
 from clusterrun.scheduler.slurm.reasons.words import PAGE, SOURCE, Limit, Reason, Starts
 
@@ -36,37 +35,27 @@ _ELSE = {
 _SMALLER = "request less (run `clusterrun cancel {job}`, then submit again)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """The reasons of one limit: ``{}`` in ``pattern`` and ``meaning`` is a resource, ``odd`` has special spellings."""
-
-    owner: str
-    pattern: str
-    limit: str
-    setting: str
-    meaning: str
-    starts: Starts
-    action: str
-    odd: dict[str, str] = field(default_factory=dict)
-    without: frozenset[str] = frozenset()
-    source: str = PAGE
-    least: bool = False
-
-    def rows(self) -> Iterator[Reason]:
-        for name, (tres, noun) in RESOURCES.items():
-            if name not in self.without:
-                yield self.row(self.odd.get(name, self.pattern.format(name)), tres, noun)
-
-    def row(self, word: str, tres: str = "", noun: str = "") -> Reason:
-        meaning = self.meaning.format(noun, who=_WHO[self.owner])
-        return Reason(
-            word=word,
-            meaning=meaning[0].upper() + meaning[1:],
-            starts=self.starts,
-            action=self.action.replace("SEE", _SEE[self.owner]).replace("ELSE", _ELSE[self.owner]),
-            source=self.source,
-            limit=Limit(owner=self.owner, field=self.limit, setting=self.setting, tres=tres, least=self.least),
+def _family(
+    owner: str, pattern: str, field: str, setting: str, meaning: str, starts: Starts, action: str,
+    spelt: Mapping[str, str] | None = None, *, without: Collection[str] = (), source: str = PAGE, least: bool = False,
+) -> list[Reason]:  # fmt: skip
+    """Return the reasons of one limit: ``{}`` in ``pattern`` and ``meaning`` is a resource, ``spelt`` has odd words."""
+    return [
+        Reason(
+            word=(spelt or {}).get(resource, pattern).format(resource),
+            meaning=_sentence(meaning.format(noun, who=_WHO[owner])),
+            starts=starts,
+            action=action.replace("SEE", _SEE[owner]).replace("ELSE", _ELSE[owner]),
+            source=source,
+            limit=Limit(owner=owner, field=field, setting=setting, tres=tres, least=least),
         )
+        for resource, (tres, noun) in RESOURCES.items()
+        if resource not in without
+    ]
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 _ALL_USED = "Together with the running jobs in {who}, this job would use more {} than allowed."
@@ -81,56 +70,43 @@ _SHORTER = "request fewer resources or a shorter time limit, or ELSE; SEE"
 _LESS = f"{_SMALLER}, or ELSE; SEE"
 _NEWER = f"Slurm 24.05 to 26.05, {SOURCE}"
 
-_FAMILIES = (
-    _Family("qos", "QOSGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
-            {"Cpu": "QOSGrpCpuLimit", "Memory": "QOSGrpMemLimit", "Node": "QOSGrpNodeLimit"}),
-    _Family("qos", "QOSGrp{}Minutes", "GrpTRESMins", "GrpTRESMins", _BUDGET, Starts.ADMIN, _SPENT,
-            {"Cpu": "QOSGrpCPUMinutesLimit"}),
-    _Family("qos", "QOSGrp{}RunMinutes", "GrpTRESRunMins", "GrpTRESRunMins", _PROMISED, Starts.ALONE, _WAIT,
-            {"Cpu": "QOSGrpCPURunMinutesLimit"}),
-    _Family("qos", "QOSMax{}PerJob", "MaxTRESPJ", "MaxTRESPerJob", _JOB_MORE, Starts.YOU, _LESS,
-            {"Cpu": "QOSMaxCpuPerJobLimit", "Node": "QOSMaxNodePerJobLimit"}),
-    _Family("qos", "QOSMax{}PerNode", "MaxTRESPN", "MaxTRESPerNode", _NODE_MORE, Starts.YOU, _LESS,
-            without=frozenset({"Node", "License"})),
-    _Family("qos", "QOSMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
-            {"Cpu": "QOSMaxCpuMinutesPerJobLimit"}),
-    _Family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
-            "Together with the user's running jobs, this job would use more {} than {who} allows per user.",
-            Starts.ALONE, _WAIT,
-            {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
-    _Family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
-            "{who} requires more {} than the job requests.", Starts.YOU,
-            "request more (run `clusterrun cancel {job}`, then submit again), or ELSE; SEE",
-            {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
-    _Family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
-            "Together with the account's running jobs, this job would use more {} than {who} allows per account.",
-            Starts.ALONE, _WAIT),
-    _Family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
-            "Together with the account's running jobs, this job could use more TRES minutes of {} than {who} allows per"
-            " account.",
-            Starts.ALONE, _WAIT, source=_NEWER),
-    _Family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
-            "Together with the user's running jobs, this job could use more TRES minutes of {} than {who} allows per"
-            " user.",
-            Starts.ALONE, _WAIT, source=_NEWER),
-    _Family("association", "AssocGrp{}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
-            {"Cpu": "AssocGrpCpuLimit", "Memory": "AssocGrpMemLimit", "Node": "AssocGrpNodeLimit"}),
-    _Family("association", "AssocGrp{}Minutes", "GrpTRESMins", "GrpTRESMins", _BUDGET, Starts.ADMIN, _SPENT,
-            {"Cpu": "AssocGrpCPUMinutesLimit", "Memory": "AssocGrpMemMinutes"}),
-    _Family("association", "AssocGrp{}RunMinutes", "GrpTRESRunMins", "GrpTRESRunMins", _PROMISED, Starts.ALONE, _WAIT,
-            {"Cpu": "AssocGrpCPURunMinutesLimit", "Memory": "AssocGrpMemRunMinutes"}),
-    _Family("association", "AssocMax{}PerJob", "MaxTRESPJ", "MaxTRESPerJob", _JOB_MORE, Starts.YOU, _LESS,
-            {"Cpu": "AssocMaxCpuPerJobLimit", "Memory": "AssocMaxMemPerJob", "Node": "AssocMaxNodePerJobLimit"}),
-    _Family("association", "AssocMax{}PerNode", "MaxTRESPN", "MaxTRESPerNode", _NODE_MORE, Starts.YOU, _LESS,
-            {"Memory": "AssocMaxMemPerNode"}, without=frozenset({"Node", "License"})),
-    _Family("association", "AssocMax{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES,
-            Starts.YOU, _SHORTER,
-            {"Cpu": "AssocMaxCpuMinutesPerJobLimit", "Memory": "AssocMaxMemMinutesPerJob"}),
-)  # fmt: skip
+_CPU_MEM_NODE = {"Cpu": "CpuLimit", "Memory": "MemLimit", "Node": "NodeLimit"}
 
 
-def _count(word: str, owner: str, limit: str, setting: str, meaning: str, starts: Starts, action: str) -> Reason:
-    return _Family(owner, word, limit, setting, meaning, starts, action).row(word)
+def _of_both(owner: str, prefix: str) -> list[Reason]:
+    """Return the reasons that exist for a QOS and for an association; of the latter, memory is ``Mem``."""
+
+    def family(
+        pattern: str, field: str, setting: str, meaning: str, starts: Starts, action: str, cpu: str = "",
+        node: str = "", without: Collection[str] = (),
+    ) -> list[Reason]:  # fmt: skip
+        memory = pattern.format("Mem") if owner == "association" else ""
+        odd = {resource: prefix + word for resource, word in (("Cpu", cpu), ("Memory", memory), ("Node", node)) if word}
+        return _family(owner, prefix + pattern, field, setting, meaning, starts, action, odd, without=without)
+
+    return [
+        *_family(owner, f"{prefix}Grp{{}}", "GrpTRES", "GrpTRES", _ALL_USED, Starts.ALONE, _WAIT,
+                 {resource: f"{prefix}Grp{word}" for resource, word in _CPU_MEM_NODE.items()}),
+        *family("Grp{}Minutes", "GrpTRESMins", "GrpTRESMins", _BUDGET, Starts.ADMIN, _SPENT, "GrpCPUMinutesLimit"),
+        *family("Grp{}RunMinutes", "GrpTRESRunMins", "GrpTRESRunMins", _PROMISED, Starts.ALONE, _WAIT,
+                "GrpCPURunMinutesLimit"),
+        *family("Max{}PerJob", "MaxTRESPJ", "MaxTRESPerJob", _JOB_MORE, Starts.YOU, _LESS,
+                "MaxCpuPerJobLimit", "MaxNodePerJobLimit"),
+        *family("Max{}PerNode", "MaxTRESPN", "MaxTRESPerNode", _NODE_MORE, Starts.YOU, _LESS,
+                without=("Node", "License")),
+        *family("Max{}MinutesPerJob", "MaxTRESMinsPJ", "MaxTRESMinsPerJob", _JOB_MINUTES, Starts.YOU, _SHORTER,
+                "MaxCpuMinutesPerJobLimit"),
+        _count(f"{prefix}GrpJobsLimit", owner, "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
+        _count(f"{prefix}GrpSubmitJobsLimit", owner, "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
+        _count(f"{prefix}GrpWallLimit", owner, "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
+        _count(f"{prefix}MaxWallDurationPerJobLimit", owner, "MaxWallPJ", "MaxWallDurationPerJob", _LONG, Starts.YOU,
+               _CUT),
+    ]  # fmt: skip
+
+
+def _count(word: str, owner: str, field: str, setting: str, meaning: str, starts: Starts, action: str) -> Reason:
+    """Return the reason of a limit that counts no resource."""
+    return _family(owner, word, field, setting, meaning, starts, action)[-1]  # of the unknown resource
 
 
 _JOBS = "{who} already has as many running jobs as it allows."
@@ -139,29 +115,35 @@ _WALL = "{who} limits the total run time of its jobs, and this job's time limit 
 _LONG = "The job's time limit is longer than {who} allows."
 _CUT = "request a shorter time limit, or ELSE; SEE"
 
-_COUNTS = (
-    _count("QOSGrpJobsLimit", "qos", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
-    _count("QOSGrpSubmitJobsLimit", "qos", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
-    _count("QOSGrpWallLimit", "qos", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
+#: Every reason of this kind.
+ROWS: tuple[Reason, ...] = (
+    *_of_both("qos", "QOS"),
+    *_of_both("association", "Assoc"),
+    *_family("qos", "QOSMax{}PerUser", "MaxTRESPU", "MaxTRESPerUser",
+             "Together with the user's running jobs, this job would use more {} than {who} allows per user.",
+             Starts.ALONE, _WAIT, {"Cpu": "QOSMaxCpuPerUserLimit", "Node": "QOSMaxNodePerUserLimit"}),
+    *_family("qos", "QOSMin{}", "MinTRESPJ", "MinTRESPerJob",
+             "{who} requires more {} than the job requests.", Starts.YOU,
+             "request more (run `clusterrun cancel {job}`, then submit again), or ELSE; SEE",
+             {"Cpu": "QOSMinCpuNotSatisfied"}, least=True),
+    *_family("qos", "Max{}PerAccount", "MaxTRESPA", "MaxTRESPerAccount",
+             "Together with the account's running jobs, this job would use more {} than {who} allows per account.",
+             Starts.ALONE, _WAIT),
+    *_family("qos", "Max{}RunMinsPerAccount", "MaxTRESRunMinsPA", "MaxTRESRunMinsPerAccount",
+             "Together with the account's running jobs, this job could use more TRES minutes of {} than {who} allows "
+             "per account.", Starts.ALONE, _WAIT, source=_NEWER),
+    *_family("qos", "Max{}RunMinsPerUser", "MaxTRESRunMinsPU", "MaxTRESRunMinsPerUser",
+             "Together with the user's running jobs, this job could use more TRES minutes of {} than {who} allows "
+             "per user.", Starts.ALONE, _WAIT, source=_NEWER),
     _count("QOSMaxJobsPerUserLimit", "qos", "MaxJobsPU", "MaxJobsPerUser",
            "The user already has as many running jobs as {who} allows per user.", Starts.ALONE, _WAIT),
     _count("QOSMaxSubmitJobPerUserLimit", "qos", "MaxSubmitJobsPU", "MaxSubmitJobsPerUser",
-           "The user already has as many pending and running jobs as {who} allows per user.",
-           Starts.ALONE, _WAIT),
-    _count("QOSMaxWallDurationPerJobLimit", "qos", "MaxWallPJ", "MaxWallDurationPerJob", _LONG, Starts.YOU, _CUT),
+           "The user already has as many pending and running jobs as {who} allows per user.", Starts.ALONE, _WAIT),
     _count("MaxJobsPerAccount", "qos", "MaxJobsPA", "MaxJobsPerAccount",
            "The account already has as many running jobs as {who} allows per account.", Starts.ALONE, _WAIT),
     _count("MaxSubmitJobsPerAccount", "qos", "MaxSubmitJobsPA", "MaxSubmitJobsPerAccount",
            "The account already has as many pending and running jobs as {who} allows per account.",
            Starts.ALONE, _WAIT),
-    _count("AssocGrpJobsLimit", "association", "GrpJobs", "GrpJobs", _JOBS, Starts.ALONE, _WAIT),
-    _count("AssocGrpSubmitJobsLimit", "association", "GrpSubmitJobs", "GrpSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
-    _count("AssocGrpWallLimit", "association", "GrpWall", "GrpWall", _WALL, Starts.ADMIN, _SPENT),
     _count("AssocMaxJobsLimit", "association", "MaxJobs", "MaxJobs", _JOBS, Starts.ALONE, _WAIT),
     _count("AssocMaxSubmitJobLimit", "association", "MaxSubmitJobs", "MaxSubmitJobs", _QUEUED, Starts.ALONE, _WAIT),
-    _count("AssocMaxWallDurationPerJobLimit", "association", "MaxWallPJ", "MaxWallDurationPerJob", _LONG,
-           Starts.YOU, _CUT),
 )  # fmt: skip
-
-#: Every reason of this kind.
-ROWS: tuple[Reason, ...] = (*(row for family in _FAMILIES for row in family.rows()), *_COUNTS)
