@@ -11,7 +11,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -197,14 +197,17 @@ def find_secrets(words: Sequence[str], target: Target, environ: Mapping[str, str
     """Return the variables that ``--secret``, a profile or a job file names, as far as this shell has them."""
     names = [word.removeprefix("--secret=") for word in words if word.startswith("--secret=")]
     names += [name for option, name in pairwise(words) if option == "--secret"]
-    levels: list[Mapping[str, Any]] = [*target.profiles.levels]
+    for level in (*target.profiles.levels, *_job_files(words, target, environ)):
+        names += level["secret"].value if "secret" in level else []
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _job_files(words: Sequence[str], target: Target, environ: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the values of the job files among these words."""
     for word in words:
         if not word.startswith("-"):
             with contextlib.suppress(ClusterrunError):  # not a job file; if it is one, the command there explains
-                levels.append(load_job(word, target.root, cwd=target.root / target.below, environ=environ).values)
-    for level in levels:
-        names += level["secret"].value if "secret" in level else []
-    return {name: environ[name] for name in names if name in environ}
+                yield load_job(word, target.root, cwd=target.root / target.below, environ=environ).values
 
 
 def _status(status: int) -> int:

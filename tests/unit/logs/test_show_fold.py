@@ -16,7 +16,7 @@ def line(rank, text, stream="out"):
 
 def folded(lines, world=None, now=None):
     folder = LineFolder(world)
-    return [(one.line.text, one.ranks) for one in [*folder.add(lines, now), *folder.end()]]
+    return [(one.line.text, [*one.ranks]) for one in [*folder.add(lines, now), *folder.end()]]
 
 
 def test_the_same_line_of_all_ranks_is_one():
@@ -40,7 +40,7 @@ def test_out_and_err_are_not_the_same_line():
 def test_a_line_that_all_ranks_have_said_waits_no_longer():
     folder = LineFolder(2)
     assert list(folder.add([line(0, "a")], 0.0)) == []
-    assert [one.ranks for one in folder.add([line(1, "a")], 0.0)] == [[0, 1]]
+    assert [[*one.ranks] for one in folder.add([line(1, "a")], 0.0)] == [[0, 1]]
 
 
 def test_a_line_waits_for_a_fraction_of_a_second():
