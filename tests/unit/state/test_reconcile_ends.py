@@ -41,7 +41,7 @@ def test_the_end_record_tells(
 ) -> None:
     run = submitted(store)
     claim(run)
-    ranks = [{"rank": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
+    ranks = [{"rank": rank, "task": rank, "node": node} for rank, node in enumerate(("n1", "n2", "n1"))]
     attempt(run, end=record, start={"time": AT + 100, "ranks": [*ranks, 7]})
     scheduler = Scripted(answer)
     found = ask(store, run, scheduler)
