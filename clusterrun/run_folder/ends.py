@@ -209,19 +209,16 @@ def has_failed(folder: Path) -> bool:
 
 
 def load_start(attempt: Path) -> dict[str, Any] | None:
-    """Return start.json, None where there is none; ``ranks`` is a list of entries with ``rank``, ``task`` and ``node``.
-
-    Older entries have no ``task``: it is their rank.
-    """
+    """Return start.json, None where there is none; each entry of ``ranks`` has ``rank``, ``task`` and ``node``."""
     start = read_json(attempt / START, _LARGEST_START)
     if start is None:
         return None
-    ranks = []
-    for entry in as_objects(start.get("ranks")):
-        whole = {"task": entry.get("rank"), **entry}
-        if type(whole.get("rank")) is int and type(whole["task"]) is int and isinstance(whole.get("node"), str):
-            ranks.append(whole)
-    return {**start, "ranks": ranks}
+    return {**start, "ranks": [entry for entry in as_objects(start.get("ranks")) if _is_whole(entry)]}
+
+
+def _is_whole(entry: Mapping[str, Any]) -> bool:
+    numbers = type(entry.get("rank")), type(entry.get("task"))
+    return numbers == (int, int) and isinstance(entry.get("node"), str)
 
 
 def load_packages(attempt: Path) -> list[str]:
