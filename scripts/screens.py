@@ -24,8 +24,8 @@ from typing import Any
 
 from clusterrun.cli import VERBS
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, Job, Site
-from tests.patience import until
+from tests.support.installed_command import CLUSTERRUN, Job, Site
+from tests.support.patience import until
 
 HOME = Path("/tmp/demo")  # appears in the captures: a neutral place
 OUT = Path(__file__).resolve().parents[1] / "docs" / "screens"

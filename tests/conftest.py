@@ -13,11 +13,11 @@ import hypothesis
 import pytest
 
 from lab.cluster import Lab
-from tests.command_desk import Desk
-from tests.installed_command import Site
-from tests.lm_runs import undisturbed_weights
+from tests.support.command_desk import Desk
+from tests.support.installed_command import Site
+from tests.support.lm_runs import undisturbed_weights
 
-pytest_plugins = ["lab.fixtures", "tests.faults_table"]
+pytest_plugins = ["lab.fixtures", "tests.support.faults_table"]
 
 # CI runs the same examples every time; new random examples are for people at work. No example has a deadline: a busy
 # machine is slow.

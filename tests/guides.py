@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 
 from lab.cluster import Lab
-from tests.folders import ROOT
-from tests.installed_command import ALLREDUCE, CLUSTERRUN, Site
-from tests.typed_lines import FILES, make_project
+from tests.support.folders import ROOT
+from tests.support.installed_command import ALLREDUCE, CLUSTERRUN, Site
+from tests.support.typed_lines import FILES, make_project
 
 LIMIT = 600  # seconds for a command, and for a job
 SMALL = "set.steps = 20\nset.vocab = 300\nset.seq_len = 32\nset.eval_samples = 32\nset.log_every = 5\n"

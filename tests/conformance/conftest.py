@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site
+from tests.support.installed_command import Site
 
 SCHEDULERS = {"local": None, "slurm": "lab"}
 

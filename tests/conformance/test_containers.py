@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.git_projects import make_repository, write_files
-from tests.installed_command import ROOT, Job, Site
+from tests.support.git_projects import make_repository, write_files
+from tests.support.installed_command import ROOT, Job, Site
 
 APPTAINER = ROOT / "tests" / "data" / "containers"
 TRAIN = """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Job, Site
+from tests.support.installed_command import ONE_RANK, Job, Site
 
 SCHEDULERS = {"local": None, "accounting": "lab", "no-accounting": "lab_no_accounting"}
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from tests.hangs import HANG, LATE, collectives, stop_rank, submit_script
-from tests.installed_command import Site, until
+from tests.support.hangs import HANG, LATE, collectives, stop_rank, submit_script
+from tests.support.installed_command import Site, until
 
 
 def test_a_stopped_rank_of_a_script_is_named_and_its_launch_is_ended(site: Site) -> None:

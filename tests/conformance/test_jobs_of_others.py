@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, SCRIPTS, Site, until
+from tests.support.installed_command import ONE_RANK, SCRIPTS, Site, until
 
 
 @pytest.fixture(scope="module")

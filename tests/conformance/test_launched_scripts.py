@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ROOT, Job, Site, until
+from tests.support.installed_command import ROOT, Job, Site, until
 
 SCRIPTS = ROOT / "tests" / "data" / "launched"
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed_command import SCRIPTS, Job, Site, read_json, until
-from tests.rank_files import ends_of
+from tests.support.installed_command import SCRIPTS, Job, Site, read_json, until
+from tests.support.rank_files import ends_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 ONE_EACH = (*SHAPE[:-1], "1")  # where one rank per node shows the same: each costs two seconds of processor time

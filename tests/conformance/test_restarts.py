@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hangs import HANG, stop_and_await
-from tests.installed_command import ONE_RANK, Site, until
-from tests.lm_runs import LIMIT, SHAPE, STEPS, lm, saved, weights
+from tests.support.hangs import HANG, stop_and_await
+from tests.support.installed_command import ONE_RANK, Site, until
+from tests.support.lm_runs import LIMIT, SHAPE, STEPS, lm, saved, weights
 
 
 def test_a_killed_and_a_stopped_rank_cost_the_steps_since_the_last_checkpoint_and_nothing_else(

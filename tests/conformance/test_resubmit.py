@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.installed_command import ONE_RANK, Job, Site
+from tests.support.installed_command import ONE_RANK, Job, Site
 
 
 def test_a_job_is_named_submitted_again_and_cancelled(site: Site, tmp_path: Path) -> None:

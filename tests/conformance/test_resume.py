@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed_command import CLUSTERRUN, ONE_RANK, Job, Site
-from tests.lm_runs import LIMIT, ONE, STEPS, lm, saved, wait_saved, weights
+from tests.support.installed_command import CLUSTERRUN, ONE_RANK, Job, Site
+from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, saved, wait_saved, weights
 
 
 def resumed(site: Site, job: Job) -> Job:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed_command import ONE_RANK, Site, until
+from tests.support.installed_command import ONE_RANK, Site, until
 
 VALUE = "correct-horse-battery-staple"
 

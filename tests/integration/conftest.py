@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.rank_files import ends_of
-from tests.warm_programs import RANKS, WarmProcess, WarmPrograms
+from tests.support.rank_files import ends_of
+from tests.support.warm_programs import RANKS, WarmProcess, WarmPrograms
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = ROOT / "clusterrun" / "worker"

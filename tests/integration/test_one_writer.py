@@ -14,8 +14,8 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
-from tests.patience import HUNG
-from tests.warm_programs import WarmProcess, WarmPrograms
+from tests.support.patience import HUNG
+from tests.support.warm_programs import WarmProcess, WarmPrograms
 
 from .conftest import WORKER
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records.progress import RankProgress, read_ranks
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 from .conftest import Starter
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.patience import HUNG, until
-from tests.rank_files import ends_of
+from tests.support.patience import HUNG, until
+from tests.support.rank_files import ends_of
 
 
 def test_a_script_for_torchrun_runs_unchanged(step: Callable) -> None:

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 from clusterrun.records.progress import RankProgress, read_ranks
 from clusterrun.state.stragglers import Straggler, find_stragglers
 from clusterrun.worker.training.busy import WINDOW
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 from .conftest import Starter
 

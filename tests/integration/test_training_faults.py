@@ -15,7 +15,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.worker.training import checkpoint
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 from .conftest import Done, Starter
 

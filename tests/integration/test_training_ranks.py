@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 from .conftest import Done, Starter
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lab.procs import wait_until
-from tests.patience import until
+from tests.support.patience import until
 
 pytest_plugins = ["lab.fixtures"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.patience import until
+from tests.support.patience import until
 
 pytest_plugins = ["lab.fixtures"]
 

@@ -12,7 +12,7 @@ from lab import claims, net, procs
 from lab.cluster import Lab
 from lab.daemons import PROGRAMS
 from lab.errors import LabError
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.jobfiles import Job
 from clusterrun.scheduler.local.processes import end_members, members
 from lab.cluster import Lab
-from tests.installed_command import Site
-from tests.patience import until
+from tests.support.installed_command import Site
+from tests.support.patience import until
 
 
 def job(token: str, **changes: Any) -> Job:

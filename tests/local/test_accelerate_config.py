@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.installed_command import SCRIPTS, Site
-from tests.rank_files import ends_of
+from tests.support.installed_command import SCRIPTS, Site
+from tests.support.rank_files import ends_of
 
 YAML = """compute_environment: LOCAL_MACHINE
 distributed_type: {}

@@ -7,7 +7,7 @@ import signal
 import pytest
 import torch
 
-from tests.installed_command import Job, Site, until
+from tests.support.installed_command import Job, Site, until
 
 TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from clusterrun.base.job import JobId, Outcome
-from tests.patience import until
+from tests.support.patience import until
 
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
 NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]

@@ -12,7 +12,7 @@ from clusterrun.scheduler.local.jobfiles import State, create, write_state
 from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why.pending.local import explain_local
 from tests.local.conftest import job
-from tests.opened import Opened
+from tests.support.opened import Opened
 
 TWO = {"CUDA_VISIBLE_DEVICES": "0,1"}
 SHOW = 'echo "$CLUSTERRUN_LOCAL_DEVICES [$CUDA_VISIBLE_DEVICES]"\n'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.installed_command import Site
+from tests.support.installed_command import Site
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 #: A training that ends in seconds.

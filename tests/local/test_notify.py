@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.installed_command import Site, until
+from tests.support.installed_command import Site, until
 
 FAILS = """
 import os, sys

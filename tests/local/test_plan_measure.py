@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from lab.cluster import Lab
-from tests.installed_command import Site
+from tests.support.installed_command import Site
 
 RANKS = ("--scheduler", "local", "--gpus-per-node", "0", "--tasks-per-node", "2")
 SMALL = ("--micro-batch", "2", "--seq-len", "16", "--set", "vocab=300", "--measure-steps", "8")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clusterrun.system import processes
 from lab import procs
-from tests.installed_command import until
+from tests.support.installed_command import until
 
 DEAD_MAIN_THREAD = """
 import ctypes, platform, threading, time

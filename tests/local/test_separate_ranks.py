@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.installed_command import ALLREDUCE, ROOT, SCRIPTS, Job, Site
-from tests.patience import until
-from tests.rank_files import ends_of
+from tests.support.installed_command import ALLREDUCE, ROOT, SCRIPTS, Job, Site
+from tests.support.patience import until
+from tests.support.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
 LINE = "clusterrun: rank 0: no rank used a process group: the job ran as 2 separate programs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Site
+from tests.support.installed_command import ONE_RANK, Site
 
 
 def test_the_tasks_run_one_after_another_each_with_its_parameters(new_site: Callable[[Lab | None], Site]) -> None:

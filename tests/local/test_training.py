@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.installed_command import Job, Site
-from tests.lm_runs import reached
+from tests.support.installed_command import Job, Site
+from tests.support.lm_runs import reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 

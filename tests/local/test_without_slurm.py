@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lab.cluster import Lab
-from tests.installed_command import ALLREDUCE, Site
+from tests.support.installed_command import ALLREDUCE, Site
 
 
 def test_the_lines_of_two_nodes_form_one_group(new_site: Callable[[Lab | None], Site]) -> None:

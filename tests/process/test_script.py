@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.jobspec.spec import Command
-from tests.patience import HUNG
-from tests.staged_script import TOKEN, Staged, stage
+from tests.support.patience import HUNG
+from tests.support.staged_script import TOKEN, Staged, stage
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "lab", "SLURM_RESTART_COUNT": "0"}
 SOON_SHOWN = ('--script "$0"', '--shown-late 2 --script "$0"')

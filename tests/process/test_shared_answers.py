@@ -21,10 +21,10 @@ from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import RunWatch, records_changed_at
 from clusterrun.top.source import TopData
-from tests.command_desk import Desk
-from tests.rank_files import put_progress
-from tests.run_records import attempt, claim, end, submitted
-from tests.shared_answers import Clock, Window, queue_row
+from tests.support.command_desk import Desk
+from tests.support.rank_files import put_progress
+from tests.support.run_records import attempt, claim, end, submitted
+from tests.support.shared_answers import Clock, Window, queue_row
 
 
 def test_a_command_that_answers_once_always_queries(desk: Desk) -> None:

@@ -17,7 +17,7 @@ from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 
 def imported(*words: str) -> set[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.terminal.ui import Ui
-from tests.command_desk import Desk
-from tests.folders import ROOT
+from tests.support.command_desk import Desk
+from tests.support.folders import ROOT
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.folders import ROOT
+from tests.support.folders import ROOT
 
 
 @pytest.fixture(scope="module")

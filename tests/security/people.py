@@ -15,7 +15,7 @@ from typing import Any
 from lab.cluster import Lab
 from lab.releases import SEARCH_PATH
 from lab.users import User
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 TYPIST = Path(__file__).with_name("typist.py")
 #: Seconds that a command may take before it counts as one that hangs.

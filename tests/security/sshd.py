@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from lab.releases import SEARCH_PATH
-from tests.patience import until
 from tests.security.people import Person
+from tests.support.patience import until
 
 HOST = "cluster"
 

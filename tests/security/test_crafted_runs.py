@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cases import case
-from tests.patience import until
 from tests.security.crafting import RUN_ID, TRAPS, Crafted
 from tests.security.people import LIMIT, WAITS, Person, Said, Town, queued, running
 from tests.security.unchanged import unchanged
+from tests.support.cases import case
+from tests.support.patience import until
 
 
 @pytest.fixture

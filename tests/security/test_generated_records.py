@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.patience import HUNG
 from tests.security.people import CODES, WAITS, Person, Town
 from tests.security.records import Generator
 from tests.security.unchanged import unchanged
+from tests.support.patience import HUNG
 
 BATCH = 20
 

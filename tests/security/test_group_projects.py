@@ -7,11 +7,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.cases import case
-from tests.patience import until
 from tests.security.crafting import Crafted
 from tests.security.people import ONE_RANK, WAITS, Person, Town
 from tests.security.test_planted_files import common, group_folder
+from tests.support.cases import case
+from tests.support.patience import until
 
 WAITS_FOR = "#!/bin/bash\necho rank at work\nuntil [ -e {flag} ]; do sleep 0.1; done\necho rank at its end\n"
 

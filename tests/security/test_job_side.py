@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
 from tests.security.people import WAITS, Town
 from tests.security.test_planted_files import common
+from tests.support.patience import until
 
 OVER = ("COMPLETED", "FAILED")
 #: Plants links to a file of a's under every name that a job is known to write, wherever it may, for ever.

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
 from tests.security.people import Town
+from tests.support.patience import until
 
 #: Connects as anybody can, reads what it knows the names of, and says that all ranks have ended.
 STRANGER = """

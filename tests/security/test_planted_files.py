@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
 from tests.security.people import ONE_RANK, WAITS, Town, queued, running
 from tests.security.unchanged import unchanged
+from tests.support.patience import until
 
 #: Takes each new run folder away and puts one of its own in its place: the same names, another script.
 SWAPPER = """

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lab import install
-from tests.patience import until
 from tests.security.people import Person, Town, identity, queued
 from tests.security.sshd import HOST, LoginNode
+from tests.support.patience import until
 
 ONE = ("--gpus-per-node", "0", "--tasks-per-node", "1", "--no-check")
 COUNTS = """#!/bin/bash

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.patience import until
 from tests.security.people import Town
+from tests.support.patience import until
 
 
 def test_each_user_submits_a_job_that_runs_as_that_user(town: Town) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site
-from tests.submit_tools import Fleet, light_template
+from tests.support.installed_command import Site
+from tests.support.submit_tools import Fleet, light_template
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.faults_table import Figure
-from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
+from tests.support.faults_table import Figure
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
 
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once

@@ -12,7 +12,7 @@ import pytest
 from lab import net
 from lab.cluster import Lab
 from lab.fixtures import require_lab
-from tests.installed_command import SCRIPTS, Site
+from tests.support.installed_command import SCRIPTS, Site
 
 #: The node that the file names gets one GPU less.
 PROLOG = """#!/bin/sh

@@ -13,9 +13,9 @@ import pytest
 from clusterrun.preflight import checks
 from lab import releases
 from lab.cluster import Lab
-from tests.command_desk import Desk
-from tests.installed_command import until
-from tests.submit_tools import light_template
+from tests.support.command_desk import Desk
+from tests.support.installed_command import until
+from tests.support.submit_tools import light_template
 
 LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 PARTITIONS = {

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.faults_table import Figure
-from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, weights
+from tests.support.faults_table import Figure
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import LIMIT, weights
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = (

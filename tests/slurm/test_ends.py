@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, ONE_RANK, SCRIPTS, Job, Site, until
+from tests.support.installed_command import CLUSTERRUN, ONE_RANK, SCRIPTS, Job, Site, until
 
 WAYS = {
     # way to end: (state, outcome, exit status, exit code of `wait`)

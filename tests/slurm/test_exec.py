@@ -7,7 +7,7 @@ import shlex
 import subprocess
 
 from lab.procs import wait_until
-from tests.installed_command import CLUSTERRUN, Site
+from tests.support.installed_command import CLUSTERRUN, Site
 
 
 def test_a_command_runs_beside_the_ranks_on_the_node_of_a_rank(site: Site) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.submit_tools import runs_of, wrap_sbatch
+from tests.support.installed_command import Site, until
+from tests.support.submit_tools import runs_of, wrap_sbatch
 
 ENFORCED = {
     "AccountingStorageEnforce": "associations,limits,qos",

@@ -11,7 +11,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.guides import Guides, rows
-from tests.installed_command import Site
+from tests.support.installed_command import Site
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults_table import Figure
-from tests.hangs import (
+from tests.support.faults_table import Figure
+from tests.support.hangs import (
     LATE,
     LIMIT,
     WATCHED,
@@ -19,8 +19,8 @@ from tests.hangs import (
     stop_and_await,
     submit_script,
 )
-from tests.installed_command import Job, Site, until
-from tests.lm_runs import final_weights, lm, saved, weights
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import final_weights, lm, saved, weights
 
 STOPS = 10
 REACTION_S = 5.0  # from the limit to the next launch

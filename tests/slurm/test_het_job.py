@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import SCRIPTS, Site, until
+from tests.support.installed_command import SCRIPTS, Site, until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Job, Site, read_json, until
+from tests.support.installed_command import ONE_RANK, Job, Site, read_json, until
 
 WAIT = 180
 

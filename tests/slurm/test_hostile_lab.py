@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.hostile_texts import NASTY
-from tests.installed_command import ONE_RANK, Site
+from tests.support.hostile_texts import NASTY
+from tests.support.installed_command import ONE_RANK, Site
 
 HOLD = "--sbatch-arg=--hold"
 NAMES = [

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.submit_tools import NEVER, light, runs_of, wrap_sbatch
+from tests.support.installed_command import Site, until
+from tests.support.submit_tools import NEVER, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 

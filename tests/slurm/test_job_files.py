@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, SCRIPTS, Job, Site, until
+from tests.support.installed_command import ONE_RANK, SCRIPTS, Job, Site, until
 
 STRANGER = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site
+from tests.support.installed_command import Site
 
 SCRIPT = "#!/bin/sh\n[ $WORLD_SIZE != 2 ] || exit 7\n"
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2", "--independent", "--ladder")

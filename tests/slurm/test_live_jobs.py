@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, Job, Site, until
-from tests.submit_tools import NEVER, light, light_template
+from tests.support.installed_command import CLUSTERRUN, Job, Site, until
+from tests.support.submit_tools import NEVER, light, light_template
 
 #: It fails unless the file `go` is in the project's folder, where the job starts.
 FAILS_FIRST = "[ -e go ] || exit 3; sleep 600 & wait $!"

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, ONE_RANK, Job, Site, until
-from tests.submit_tools import age
+from tests.support.installed_command import CLUSTERRUN, ONE_RANK, Job, Site, until
+from tests.support.submit_tools import age
 
 MakeSite = Callable[[Lab | None], Site]
 HOLD = "--sbatch-arg=--hold"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.faults_table import Figure
-from tests.hangs import LATE
-from tests.installed_command import Job, Site, until
-from tests.lm_runs import STEPS, lm, saved, weights
+from tests.support.faults_table import Figure
+from tests.support.hangs import LATE
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import STEPS, lm, saved, weights
 
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
 TIMES = 5

@@ -10,10 +10,10 @@ import pytest
 from clusterrun.worker.node.probe import descendants
 from lab.cluster import Lab
 from lab.procs import kill_pids, start_time
-from tests.faults_table import Figure
-from tests.hangs import LATE
-from tests.installed_command import SCRIPTS, Job, Site, until
-from tests.lm_runs import STEPS, final_weights, lm, saved, weights
+from tests.support.faults_table import Figure
+from tests.support.hangs import LATE
+from tests.support.installed_command import SCRIPTS, Job, Site, until
+from tests.support.lm_runs import STEPS, final_weights, lm, saved, weights
 
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
 THREE = ("--nodes", "3", "--set", "global_batch_size=6")

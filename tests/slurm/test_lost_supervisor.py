@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults_table import Figure
-from tests.installed_command import Job, Site, until
-from tests.lm_runs import LIMIT, ONE, STEPS, lm, wait_saved, weights
+from tests.support.faults_table import Figure
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, wait_saved, weights
 
 TIMES = 5
 

@@ -12,7 +12,7 @@ from mcp import StdioServerParameters
 from mcp.client.client import Client
 
 from clusterrun import __version__
-from tests.installed_command import CLUSTERRUN, Site
+from tests.support.installed_command import CLUSTERRUN, Site
 
 READING = {"list_jobs", "job_status", "why", "logs", "free", "plan_submit"}
 SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--independent")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults_table import Figure
-from tests.installed_command import ALLREDUCE, Job, Site
-from tests.rank_files import progress_of
+from tests.support.faults_table import Figure
+from tests.support.installed_command import ALLREDUCE, Job, Site
+from tests.support.rank_files import progress_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node")
 JOIN_S, END_S = 20, 20  # the limit, and what the end of the job may take

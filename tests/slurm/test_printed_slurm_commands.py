@@ -9,8 +9,8 @@ from itertools import takewhile
 from clusterrun.scheduler.slurm.reasons import words
 from clusterrun.why.causes.match import TABLE
 from lab.cluster import Lab
-from tests.printed_commands import SLURM, in_code, in_documents
 from tests.slurm.test_list import sbatch
+from tests.support.printed_commands import SLURM, in_code, in_documents
 
 #: What stands for a value, and one that the lab has.
 VALUES = {

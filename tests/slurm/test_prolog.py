@@ -10,7 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from lab.fixtures import require_lab
-from tests.installed_command import Site, until
+from tests.support.installed_command import Site, until
 
 #: squeue's reason for the job, as `list` shows it.
 HELD = "launch failed requeued held"

@@ -13,7 +13,7 @@ import pytest
 
 from lab import net
 from lab.cluster import Lab
-from tests.installed_command import ALLREDUCE, ONE_RANK, SCRIPTS, Job, Site, until
+from tests.support.installed_command import ALLREDUCE, ONE_RANK, SCRIPTS, Job, Site, until
 
 TWO_RANKS = ("--nodes", "2", "--gpus-per-node", "1")
 PAUSE = 3  # seconds between the two sums of meets_its_own.py

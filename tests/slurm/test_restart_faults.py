@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults_table import Figure
-from tests.installed_command import Site, read_json, until
-from tests.lm_runs import saved, weights
+from tests.support.faults_table import Figure
+from tests.support.installed_command import Site, read_json, until
+from tests.support.lm_runs import saved, weights
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 SETTINGS = (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Job, Site, until
 from tests.process.test_script import LATE
+from tests.support.installed_command import ONE_RANK, Job, Site, until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 TWO_RANKS = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")

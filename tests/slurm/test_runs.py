@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ALLREDUCE, Job, Site
-from tests.rank_files import ends_of
+from tests.support.installed_command import ALLREDUCE, Job, Site
+from tests.support.rank_files import ends_of
 
 
 @dataclass(frozen=True)

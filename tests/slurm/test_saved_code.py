@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.git_projects import check_saved_code
-from tests.installed_command import Site
+from tests.support.git_projects import check_saved_code
+from tests.support.installed_command import Site
 
 
 def test_a_job_runs_the_code_that_was_submitted(site: Site) -> None:

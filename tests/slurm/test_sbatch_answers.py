@@ -17,9 +17,9 @@ from clusterrun.submit import protocol
 from clusterrun.submit.plan import Plan
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.system import shell
-from tests.command_desk import Desk
-from tests.patience import HUNG
-from tests.submit_tools import fast
+from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
+from tests.support.submit_tools import fast
 
 LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 SBATCH = """#!/bin/bash

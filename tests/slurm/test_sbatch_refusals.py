@@ -9,7 +9,7 @@ import pytest
 
 from lab import releases
 from lab.cluster import Lab
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 LIGHT = ("--gpus-per-node", "0", "--tasks-per-node", "1")
 

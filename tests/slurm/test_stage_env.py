@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Job, Site, until
+from tests.support.installed_command import ONE_RANK, Job, Site, until
 
 Submit = Callable[..., Job]
 SCRIPT = """

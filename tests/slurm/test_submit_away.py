@@ -15,8 +15,8 @@ from clusterrun.submit import protocol
 from clusterrun.submit.plan import Plan
 from clusterrun.submit.request import SubmitArgs
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.submit_tools import NEVER, begin, fast, held_by_slurm, light, runs_of
+from tests.support.installed_command import Site, until
+from tests.support.submit_tools import NEVER, begin, fast, held_by_slurm, light, runs_of
 
 MakeSite = Callable[[Lab | None], Site]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.submit_tools import NEVER, Fleet, all_over, light
+from tests.support.installed_command import Site, until
+from tests.support.submit_tools import NEVER, Fleet, all_over, light
 
 MakeSite = Callable[[Lab | None], Site]
 

@@ -14,8 +14,8 @@ import pytest
 
 from clusterrun.records import run_record
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.submit_tools import Fleet, all_over, held_by_slurm, runs_of
+from tests.support.installed_command import Site, until
+from tests.support.submit_tools import Fleet, all_over, held_by_slurm, runs_of
 
 MakeSite = Callable[[Lab | None], Site]
 FROZEN = 12.0  # seconds: longer than Slurm's MessageTimeout, so that each sbatch under way is cut off

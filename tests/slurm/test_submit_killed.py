@@ -13,9 +13,9 @@ import pytest
 
 from clusterrun.records import run_record
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.patience import HUNG
-from tests.submit_tools import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch
+from tests.support.installed_command import Site, until
+from tests.support.patience import HUNG
+from tests.support.submit_tools import NEVER, age, all_over, begin, held_by_slurm, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster import Lab
-from tests.installed_command import Job, Site, until
-from tests.submit_tools import NEVER, age, light, wrap_sbatch
+from tests.support.installed_command import Job, Site, until
+from tests.support.submit_tools import NEVER, age, light, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 

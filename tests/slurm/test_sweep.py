@@ -16,8 +16,8 @@ import pytest
 
 from lab.cluster import Lab
 from lab.fixtures import require_lab
-from tests.installed_command import ONE_RANK, Site, until
-from tests.submit_tools import all_over, held_by_slurm, light_template, wrap_sbatch
+from tests.support.installed_command import ONE_RANK, Site, until
+from tests.support.submit_tools import all_over, held_by_slurm, light_template, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
 SHELL = (*ONE_RANK, "--no-check", "--independent", "--launcher", "none", "--")

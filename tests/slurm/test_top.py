@@ -18,7 +18,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.state.reconcile import RunState
 from clusterrun.top.source import TopData
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, Job, Site, until
+from tests.support.installed_command import CLUSTERRUN, Job, Site, until
 
 NEVER = "--sbatch-arg=--begin=now+1hour"
 ESCAPES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_=>]|\x1bP[^\x1b]*\x1b\\")

@@ -10,8 +10,8 @@ import pytest
 
 from lab.cluster import Lab
 from lab.fixtures import require_lab
-from tests.installed_command import Job, Site, read_json, until
-from tests.lm_runs import ONE, lm, reached, wait_saved
+from tests.support.installed_command import Job, Site, read_json, until
+from tests.support.lm_runs import ONE, lm, reached, wait_saved
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 

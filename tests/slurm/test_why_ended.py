@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import SCRIPTS, Job, Site, until
+from tests.support.installed_command import SCRIPTS, Job, Site, until
 
 SCRIPT = "fails_as.py"
 SLEEPS = str(SCRIPTS / "sleeps.sh")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, Site, until
-from tests.pending_jobs import REASONS, SETTINGS, sbatch, set_up, squeue, submit_all
-from tests.submit_tools import NEVER
+from tests.support.installed_command import ONE_RANK, Site, until
+from tests.support.pending_jobs import REASONS, SETTINGS, sbatch, set_up, squeue, submit_all
+from tests.support.submit_tools import NEVER
 
 Explained = dict[str, Any]
 #: The jobs whose first advice is a command that lets them go on.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lab.cluster import Lab
-from tests.installed_command import Site, until
-from tests.pending_jobs import squeue
+from tests.support.installed_command import Site, until
+from tests.support.pending_jobs import squeue
 
 
 def test_without_accounting(fresh_lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from clusterrun.scheduler.slurm.cache import FRESH
 from lab.cluster import Lab
-from tests.installed_command import CLUSTERRUN, Job, Site, until
-from tests.submit_tools import light
+from tests.support.installed_command import CLUSTERRUN, Job, Site, until
+from tests.support.submit_tools import light
 
 HOLD = "--sbatch-arg=--hold"
 WINDOWS = 5

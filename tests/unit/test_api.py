@@ -12,7 +12,7 @@ import pytest
 
 import clusterrun
 from clusterrun import RequestError, SubmitArgs
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 assert clusterrun.__doc__
 DOCUMENTED = re.findall(r"^    (\w+) {2,}\S", clusterrun.__doc__, re.MULTILINE)

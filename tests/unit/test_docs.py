@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.worker import tasks
 from clusterrun.worker.training.settings import Training
-from tests.folders import PACKAGE, ROOT
+from tests.support.folders import PACKAGE, ROOT
 
 DOCS = ROOT / "docs"
 TOLD = {

@@ -6,8 +6,8 @@ import ast
 
 import pytest
 
-from tests.folders import ROOT
 from tests.guides import EXPECTED, Row, rows
+from tests.support.folders import ROOT
 
 ROWS = rows()
 

@@ -16,8 +16,8 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, NAME_BYTES
 from clusterrun.jobspec.render import Places
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
-from tests.hostile_texts import FORBIDDEN, NASTY, anything, hostile
-from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
+from tests.support.hostile_texts import FORBIDDEN, NASTY, anything, hostile
+from tests.support.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.decisions import dense_functions
-from tests.folders import PACKAGE
+from tests.support.folders import PACKAGE
 
 STILL_DENSE = Path(__file__).with_name("still_dense.txt")
 FILES = sorted(PACKAGE.rglob("*.py"))

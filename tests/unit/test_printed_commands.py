@@ -18,8 +18,8 @@ from clusterrun.why.causes import Cause
 from clusterrun.why.causes.match import TABLE, fill_template
 from clusterrun.why.causes.model import CauseRow
 from clusterrun.why.ended.resubmit import with_command
-from tests.printed_commands import SLURM, in_code, in_documents
-from tests.run_records import submitted
+from tests.support.printed_commands import SLURM, in_code, in_documents
+from tests.support.run_records import submitted
 
 #: Sentences that begin with our name, and the parts that `why` puts together.
 PROSE = ("clusterrun reads the job id", "clusterrun top needs", "clusterrun does not recognize",

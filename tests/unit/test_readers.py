@@ -26,8 +26,8 @@ from clusterrun.base.decode import Damaged
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.records import run_record
 from clusterrun.records.store import Store
-from tests import damage, other_readers, run_readers, slurm_readers
-from tests.folders import PACKAGE
+from tests.support import damage, other_readers, run_readers, slurm_readers
+from tests.support.folders import PACKAGE
 
 #: Seconds of a processor that an example may take; a reader that waits for something ends with the test's time limit.
 LIMIT = 10.0

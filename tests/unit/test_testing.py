@@ -14,7 +14,7 @@ from clusterrun.scheduler import Scheduler
 from clusterrun.state import reconcile
 from clusterrun.submit import protocol
 from clusterrun.testing import FakeScheduler
-from tests.fake_scheduler import left, staged
+from tests.support.fake_scheduler import left, staged
 
 
 def test_a_run_is_submitted_to_it_and_has_the_states_that_the_test_sets(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.worker.training import stopping
-from tests.slurm_stand_ins import Slurm
+from tests.support.slurm_stand_ins import Slurm
 
 WORKER = Path(__file__).resolve().parents[2] / "clusterrun" / "worker"
 

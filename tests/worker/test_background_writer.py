@@ -19,7 +19,7 @@ import torch
 from clusterrun.worker.training import checkpoint
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 
 def numbered(step: int, size: int = 8) -> Snapshot:

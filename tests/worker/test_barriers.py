@@ -22,7 +22,7 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import barriers
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 from clusterrun.worker.rank.seal import Seal
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 RUN = RunEnv(secret="token secret", join_timeout=10)
 

@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.node import batch_host
-from tests.slurm_stand_ins import squeue_line
+from tests.support.slurm_stand_ins import squeue_line
 
 
 @pytest.fixture

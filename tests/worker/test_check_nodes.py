@@ -15,7 +15,7 @@ from clusterrun.run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Findi
 from clusterrun.worker.checks import report
 from clusterrun.worker.checks.judge_nodes import judge_nodes
 from clusterrun.worker.checks.measured import Link, Tries
-from tests.run_records import submitted
+from tests.support.run_records import submitted
 
 NODES = ("n1", "n2", "n3")
 GPU = {"name": "H100", "uuid": "u", "free_gib": 79.0, "total_gib": 80.0, "ecc_errors": 0, "slowed_down": False}

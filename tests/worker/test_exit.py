@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rank_files import ends_of
+from tests.support.rank_files import ends_of
 
 PROGRAM = """
 import os, sys

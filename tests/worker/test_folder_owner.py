@@ -17,7 +17,7 @@ from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import checkpoint, folder_owner
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
-from tests.rank_files import put_end, put_progress
+from tests.support.rank_files import put_end, put_progress
 from tests.worker.small_training import go, run_env
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")

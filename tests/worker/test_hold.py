@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from clusterrun.worker.job import hold
-from tests.installed_command import until
-from tests.slurm_stand_ins import Slurm
+from tests.support.installed_command import until
+from tests.support.slurm_stand_ins import Slurm
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
 

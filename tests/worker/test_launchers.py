@@ -16,7 +16,7 @@ import pytest
 
 from clusterrun.worker.rank import distenv, launched, launchers
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 NODE = DistEnv(1, 0, 2, 1, 1, "n1", "n1", 1, "slurm", ("head", 12000))
 

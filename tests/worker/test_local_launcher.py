@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.worker.node.local_launcher import PIECE, Labeler, rank_environment, visible_devices
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 
 def command(worker: Path, nodes: int, tasks: int, script: str, *options: str) -> list[str]:

@@ -18,7 +18,7 @@ import pytest
 
 from clusterrun.worker.job import notify
 from clusterrun.worker.job.notify import Notifier
-from tests.patience import HUNG
+from tests.support.patience import HUNG
 
 FACTS = {"run_id": "20261123-120000-abcdef", "job": "12"}
 

@@ -11,7 +11,7 @@ import pytest
 from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker.rank import orphans
 from clusterrun.worker.rank.orphans import ALIVE, CLAIM, CLAIM_S, INTERVALS, SupervisorWatch
-from tests.slurm_stand_ins import squeue_line
+from tests.support.slurm_stand_ins import squeue_line
 
 SPARED = {"SLURM_JOB_ID": "7", "CLUSTERRUN_SPARE_NODES": "1"}
 

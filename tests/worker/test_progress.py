@@ -18,8 +18,8 @@ import pytest
 from clusterrun.records.progress import Gpu, read_ranks
 from clusterrun.worker.rank import nvml
 from clusterrun.worker.rank.progress import Progress, resident_gib
-from tests.patience import HUNG, until
-from tests.rank_files import progress_of, recorder
+from tests.support.patience import HUNG, until
+from tests.support.rank_files import progress_of, recorder
 
 ROOT = Path(__file__).resolve().parents[2]
 

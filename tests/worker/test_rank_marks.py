@@ -16,7 +16,7 @@ from clusterrun.worker.rank import collectives
 from clusterrun.worker.rank.distenv import DistEnv
 from clusterrun.worker.rank.progress import Progress, Recorder
 from clusterrun.worker.rank.stacks import REQUEST, StackWriter
-from tests.installed_command import until
+from tests.support.installed_command import until
 
 PLACE = DistEnv(0, 0, 4, 2, 0, "node1", "host1", 0, "slurm", ("node1", 1))
 

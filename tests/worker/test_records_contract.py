@@ -22,7 +22,7 @@ from clusterrun.worker.rank.failures import locate
 from clusterrun.worker.rank.progress import Progress, Recorder
 from clusterrun.worker.tasks import lm
 from clusterrun.worker.training.report import Report
-from tests.rank_files import ends_of, progress_of, put_end
+from tests.support.rank_files import ends_of, progress_of, put_end
 
 DOCUMENTS = ("start.json", "first_failure.json", "stopped")
 FOR_THE_WATCHDOG = ("collectives", "srun_step")  # keys of a progress record that stall.py alone reads

@@ -15,8 +15,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from clusterrun.worker.rank import rendezvous
-from tests.installed_command import until
-from tests.patience import HUNG
+from tests.support.installed_command import until
+from tests.support.patience import HUNG
 
 
 def start(worker: Path, *arguments: str) -> subprocess.Popen[str]:

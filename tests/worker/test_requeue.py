@@ -17,7 +17,7 @@ import pytest
 from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.worker.job import requeue, spares, supervisor
-from tests.slurm_stand_ins import Slurm
+from tests.support.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
 

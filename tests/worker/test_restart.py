@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.run_folder.rank_records import HALF, read
 from clusterrun.worker.job.restart import LaunchEnd, read_launch, why_not_again
-from tests.rank_files import put_bytes, put_end, put_progress
+from tests.support.rank_files import put_bytes, put_end, put_progress
 
 KILLED = LaunchEnd(137, "rank 3 ended without reporting a status")
 

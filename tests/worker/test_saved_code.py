@@ -13,7 +13,7 @@ import pytest
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import saved_code
-from tests.git_projects import write_files
+from tests.support.git_projects import write_files
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "0123456789abcdef0123"

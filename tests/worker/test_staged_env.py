@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.job.staged_env import KEEPER, RECORD, StagedEnvironment, _find_archive
-from tests.installed_command import until
+from tests.support.installed_command import until
 
 
 def record(run_dir: Path, archive: Path) -> None:

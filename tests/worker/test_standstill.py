@@ -9,7 +9,7 @@ import pytest
 
 from clusterrun.run_folder.rank_records import ANNOUNCE_S
 from clusterrun.worker.rank.progress import Progress
-from tests.rank_files import progress_of, recorder
+from tests.support.rank_files import progress_of, recorder
 
 
 class LargeJob:

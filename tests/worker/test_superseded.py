@@ -13,8 +13,8 @@ import pytest
 from clusterrun.worker.node import probe
 from clusterrun.worker.rank import superseded
 from lab.procs import start_time
-from tests.installed_command import until
-from tests.patience import HUNG
+from tests.support.installed_command import until
+from tests.support.patience import HUNG
 
 ROOT = Path(__file__).resolve().parents[2]
 # A rank whose code ignores SIGTERM, has a program that runs a program, and counts into a file.

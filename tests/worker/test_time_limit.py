@@ -18,8 +18,8 @@ from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.run_folder.end_time import FILE
 from clusterrun.worker.job.time_limit import TimeLimit
 from clusterrun.worker.training.stopping import KnownEnd
-from tests.installed_command import until
-from tests.slurm_stand_ins import Slurm
+from tests.support.installed_command import until
+from tests.support.slurm_stand_ins import Slurm
 
 
 def stamp(seconds: float) -> str:

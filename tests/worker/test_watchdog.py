@@ -23,8 +23,8 @@ from clusterrun.worker.job.stall import RankMark, Suspicion
 from clusterrun.worker.job.watchdog import HUNG, Watchdog, describe, progress_interval
 from clusterrun.worker.node import probe
 from clusterrun.worker.rank.stacks import REQUEST, StackWriter, common_place
-from tests.installed_command import until
-from tests.rank_files import put_bytes, put_end, put_progress
+from tests.support.installed_command import until
+from tests.support.rank_files import put_bytes, put_end, put_progress
 
 TOKEN = "abcdefghijklmnop"
 LIMIT = 2.0

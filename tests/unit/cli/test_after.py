@@ -18,9 +18,9 @@ from clusterrun.records.store import Store
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
 from clusterrun.testing import FakeScheduler
-from tests.command_desk import Desk, refused
-from tests.listed_jobs import rows, run, run_row
-from tests.run_records import attempt, claim, end, submitted
+from tests.support.command_desk import Desk, refused
+from tests.support.listed_jobs import rows, run, run_row
+from tests.support.run_records import attempt, claim, end, submitted
 
 ME = getpwuid(os.getuid()).pw_name
 DRY = ("--gpus-per-node", "1", "--dry-run", "--no-check", "--script", "--", "train.py")

@@ -14,9 +14,9 @@ import pytest
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk
-from tests.listed_jobs import rows, run_row
-from tests.run_records import attempt, claim, end, submitted
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import rows, run_row
+from tests.support.run_records import attempt, claim, end, submitted
 
 ME = getpwuid(os.getuid()).pw_name
 

@@ -14,8 +14,8 @@ from clusterrun.jobspec.spec import Check
 from clusterrun.records.store import Store
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.testing import FakeScheduler
-from tests.command_desk import Desk, refused
-from tests.run_records import attempt, submitted
+from tests.support.command_desk import Desk, refused
+from tests.support.run_records import attempt, submitted
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk
-from tests.listed_jobs import rows, run, run_row
-from tests.run_records import AT, attempt, claim, end
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import rows, run, run_row
+from tests.support.run_records import AT, attempt, claim, end
 from tests.unit.cli.test_cancel import Keyboard
 
 ME = getpwuid(os.getuid()).pw_name

@@ -13,10 +13,10 @@ from clusterrun.records import cleaning, code_store
 from clusterrun.records.code_store import Snapshot
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk, Said
-from tests.git_projects import write_files
-from tests.listed_jobs import run
-from tests.run_records import attempt, claim, end
+from tests.support.command_desk import Desk, Said
+from tests.support.git_projects import write_files
+from tests.support.listed_jobs import run
+from tests.support.run_records import attempt, claim, end
 
 LONG_AGO = time.time() - 90 * 86400
 

@@ -15,9 +15,9 @@ from clusterrun.records import code_store
 from clusterrun.records.code_store import Snapshot
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk, refused
-from tests.git_projects import write_files
-from tests.run_records import attempt, submitted
+from tests.support.command_desk import Desk, refused
+from tests.support.git_projects import write_files
+from tests.support.run_records import attempt, submitted
 
 
 def make(desk: Desk, number: int, **more: Any) -> RunRecord:

@@ -9,9 +9,9 @@ import pytest
 
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk, refused
-from tests.listed_jobs import rows, run, run_row
-from tests.run_records import attempt
+from tests.support.command_desk import Desk, refused
+from tests.support.listed_jobs import rows, run, run_row
+from tests.support.run_records import attempt
 
 ME = getpwuid(os.getuid()).pw_name
 RANKS = [{"rank": rank, "task": rank, "node": f"n{1 + rank // 2}"} for rank in range(4)]

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 PROGRAM = [sys.executable, "-m", "clusterrun"]
 

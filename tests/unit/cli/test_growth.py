@@ -11,10 +11,10 @@ import pytest
 from clusterrun.records.store import Store
 from clusterrun.scheduler.local import jobfiles
 from clusterrun.system.processes import boot_id, host_name
-from tests.command_desk import Desk
-from tests.listed_jobs import rows, run, run_row
-from tests.opened import Opened
-from tests.run_records import submitted
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import rows, run, run_row
+from tests.support.opened import Opened
+from tests.support.run_records import submitted
 
 ME = getpwuid(os.getuid()).pw_name
 FINAL = {"state": "COMPLETED", "exit_status": 0, "ended": 1_795_000_900, "figures": None}

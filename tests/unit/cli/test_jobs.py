@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 NO_IDS = """../../etc|12; rm||-1|１２|1;|1;a b|1_|_1|1+|1 2|1
 |0x1|$(id)|--all|1;../../x""".split("|")

@@ -18,7 +18,7 @@ from clusterrun.run_folder.files import read_json
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.terminal.ui import Ui
 from clusterrun.testing import FakeScheduler
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 ARGS = {"nodes": 2, "gpus_per_node": 2}
 

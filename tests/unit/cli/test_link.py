@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.cli.common.link import VERSION
 from clusterrun.remote import run
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 SUBMIT = ("submit", "--json", "--no-check", "--", "train.py")
 

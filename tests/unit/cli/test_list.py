@@ -17,10 +17,10 @@ from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state import reconcile
 from clusterrun.state.show import LIST_COLUMNS
-from tests.command_desk import Desk
-from tests.listed_jobs import SILENT, rows, run, run_row
-from tests.rank_files import put_end, put_progress
-from tests.run_records import attempt, claim, end, submitted, with_submission
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import SILENT, rows, run, run_row
+from tests.support.rank_files import put_end, put_progress
+from tests.support.run_records import attempt, claim, end, submitted, with_submission
 
 
 @pytest.fixture

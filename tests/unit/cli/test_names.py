@@ -12,9 +12,9 @@ import pytest
 from clusterrun.base.job import JobId, log_paths
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk, refused
-from tests.listed_jobs import rows, run, run_row
-from tests.run_records import attempt, claim, end, make_run, submitted
+from tests.support.command_desk import Desk, refused
+from tests.support.listed_jobs import rows, run, run_row
+from tests.support.run_records import attempt, claim, end, make_run, submitted
 from tests.unit.cli.test_cancel import Keyboard
 
 ME = getpwuid(os.getuid()).pw_name

@@ -12,8 +12,8 @@ import click
 import pytest
 
 from clusterrun.cli import VERBS, cli
-from tests.command_desk import Desk
-from tests.installed_command import ROOT
+from tests.support.command_desk import Desk
+from tests.support.installed_command import ROOT
 
 
 def test_alone_it_shows_its_help(desk: Desk) -> None:

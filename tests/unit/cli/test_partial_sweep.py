@@ -11,8 +11,8 @@ from clusterrun.base.errors import NotDelivered
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import Answer, Submission
 from clusterrun.scheduler.local.client import LocalScheduler
-from tests.command_desk import CONFIG, Desk
-from tests.listed_jobs import rows
+from tests.support.command_desk import CONFIG, Desk
+from tests.support.listed_jobs import rows
 
 SWEEP = ("sweep", "--no-check", "--grid", "lr=0..4", "--", "train.py", "{lr}")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command_desk import Desk, refused, work_words
+from tests.support.command_desk import Desk, refused, work_words
 
 SCRIPT = ["--nodes", "2", "--gpus-per-node", "4", "--env", "A=1", "--dependency", "afterok:7", "--time", "1:00",
           "--", "train.py", "--lr", "1"]  # fmt: skip

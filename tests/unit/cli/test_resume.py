@@ -14,9 +14,9 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import submissions
-from tests.command_desk import Desk, shell_line, work_words
-from tests.listed_jobs import rows, run_row
-from tests.run_records import attempt, claim, end
+from tests.support.command_desk import Desk, shell_line, work_words
+from tests.support.listed_jobs import rows, run_row
+from tests.support.run_records import attempt, claim, end
 
 ME = getpwuid(os.getuid()).pw_name
 SUBMITTED = ("submit", "--json", "--nodes", "2", "--gpus-per-node", "4", "--resume-args", "--resume 'a b'",

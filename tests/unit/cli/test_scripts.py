@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_desk import Desk, refused, work_words
+from tests.support.command_desk import Desk, refused, work_words
 
 
 @pytest.mark.parametrize(

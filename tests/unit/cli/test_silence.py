@@ -9,9 +9,9 @@ from pwd import getpwuid
 import pytest
 
 from clusterrun.records.store import Store
-from tests.command_desk import Desk
-from tests.listed_jobs import SILENT
-from tests.run_records import submitted
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import SILENT
+from tests.support.run_records import submitted
 
 
 @pytest.mark.parametrize("verb", ["status", "wait", "logs", "cancel"])

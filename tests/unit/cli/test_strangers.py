@@ -20,7 +20,7 @@ import pytest
 from clusterrun.cli.common import agent
 from clusterrun.cli.mcp import Denied, plan_submit
 from clusterrun.jobspec.fields import FIELD
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "1:00")
 

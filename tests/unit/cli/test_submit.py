@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 SUBMITTED = ["--nodes", "2", "--gpus-per-node", "4", "--time", "0:01:00", "--env", "A=it's", "--setup", "true"]
 SUBMITTED += ["--comment", "hello", "--", "train.py", "--lr", "1"]

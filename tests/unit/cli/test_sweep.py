@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusterrun.system import shell
-from tests.command_desk import CONFIG, Desk, refused, work_words
-from tests.listed_jobs import rows
+from tests.support.command_desk import CONFIG, Desk, refused, work_words
+from tests.support.listed_jobs import rows
 
 GRID = ["--grid", "lr=1e-4,3e-4", "--grid", "seed=0..2"]
 SCRIPT = ["--nodes", "2", "--gpus-per-node", "4", "--", "train.py", "--lr", "{lr}", "--seed={seed}", "{array_index}"]

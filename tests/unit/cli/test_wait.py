@@ -8,8 +8,8 @@ from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.store import Store
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import wait_for_end
-from tests.command_desk import Desk
-from tests.listed_jobs import rows, run, run_row
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import rows, run, run_row
 
 
 def job(number: int, state: str, note: str = "") -> RunState:

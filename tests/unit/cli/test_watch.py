@@ -24,11 +24,11 @@ from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.ui import Ui
-from tests.command_desk import Desk
-from tests.installed_command import until
-from tests.listed_jobs import SILENT, rows, run, run_row
-from tests.patience import HUNG
-from tests.run_records import attempt, claim, end
+from tests.support.command_desk import Desk
+from tests.support.installed_command import until
+from tests.support.listed_jobs import SILENT, rows, run, run_row
+from tests.support.patience import HUNG
+from tests.support.run_records import attempt, claim, end
 
 
 @pytest.fixture

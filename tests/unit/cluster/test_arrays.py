@@ -13,7 +13,7 @@ from clusterrun.base.errors import ClusterrunError
 from clusterrun.scheduler.slurm.executor import load_result, save_call
 from clusterrun.testing import FakeScheduler
 from clusterrun.worker.rank import callable as worker_callable
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 
 class TwoWordsError(Exception):

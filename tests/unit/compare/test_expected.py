@@ -13,8 +13,8 @@ from clusterrun.compare.expected import check_run
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder.check_findings import DIFFERS, OK, UNKNOWN
-from tests.rank_files import put_end, put_progress
-from tests.run_records import attempt, submitted
+from tests.support.rank_files import put_end, put_progress
+from tests.support.run_records import attempt, submitted
 
 TRAINING = {
     "version": 1, "precision": "bf16", "precision_requested": "auto", "samples": 29_500, "micro_batch_size": 4,

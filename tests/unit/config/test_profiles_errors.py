@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from clusterrun.base.errors import ConfigError, nearest
 from clusterrun.run_folder.safe_files import SETTINGS_LIMIT
-from tests.profile_folders import load, make_root, merged, project
+from tests.support.profile_folders import load, make_root, merged, project
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from clusterrun.config.profiles import list_jobs, load_job, merge
 from clusterrun.config.toml_lines import parse
 from clusterrun.jobspec.fields import FIELD, Value
 from clusterrun.jobspec.spec import Task, build_spec
-from tests.folders import PACKAGE
-from tests.profile_folders import job, make_root, write
+from tests.support.folders import PACKAGE
+from tests.support.profile_folders import job, make_root, write
 
 
 @pytest.fixture

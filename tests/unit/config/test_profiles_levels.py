@@ -13,7 +13,7 @@ from clusterrun.config import profiles
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_profiles, merge
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value
-from tests.profile_folders import load, load_on, make_root, merged, project, user, write
+from tests.support.profile_folders import load, load_on, make_root, merged, project, user, write
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from clusterrun.base.errors import RequestError
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_job, merge
 from clusterrun.run_folder.safe_files import read_plain, why_untrusted
-from tests.command_desk import Desk, refused
-from tests.profile_folders import load, make_root, project, user, write
+from tests.support.command_desk import Desk, refused
+from tests.support.profile_folders import load, make_root, project, user, write
 
 
 @pytest.fixture

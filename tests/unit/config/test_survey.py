@@ -28,7 +28,7 @@ from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sinfo import NodeGroup, PartitionSummary, parse_sinfo
 from clusterrun.scheduler.slurm.values import parse_gpus
 from clusterrun.system.shell import Completed
-from tests.folders import DATA
+from tests.support.folders import DATA
 
 SLURM_TEXTS = DATA / "slurm"
 

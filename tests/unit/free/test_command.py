@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from tests.command_desk import Desk
 from tests.process.test_startup import imported
+from tests.support.command_desk import Desk
 
 
 def test_without_slurm_it_tells_of_this_machine(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from clusterrun.free.snapshot import TIMEOUT, load_snapshot
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.system.shell import CommandError, Completed
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 NODES = "NodeName=n1 CPUAlloc=0 CPUTot=16\n   State=IDLE\n   Partitions=gpu\n\n"
 

@@ -12,7 +12,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.by_hand import accelerate_yaml, node_commands
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 START = "/py -m torch.distributed.run"
 

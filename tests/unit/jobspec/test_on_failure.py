@@ -7,8 +7,8 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.render import supervise_argv
 from clusterrun.worker.job import supervisor
-from tests.command_desk import Desk
-from tests.rendered_scripts import make_spec
+from tests.support.command_desk import Desk
+from tests.support.rendered_scripts import make_spec
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("hold", 1800), ("hold=45m", 2700), ("hold=2h", 7200)])

@@ -19,8 +19,8 @@ from clusterrun.base.errors import RequestError, TemplateError
 from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.render import RunIdentity, code, directive, sh
 from clusterrun.jobspec.spec import Command, Module, Script, Task
-from tests.folders import PACKAGE, ROOT
-from tests.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
+from tests.support.folders import PACKAGE, ROOT
+from tests.support.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
 GOLDEN = ROOT / "tests" / "golden"
 UPDATE = bool(os.environ.get("CLUSTERRUN_UPDATE_GOLDEN"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value
 from clusterrun.jobspec.secrets import SECRET_NAMES, SECRET_PATTERNS, named_secret, secret_shape
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 ALPHABET = string.ascii_letters + string.digits
 BODY = (ALPHABET * 3)[7:]

@@ -8,8 +8,8 @@ import pytest
 
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from tests.command_desk import Desk
-from tests.run_records import attempt, claim, end, submitted
+from tests.support.command_desk import Desk
+from tests.support.run_records import attempt, claim, end, submitted
 
 PARTS = ["0: first\n", "0: again\n", "0: requeued\n"]
 ERRORS = ["0: killed\n", "", "0: careful\n"]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.logs.lines import EVERY, SETTLED, LineReader
-from tests.log_texts import pieces, texts
+from tests.support.log_texts import pieces, texts
 
 
 def state(rank, count, total=100):

@@ -21,9 +21,9 @@ from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.why import ended
-from tests.command_desk import Desk
-from tests.ended_runs import Slurm, over
-from tests.run_records import AT, attempt, claim, end, submitted
+from tests.support.command_desk import Desk
+from tests.support.ended_runs import Slurm, over
+from tests.support.run_records import AT, attempt, claim, end, submitted
 
 OLD_OUT = "0: of a run before\n1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
 OLD_ERR = "0: Traceback (most recent call last):\n0: torch.OutOfMemoryError: CUDA out of memory."

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.files import MOST, clock_ticks, parse_ticks, read_ticks
 from clusterrun.worker.rank import rendezvous
-from tests.installed_command import until
+from tests.support.installed_command import until
 
 
 def attempt(folder: Path, name: str, text: str | bytes) -> Path:

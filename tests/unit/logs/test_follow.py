@@ -11,7 +11,7 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.logs.files import BLOCK
 from clusterrun.logs.follow import Notice
-from tests.log_texts import follow, texts
+from tests.support.log_texts import follow, texts
 
 
 @pytest.fixture

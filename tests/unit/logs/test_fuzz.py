@@ -15,7 +15,7 @@ from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest
 from clusterrun.logs.show import show, show_following
 from clusterrun.terminal.safe_text import safe_text
-from tests.log_texts import pieces
+from tests.support.log_texts import pieces
 
 OURS = re.compile(rb"\x1b\[(?:31|3[2-6]|2|0)m")  # the colours that are put around ranks and marks
 ACTS = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from clusterrun.logs.labels import LogLine
 from clusterrun.logs.lines import HELD_CAP, LINE_CAP, LineReader
-from tests.log_texts import pieces
+from tests.support.log_texts import pieces
 
 
 def read(data, *, world_size=None, sizes=()):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobId, log_paths
 from clusterrun.logs.reading import BEFORE
-from tests.log_texts import follow, pieces, read_lines, texts
+from tests.support.log_texts import follow, pieces, read_lines, texts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from clusterrun.logs.files import Source, Tick
 from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LineFilter, LogRequest, detect_format
 from clusterrun.logs.show import show, show_following
-from tests.log_texts import pieces, read_lines, texts
+from tests.support.log_texts import pieces, read_lines, texts
 
 PIPE, PEOPLE, RAW = DisplayFormat(), DisplayFormat(terminal=True), DisplayFormat(raw=True)
 MINE, OTHERS = frozenset({os.getuid(), 0}), frozenset({os.getuid(), 0, 54321})

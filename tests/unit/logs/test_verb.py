@@ -19,8 +19,8 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import SEP
 from clusterrun.terminal.ui import Ui
-from tests.command_desk import Desk
-from tests.run_records import attempt, claim, end, submitted
+from tests.support.command_desk import Desk
+from tests.support.run_records import attempt, claim, end, submitted
 
 OUT = "0: loss 3\n1: loss 4\n2: loss 5\n3: loss 6\n"
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)], "time": 1_795_000_100}

@@ -24,9 +24,9 @@ from clusterrun.scheduler import Answer
 from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import RunWatch, WatchThread
-from tests.installed_command import until
-from tests.patience import HUNG
-from tests.run_records import attempt, claim, end, submitted
+from tests.support.installed_command import until
+from tests.support.patience import HUNG
+from tests.support.run_records import attempt, claim, end, submitted
 
 
 class Clock:

@@ -14,7 +14,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight import checks, patience
 from clusterrun.submit.request import SubmitArgs
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 JOB = ("--nodes", "2", "--gpus-per-node", "4", "--time", "12:00:00", "--", "train.py")
 OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start now on node[1-2]\n"

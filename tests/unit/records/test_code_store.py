@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.records import cleaning, code_store
 from clusterrun.records.code_store import FILES, NEW, TooLarge, load_manifest, save, tree_folder
-from tests.git_projects import git, write_files
+from tests.support.git_projects import git, write_files
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from clusterrun.records import store as stores
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import submissions
-from tests.opened import Opened
-from tests.run_records import submitted
+from tests.support.opened import Opened
+from tests.support.run_records import submitted
 
 FAILED = {"state": "FAILED"}
 

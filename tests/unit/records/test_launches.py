@@ -13,8 +13,8 @@ from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder.launches import Launch
-from tests.rank_files import put_progress
-from tests.run_records import attempt, submitted
+from tests.support.rank_files import put_progress
+from tests.support.run_records import attempt, submitted
 
 #: One of 1,000 s: 50 s to its first step, then a step each 10 s; it fails 5 s after its 90th.
 FIRST = Launch(Path("tok.0.0"), 137, "killed", 0.0, 955.0, 1, 60.0, 90, 950.0, 10.0)

@@ -11,7 +11,7 @@ import pytest
 from clusterrun.base.job import JobId, JobStatus, Outcome, covers, one_cluster
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.store import Store, find_base
-from tests.run_records import claim, submitted
+from tests.support.run_records import claim, submitted
 
 
 def job(id: str, name: str = "train", script: str = "", user: str = "ann", state: str = "RUNNING") -> JobStatus:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from clusterrun.records.progress import SUMMARY, Gpu, Metrics, RankProgress, last_metrics, ranks, read_ranks
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.submissions import SubmissionRecord
-from tests.rank_files import put_bytes, put_progress
+from tests.support.rank_files import put_bytes, put_progress
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -18,7 +18,7 @@ from clusterrun.records import store as stores
 from clusterrun.records.store import Store
 from clusterrun.run_folder import files, submissions
 from clusterrun.run_folder.claims import Claim
-from tests.run_records import AT, attempt, claim, make_run, submitted
+from tests.support.run_records import AT, attempt, claim, make_run, submitted
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from clusterrun.scheduler import ClusterFacts
 from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.system import shell
-from tests.patience import HUNG
-from tests.shared_answers import LONG_AGO, Clock, Window
+from tests.support.patience import HUNG
+from tests.support.shared_answers import LONG_AGO, Clock, Window
 
 
 @pytest.fixture

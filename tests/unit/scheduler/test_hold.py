@@ -16,7 +16,7 @@ from clusterrun.scheduler.slurm.scontrol import ClusterFacts, hold_argv, parse_h
 from clusterrun.state import cancel
 from clusterrun.state.reconcile import RunState
 from clusterrun.system.shell import Completed
-from tests.fake_cluster import run, status
+from tests.support.fake_cluster import run, status
 
 #: scontrol's words on 22.05, hold and release alike
 UNKNOWN = "Invalid job id specified for job 99999\nslurm_suspend error: Invalid job id specified\n"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.scheduler.slurm.reasons import TABLE, Starts, find_reason
-from tests.folders import DATA
+from tests.support.folders import DATA
 
 LISTED = DATA / "slurm_reasons.txt"
 

@@ -12,7 +12,7 @@ from clusterrun.scheduler.slurm.sprio import Priority, parse_priority, priority_
 from clusterrun.scheduler.slurm.squeue import Queued, parse_licenses, parse_queue, parse_tres, queue_argv
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.system import shell
-from tests.folders import DATA
+from tests.support.folders import DATA
 
 SLURM_TEXTS = DATA / "slurm"
 TEXTS = [shell._text(path.read_bytes()) for path in sorted(SLURM_TEXTS.glob("why-*.txt"))]

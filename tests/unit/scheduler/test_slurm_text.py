@@ -16,7 +16,7 @@ from clusterrun.scheduler.slurm import values as text
 from clusterrun.scheduler.slurm.scontrol import parse_cluster_facts
 from clusterrun.system import shell
 from clusterrun.system.shell import Completed
-from tests.folders import DATA
+from tests.support.folders import DATA
 
 SLURM_TEXTS = DATA / "slurm"
 

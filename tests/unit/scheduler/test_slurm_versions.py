@@ -15,7 +15,7 @@ from clusterrun.scheduler.slurm.squeue import parse_queue, parse_squeue
 from clusterrun.system import shell
 from clusterrun.why.causes import EndFacts, Line, first_cause
 from clusterrun.worker.node.batch_host import CANCELLED
-from tests.folders import DATA
+from tests.support.folders import DATA
 
 SLURM_TEXTS = DATA / "slurm"
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.sizing.job_facts import parse_facts
 from clusterrun.sizing.scaling import Measured
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 GUIDE = ("plan", "--samples", "29500", "--micro-batch", "4", "--lr", "1.25e-6")
 SETTINGS = {

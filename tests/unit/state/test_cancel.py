@@ -16,7 +16,7 @@ from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.state import cancel
 from clusterrun.state.reconcile import RunState
 from clusterrun.system.shell import Completed
-from tests.fake_cluster import run, status
+from tests.support.fake_cluster import run, status
 
 JOBS = 150
 

@@ -12,8 +12,8 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.values import SEP
-from tests.command_desk import Desk
-from tests.listed_jobs import rows, run, run_row
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import rows, run, run_row
 
 ME = getpwuid(os.getuid()).pw_name
 

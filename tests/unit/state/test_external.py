@@ -17,7 +17,7 @@ from clusterrun.state import external
 from clusterrun.state.external_watch import ExternalWatch
 from clusterrun.state.query import unmatched_jobs
 from clusterrun.system.shell import Completed
-from tests.run_records import AT, submitted
+from tests.support.run_records import AT, submitted
 
 
 def row(id: str, state: str = "RUNNING", **more: object) -> JobStatus:

@@ -24,8 +24,8 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json
 from clusterrun.top.shown import job_line, rank_rows
 from clusterrun.top.source import Ranks
-from tests.rank_files import put_progress
-from tests.run_records import attempt, submitted
+from tests.support.rank_files import put_progress
+from tests.support.run_records import attempt, submitted
 
 
 @pytest.fixture

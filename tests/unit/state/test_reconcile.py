@@ -15,8 +15,8 @@ from clusterrun.scheduler import Answer
 from clusterrun.state import reconcile
 from clusterrun.state.show import state_lines, status_json
 from clusterrun.system.processes import submitter
-from tests.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
-from tests.scripted_scheduler import NOW, SILENT, Scripted, ask, row
+from tests.support.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
+from tests.support.scripted_scheduler import NOW, SILENT, Scripted, ask, row
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from clusterrun.records import run_record
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
 from clusterrun.state import reconcile
-from tests.run_records import AT, attempt, claim, end, submitted
-from tests.scripted_scheduler import SILENT, Scripted, ask, row
+from tests.support.run_records import AT, attempt, claim, end, submitted
+from tests.support.scripted_scheduler import SILENT, Scripted, ask, row
 
 
 @pytest.fixture

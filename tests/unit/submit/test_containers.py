@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterrun.submit.job_python import WORKER
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "4")
 PYXIS = "      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH"

@@ -14,7 +14,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Answer
 from clusterrun.submit import protocol
-from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged, status
+from tests.support.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged, status
 
 
 def test_of_two_jobs_the_older_is_kept_and_the_waiting_one_cancelled(tmp_path: Path) -> None:

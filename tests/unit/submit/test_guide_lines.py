@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from tests.command_desk import Desk, Said
-from tests.typed_lines import make_project
+from tests.support.command_desk import Desk, Said
+from tests.support.typed_lines import make_project
 
 FINETUNE = "finetune.py --distributed --dataset path/to/data.csv --target-cols col1 col2 --save-path ./output"
 MIXER = (

@@ -9,7 +9,7 @@ import pytest
 from clusterrun.base.job import JobId
 from clusterrun.run_folder import submissions
 from clusterrun.system import processes
-from tests.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
+from tests.support.fake_scheduler import GONE, NOW, TOKEN, FakeSlurm, Time, ask, claim, left, staged
 
 
 def test_killed_before_sbatch_it_says_so_and_later_that_it_was_never_submitted(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from clusterrun.submit.shell_scripts import parse_script
 from clusterrun.submit.typed_launch import translate
 
 #: What `accelerate config` writes for one machine.
-from tests.typed_lines import ACCELERATE_YAML, load, make_project
+from tests.support.typed_lines import ACCELERATE_YAML, load, make_project
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.spec import Command
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.job_python import JobPython
-from tests.typed_lines import became, load, make_project
+from tests.support.typed_lines import became, load, make_project
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.notify_target import check_address, check_command
-from tests.command_desk import Desk, refused
+from tests.support.command_desk import Desk, refused
 
 SECRET = "T0KEN"
 APPRISE = "class Apprise:\n    def add(self, address):\n        return address.startswith('ntfy://')\n"

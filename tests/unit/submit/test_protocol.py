@@ -16,7 +16,7 @@ from clusterrun.records.store import Store
 from clusterrun.run_folder import submissions
 from clusterrun.state import reconcile
 from clusterrun.system import processes
-from tests.fake_scheduler import BUSY, NOW, left, send
+from tests.support.fake_scheduler import BUSY, NOW, left, send
 
 
 def test_an_accepted_submission_is_on_disk_with_its_id(tmp_path: Path) -> None:

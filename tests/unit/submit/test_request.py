@@ -18,7 +18,7 @@ from clusterrun.submit import environments, request
 from clusterrun.submit.accelerate_yaml import check_shape
 from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.request import SubmitArgs
-from tests.rendered_scripts import make_script, make_spec
+from tests.support.rendered_scripts import make_script, make_spec
 
 
 @pytest.fixture

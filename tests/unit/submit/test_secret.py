@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records import run_record
-from tests.command_desk import Desk, refused
-from tests.run_records import attempt, claim, end
+from tests.support.command_desk import Desk, refused
+from tests.support.run_records import attempt, claim, end
 
 WORDS = ("--nodes", "1", "--gpus-per-node", "0")
 VALUE = "hunter2-of-the-test"

@@ -12,9 +12,9 @@ import pytest
 
 from clusterrun.records import code_store, run_record
 from clusterrun.system import work_tree
-from tests.command_desk import Desk, refused
-from tests.git_projects import git, make_repository, write_files
-from tests.run_records import attempt, claim, end
+from tests.support.command_desk import Desk, refused
+from tests.support.git_projects import git, make_repository, write_files
+from tests.support.run_records import attempt, claim, end
 
 SCRIPT = ["--nodes", "1", "--gpus-per-node", "1", "--", "train.py", "--config", "a.yaml"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.submit.request import SubmitArgs, load_request
-from tests.command_desk import Desk
+from tests.support.command_desk import Desk
 
 
 @pytest.fixture

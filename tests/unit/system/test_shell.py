@@ -14,7 +14,7 @@ import pytest
 
 from clusterrun.base.errors import CommandError
 from clusterrun.system import shell
-from tests.patience import HUNG, until
+from tests.support.patience import HUNG, until
 
 ENV = {"PATH": "/usr/bin:/bin"}
 

@@ -14,7 +14,7 @@ from clusterrun.remote.files import list_files
 from clusterrun.remote.ssh import project_root
 from clusterrun.system import work_tree
 from clusterrun.system.work_tree import WorkTree, diff, load_work_tree, run_git
-from tests.git_projects import git, make_repository, write_files
+from tests.support.git_projects import git, make_repository, write_files
 
 
 @pytest.fixture

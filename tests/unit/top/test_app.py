@@ -16,8 +16,8 @@ from clusterrun.base.errors import SchedulerError
 from clusterrun.state.pace import Pace
 from clusterrun.top.app import Top
 from clusterrun.top.source import TopData
-from tests.fake_cluster import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
-from tests.patience import HUNG
+from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
+from tests.support.patience import HUNG
 
 Play = Callable[[Any], Awaitable[None]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.cli.top import theme_of
-from tests.command_desk import Desk
 from tests.process.test_startup import imported
+from tests.support.command_desk import Desk
 
 
 def test_without_a_terminal_it_says_so_in_one_line(desk: Desk) -> None:

@@ -17,7 +17,7 @@ from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.answer import Diagnosis
-from tests.fake_cluster import FakeCluster, pressed, run, shown, status
+from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status
 
 
 def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.top import shown
 from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, RowsFeed
 from clusterrun.top.source import Ranks
-from tests.fake_cluster import run, status
-from tests.installed_command import until
+from tests.support.fake_cluster import run, status
+from tests.support.installed_command import until
 
 
 class Clock:

@@ -10,7 +10,7 @@ import pytest
 from textual.app import App, ComposeResult
 
 from clusterrun.top.grid import Grid
-from tests.fake_cluster import text_of
+from tests.support.fake_cluster import text_of
 
 
 class Alone(App[None]):

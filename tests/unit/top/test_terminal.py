@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from clusterrun.top.app import Top
 from clusterrun.top.source import TopData
-from tests.fake_cluster import FakeCluster, run, status
+from tests.support.fake_cluster import FakeCluster, run, status
 cluster = FakeCluster()
 cluster.put((run(Path(tempfile.mkdtemp()), 1), status(1)))
 raise SystemExit(Top(TopData(cluster)).run() or 0)

@@ -17,8 +17,8 @@ from clusterrun.why.causes import Cause, EndFacts, Failure, Line, RankEnd, first
 from clusterrun.why.causes.flight_recorder import Reached, ranks_behind, read_dump
 from clusterrun.why.causes.match import TABLE, classify, fill_template, parse_ranges
 from clusterrun.why.causes.model import Strength
-from tests.cause_fixtures import Fixture, load_all
-from tests.folders import ROOT
+from tests.support.cause_fixtures import Fixture, load_all
+from tests.support.folders import ROOT
 
 FIXTURES = load_all()
 CONSEQUENCES = """

@@ -22,9 +22,9 @@ from clusterrun.why import ended
 from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
 from clusterrun.why.ended.records import stalled_ranks
 from clusterrun.why.ended.time_limit import with_longer_limit
-from tests.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
-from tests.rank_files import put_end, put_progress
-from tests.run_records import AT, attempt, end, submitted
+from tests.support.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
+from tests.support.rank_files import put_end, put_progress
+from tests.support.run_records import AT, attempt, end, submitted
 
 LIMIT = Cause(kind="time-limit", sentence="", command="clusterrun submit … --time LONGER")
 

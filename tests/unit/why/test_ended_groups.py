@@ -8,9 +8,9 @@ import pytest
 
 from clusterrun.records.store import Store
 from clusterrun.why import ended
-from tests.ended_runs import Slurm, over, ranks_on, write_logs
-from tests.rank_files import put_end
-from tests.run_records import attempt, end, submitted
+from tests.support.ended_runs import Slurm, over, ranks_on, write_logs
+from tests.support.rank_files import put_end
+from tests.support.run_records import attempt, end, submitted
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.answer import local_cause
-from tests.ended_runs import Slurm, over, write_logs
-from tests.run_records import submitted
+from tests.support.ended_runs import Slurm, over, write_logs
+from tests.support.run_records import submitted
 
 
 @pytest.fixture

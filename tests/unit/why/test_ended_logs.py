@@ -10,7 +10,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.logs import ends
 from clusterrun.why import ended
 from clusterrun.why.ended.logs import rank_of_file, read_logs
-from tests.ended_runs import RAISED
+from tests.support.ended_runs import RAISED
 
 # -- folders of logs ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from clusterrun.cli.why import _state_text
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause, EndFacts, Failure, Line, first_cause
-from tests.ended_runs import Slurm, over, ranks_on, write_logs
-from tests.run_records import attempt, end, submitted
+from tests.support.ended_runs import Slurm, over, ranks_on, write_logs
+from tests.support.run_records import attempt, end, submitted
 
 
 @pytest.fixture

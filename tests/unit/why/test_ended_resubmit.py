@@ -12,7 +12,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import resubmit_command, with_command
-from tests.run_records import submitted
+from tests.support.run_records import submitted
 
 
 @pytest.fixture

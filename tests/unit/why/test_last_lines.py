@@ -9,7 +9,7 @@ from clusterrun.records.store import Store
 from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
 from clusterrun.why.causes.last_lines import last_line_of_most
 from clusterrun.why.pending.running_job import describe_running
-from tests.run_records import submitted
+from tests.support.run_records import submitted
 
 LIMIT = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2026-11-27T23:19:10 DUE TO TIME LIMIT ***"
 

@@ -12,7 +12,7 @@ from clusterrun.records.store import Store
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence
 from clusterrun.why.pending.running_job import describe_running
-from tests.run_records import attempt, submitted
+from tests.support.run_records import attempt, submitted
 
 NOISE = (0.0, 0.2, -0.1, 0.1, -0.2)
 FALLS = [5.0 - 0.04 * n + NOISE[n % 5] for n in range(100)]  # to 1

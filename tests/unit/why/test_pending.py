@@ -14,7 +14,7 @@ from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why import pending
 from clusterrun.why.pending import limits, nodes, partition_rules
 from clusterrun.why.pending.facts import PendingFacts
-from tests.recorded_queue import NOW, asking, facts, judged, status
+from tests.support.recorded_queue import NOW, asking, facts, judged, status
 
 # -- limits ------------------------------------------------------------------------------------------------------------
 

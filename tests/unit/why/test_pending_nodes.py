@@ -14,7 +14,7 @@ from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why import pending
 from clusterrun.why.pending import dependencies, nodes, partition_rules, queue_position
 from clusterrun.why.pending.facts import PendingFacts
-from tests.recorded_queue import NOW, status
+from tests.support.recorded_queue import NOW, status
 
 FULL_OF_JOBS = {"cpus_used": 16, "gpus_used": (("", 4),)}
 

@@ -22,7 +22,7 @@ from clusterrun.system.shell import Completed
 from clusterrun.why import pending
 from clusterrun.why.pending import running_job
 from clusterrun.why.pending.queries import query_facts
-from tests.recorded_queue import NOW, recorded, status
+from tests.support.recorded_queue import NOW, recorded, status
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 

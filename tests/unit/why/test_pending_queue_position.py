@@ -17,7 +17,7 @@ from clusterrun.scheduler.slurm.sprio import parse_priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why.pending import dependencies, queue_position
 from clusterrun.why.pending.facts import Finding
-from tests.recorded_queue import NOW, asking, facts, judged
+from tests.support.recorded_queue import NOW, asking, facts, judged
 
 # -- turns -------------------------------------------------------------------------------------------------------------
 

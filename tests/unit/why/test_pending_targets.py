@@ -13,7 +13,7 @@ from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.why.pending import limits, partition_rules, targets
 from clusterrun.why.pending.facts import PendingFacts
-from tests.recorded_queue import asking, facts
+from tests.support.recorded_queue import asking, facts
 
 MINE = [Association("physics", "", ("normal", "tight", "next"), ""), Association("chem", "", ("normal",), "")]
 

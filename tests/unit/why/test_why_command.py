@@ -10,8 +10,8 @@ from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.cli.why import _array, _group
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.ui import Ui
-from tests.command_desk import Desk
-from tests.listed_jobs import SILENT, rows
+from tests.support.command_desk import Desk
+from tests.support.listed_jobs import SILENT, rows
 
 
 def test_jobs_and_logs_cannot_be_combined(desk: Desk) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from clusterrun.logs.lines import LineReader
 from clusterrun.why.causes import Cause, EndFacts, Failure, Line, first_cause
 
-FOLDER = Path(__file__).parent / "data" / "causes"
+FOLDER = Path(__file__).parents[1] / "data" / "causes"
 
 
 @dataclass

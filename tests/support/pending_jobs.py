@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lab.cluster import Lab
-from tests.installed_command import until
+from tests.support.installed_command import until
 
 #: Word by word what Slurm is to say of each job, by our name for it.
 REASONS = {

@@ -29,8 +29,8 @@ from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
 from clusterrun.worker.job import hold, notify
 from clusterrun.worker.rank import saved_code
-from tests.rank_files import put_end, put_progress
-from tests.run_records import AT, attempt, claim, end, submitted
+from tests.support.rank_files import put_end, put_progress
+from tests.support.run_records import AT, attempt, claim, end, submitted
 
 FAILURE = {"version": 1, "rank": 1, "node": "n2", "status": 1, "error": "ValueError: no", "file": "/u/a.py", "line": 3}
 RANK = {"node": "n1", "local_rank": 0, "python": "3.12", "torch": "2.9", "packages": "a" * 16, "device": "cpu"}

@@ -17,11 +17,11 @@ from typing import Any
 
 from clusterrun.submit.protocol import Clock
 from lab.cluster import Lab
-from tests.installed_command import ONE_RANK, ROOT, Job, Site, until
+from tests.support.installed_command import ONE_RANK, ROOT, Job, Site, until
 
 SHIPPED = ROOT / "clusterrun" / "templates" / "sbatch.j2"
 WORKER_LINE = "CR_WORKER={{ worker | sh }}\n"
-LIGHT = ROOT / "tests" / "light_supervisor.py"
+LIGHT = ROOT / "tests" / "support" / "light_supervisor.py"
 MANY = ROOT / "tests" / "data" / "submits_many.py"
 NEVER = "--sbatch-arg=--begin=now+1hour"
 

@@ -27,8 +27,8 @@ from clusterrun.state import external, query, show
 from clusterrun.state.reconcile import JobIndex, RunState
 from clusterrun.system import shell
 from clusterrun.why import ended, pending
-from tests.folders import DATA
-from tests.recorded_queue import NOW, recorded
+from tests.support.folders import DATA
+from tests.support.recorded_queue import NOW, recorded
 
 RunCommand = Callable[..., shell.Completed]
 View = Callable[[RunCommand], Iterator[object]]

@@ -12,7 +12,7 @@ from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.state.reconcile import RunState
 from clusterrun.system.shell import Completed
-from tests.run_records import AT
+from tests.support.run_records import AT
 
 #: What rank 1 leaves in err: a traceback of the user's own code.
 RAISED = '1: Traceback (most recent call last):\n1:   File "/u/train.py", line 4, in f\n1: ValueError: no\n'

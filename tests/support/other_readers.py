@@ -29,8 +29,8 @@ from clusterrun.submit.launcher_options import ACCELERATE
 from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
-from tests import run_readers
-from tests.slurm_readers import answer
+from tests.support import run_readers
+from tests.support.slurm_readers import answer
 
 Reader = Callable[[Path, bytes], Iterator[object]]
 JOB = {"version": 1, "token": "a" * 16, "run_dir": "/r",

@@ -19,8 +19,8 @@ from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import Cancelled
 from clusterrun.state.filters import OPEN
 from clusterrun.state.reconcile import Listing, RunState
-from tests.patience import HUNG
-from tests.rank_files import put_progress
+from tests.support.patience import HUNG
+from tests.support.rank_files import put_progress
 
 
 def run(root: Path, number: int, name: str = "lm", scheduler: str = "slurm", ranks: int = 2) -> RunRecord:

@@ -11,7 +11,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
-from tests.run_records import submitted
+from tests.support.run_records import submitted
 
 SILENT = {"err": "slurm_load_jobs error: Unable to contact slurm controller\n", "status": 1}
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from lab.cluster import Lab
-from tests.patience import PATIENCE, until
-from tests.warm_programs import COMMANDS, WarmPrograms
+from tests.support.patience import PATIENCE, until
+from tests.support.warm_programs import COMMANDS, WarmPrograms
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests" / "data" / "scripts"
 ALLREDUCE = ROOT / "tests" / "data" / "allreduce.py"
 CLUSTERRUN = [str(Path(sys.executable).with_name("clusterrun"))]  # the console script of the environment under test

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the job's Python may know nothing of this package
+sys.path.insert(0, str(Path(__file__).parents[2]))  # the job's Python may know nothing of this package
 from clusterrun.run_folder import claims
 from clusterrun.worker.job import supervisor
 

@@ -17,7 +17,7 @@ from clusterrun.system import shell
 from clusterrun.why import pending
 from clusterrun.why.pending.facts import PendingFacts
 
-DATA = Path(__file__).parent / "data" / "slurm"
+DATA = Path(__file__).parents[1] / "data" / "slurm"
 NOW = 1795257870.0  # when the answers were recorded
 
 

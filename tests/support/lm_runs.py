@@ -7,7 +7,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from tests.installed_command import Job, Site, until
+from tests.support.installed_command import Job, Site, until
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = ("eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")

@@ -2,6 +2,6 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "clusterrun"
 DATA = ROOT / "tests" / "data"

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.installed_command import ONE_RANK, Job, Site
+from tests.support.installed_command import ONE_RANK, Job, Site
 
 _NOBODY = ("-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false")
 

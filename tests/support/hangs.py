@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.installed_command import Job, Site, read_json, until
-from tests.lm_runs import SHAPE
-from tests.rank_files import progress_of
+from tests.support.installed_command import Job, Site, read_json, until
+from tests.support.lm_runs import SHAPE
+from tests.support.rank_files import progress_of
 
 LIMIT = 10  # seconds, of --hang-timeout
 LATE = 300  # seconds that a test waits
 HANG = ("--hang-timeout", str(LIMIT))
 WATCHED = (*HANG, "--max-restarts", "20")
-SCRIPT = Path(__file__).parent / "data" / "scripts" / "trains_on.py"
+SCRIPT = Path(__file__).parents[1] / "data" / "scripts" / "trains_on.py"
 
 
 def progress(attempt: Path, rank: int) -> dict[str, Any]:

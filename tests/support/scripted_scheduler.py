@@ -13,7 +13,7 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, Cancelled, Submission
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
-from tests.run_records import AT
+from tests.support.run_records import AT
 
 NOW = AT + 1000.0
 

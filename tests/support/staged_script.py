@@ -14,8 +14,8 @@ from typing import Any
 from clusterrun.jobspec.render import Places, RunIdentity
 from clusterrun.jobspec.spec import Command, Work
 from clusterrun.submit.job_python import WORKER
-from tests.rendered_scripts import make_script, make_spec
-from tests.submit_tools import SHIPPED, light_template
+from tests.support.rendered_scripts import make_script, make_spec
+from tests.support.submit_tools import SHIPPED, light_template
 
 TOKEN = "k3v7qaabcdefghij"
 NOTHING = Command("true")
