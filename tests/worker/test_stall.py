@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -45,10 +44,10 @@ class Launch:
                     continue
                 time = self.now - 1000.0
                 if rank in self.held:
-                    new = replace(mark, time=time, still=(mark.still or 0.0) + time - mark.time)
+                    new = mark._replace(time=time, still=(mark.still or 0.0) + time - mark.time)
                 else:
                     step = int(time / self.step_s)
-                    new = replace(mark, time=time, step=step, stepped=step * self.step_s,
+                    new = mark._replace(time=time, step=step, stepped=step * self.step_s,
                                   collectives={"0": 2 * step}, still=min(time % self.step_s, time))  # fmt: skip
                 self.marks[rank] = new
             yield self.stall.look(self.now, self.marks)
@@ -120,7 +119,7 @@ def test_a_launch_that_stood_still_before_the_first_look_is_judged_by_the_steps_
     launch = Launch(2, hang_timeout=10)
     launch.held = {0, 1}
     launch.marks = {
-        rank: replace(mark, step=step, stepped=0.4, first=(1, 0.1), collectives={"0": 2 * step})
+        rank: mark._replace(step=step, stepped=0.4, first_step=1, first_step_at=0.1, collectives={"0": 2 * step})
         for rank, mark in launch.marks.items()
     }
     assert (launch.first(60) is not None) == is_named, "after its first step alone it may compile"
@@ -130,7 +129,7 @@ def test_the_rank_behind_is_named_when_nobody_advances() -> None:
     launch = Launch(4, hang_timeout=40)
     assert launch.first(100) is None
     launch.held = {0, 1, 2, 3}
-    launch.marks[3] = replace(launch.marks[3], collectives={"0": launch.marks[3].collectives["0"] - 1})
+    launch.marks[3] = launch.marks[3]._replace(collectives={"0": launch.marks[3].collectives["0"] - 1})
     found = launch.first(100)
     assert found is not None and 30 <= found[0] <= 60
     assert [mark.rank for mark in found[1].ranks] == [3] and not found[1].is_silent
@@ -147,8 +146,8 @@ def test_the_rank_that_saves_alone_has_the_limit_of_saving() -> None:
     assert launch.first(100) is None
     launch.held = {0, 1, 2, 3}
     ahead = {"0": launch.marks[0].collectives["0"] + 1}
-    launch.marks = {r: mark if r == 0 else replace(mark, collectives=ahead) for r, mark in launch.marks.items()}
-    launch.marks[0] = replace(launch.marks[0], phase="saving")
+    launch.marks = {r: mark if r == 0 else mark._replace(collectives=ahead) for r, mark in launch.marks.items()}
+    launch.marks[0] = launch.marks[0]._replace(phase="saving")
     assert launch.first(LIMITS["saving"] - 100) is None
     found = launch.first(400)
     assert found is not None and [mark.rank for mark in found[1].ranks] == [0]
@@ -158,13 +157,13 @@ def test_a_script_without_any_collective_is_not_judged_by_progress() -> None:
     launch = Launch(2, hang_timeout=10, phase="script")
     launch.held = {0, 1}
     launch.marks = {
-        r: replace(mark, step=None, stepped=None, collectives={}, still=None) for r, mark in launch.marks.items()
+        r: mark._replace(step=None, stepped=None, collectives={}, still=None) for r, mark in launch.marks.items()
     }
     for mark in launch.marks.values():
         assert mark.still is None
     stall = Stall(10)
     for now in range(1000, 5000, 2):
-        marks = {r: replace(mark, time=float(now)) for r, mark in launch.marks.items()}
+        marks = {r: mark._replace(time=float(now)) for r, mark in launch.marks.items()}
         assert stall.look(float(now), marks) is None
 
 
@@ -172,13 +171,13 @@ def test_ranks_that_are_starting_or_have_ended_are_not_silent() -> None:
     launch = Launch(2, phase="joining")
     launch.silent, launch.held = {1}, {0}
     assert launch.first(300) is None
-    launch.marks[0] = replace(launch.marks[0], phase="loading")
+    launch.marks[0] = launch.marks[0]._replace(phase="loading")
     found = launch.first(100)
     assert found is not None and found[1].ranks[0].rank == 1, "past the join barrier, silence counts"
     stall, marks = Stall(10), Launch(2).marks
     for now in range(1000, 1500, 2):
         assert (
-            stall.look(float(now), {0: replace(marks[0], time=float(now)), 1: marks[1]}, lambda rank: rank == 1) is None
+            stall.look(float(now), {0: marks[0]._replace(time=float(now)), 1: marks[1]}, lambda rank: rank == 1) is None
         )
 
 
@@ -197,8 +196,8 @@ def mark(rank: int, step: int | None = 5, **collectives: int) -> RankMark:
         ([mark(0, a=9), mark(1), mark(2, a=9)], [1]),
         ([mark(0, step=7), mark(1, step=6), mark(2, step=7)], [1]),
         ([mark(0, step=None), mark(1, step=None)], []),
-        ([mark(0, a=9), replace(mark(1), phase="ending")], [0]),
-        ([mark(0, a=9), mark(1, a=8), mark(2, a=9), replace(mark(3), phase="ending")], [1]),
+        ([mark(0, a=9), mark(1)._replace(phase="ending")], [0]),
+        ([mark(0, a=9), mark(1, a=8), mark(2, a=9), mark(3)._replace(phase="ending")], [1]),
     ],
 )
 def test_the_ranks_behind(marks: list[RankMark], late: list[int]) -> None:
@@ -232,7 +231,7 @@ def test_looks_that_take_long_still_find_a_silent_rank() -> None:
 def test_a_rank_of_ten_thousand_nodes_is_missed_after_three_of_its_heartbeats() -> None:
     pace = look_pace(10.0, 10_000)
     launch = Launch(2, pace=pace)
-    launch.marks = {rank: replace(mark, interval=107.0) for rank, mark in launch.marks.items()}
+    launch.marks = {rank: mark._replace(interval=107.0) for rank, mark in launch.marks.items()}
     assert launch.first(1000, every=pace) is None
     launch.silent, launch.held = {1}, {0}
     found = launch.first(3000, every=pace)
@@ -273,7 +272,7 @@ def test_a_script_without_a_step_for_half_an_hour_on_busy_gpus_is_suspected() ->
         launch = Launch(2, phase="script")
         assert launch.first(60) is None
         launch.held = {0, 1}
-        launch.marks = {rank: replace(mark, gpu_use=use) for rank, mark in launch.marks.items()}
+        launch.marks = {rank: mark._replace(gpu_use=use) for rank, mark in launch.marks.items()}
         assert launch.first(LONGEST - 60) is None
         found = launch.first(120)
         assert found is not None and found[1].gpus_busy is (use == 100.0)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from ...base.decode import as_number, parse_fields
 from ...run_folder.rank_records import SILENT_INTERVALS
 
 SHORTEST, LONGEST = 60.0, 1800.0  # seconds, of the limit of a step
@@ -30,13 +32,12 @@ LIMITS = {
 }
 
 
-@dataclass(frozen=True)
-class RankMark:
+class RankMark(NamedTuple):
     """How far a rank is, from its progress record.
 
     `time` is when it wrote, `still` for how long it had not advanced then, in seconds; None if it has no step and no
-    collective yet. `first` is the first step of this launch and when it was done. `collectives` counts those of each
-    process group. `gpu_use` is in percent. `is_announced`: it stood still when it wrote, and says when it advances.
+    collective yet. `first_step` is the first one of this launch, done at `first_step_at`. `collectives` counts those of
+    each process group. `gpu_use` is in percent. `is_announced`: it stood still then, and says when it advances.
     """
 
     rank: int
@@ -46,42 +47,34 @@ class RankMark:
     phase: str = ""
     step: int | None = None
     stepped: float | None = None
-    collectives: Mapping[str, int] = field(default_factory=dict)
+    collectives: Mapping[str, int] = MappingProxyType({})
     still: float | None = None
     interval: float = 10.0
     gpu_use: float | None = None
     srun_step: str = ""
-    first: tuple[int, float] | None = None
+    first_step: int | None = None
+    first_step_at: float | None = None
     is_announced: bool = False
 
     @classmethod
     def parse(cls, rank: int, document: Mapping[str, Any]) -> RankMark | None:
         """Return the mark of a rank; None if the record has no time. Values of a wrong type count as unknown."""
-
-        def number(name: str, found: Mapping[str, Any] = document) -> float | None:
-            value = found.get(name)
-            return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-        time, advanced, gpu = number("time"), number("advanced"), document.get("gpu")
-        if time is None:
+        values = parse_fields(cls, document)
+        if values["time"] is None:
             return None
-        counts, step = document.get("collectives"), document.get("step")
-        first, first_at = document.get("first_step"), number("first_step_at")
+        counts, gpu, advanced = document.get("collectives"), document.get("gpu"), as_number(document.get("advanced"))
+        values |= {
+            "rank": rank,
+            "pid": values["pid"] or 0,
+            "interval": max(0.1, values["interval"] or 10.0),
+            "gpu_use": as_number(gpu.get("use")) if isinstance(gpu, dict) else None,
+        }
+        if isinstance(counts, dict):
+            values["collectives"] = {name: count for name, count in counts.items() if isinstance(count, int)}
+        if advanced is None:
+            return cls(**values)
         return cls(
-            rank=rank,
-            time=time,
-            node=str(document.get("node") or ""),
-            pid=int(number("pid") or 0),
-            phase=str(document.get("phase") or ""),
-            step=step if isinstance(step, int) else None,
-            stepped=number("stepped"),
-            collectives={k: v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, dict) else {},
-            still=None if advanced is None else max(0.0, time - advanced),
-            interval=max(0.1, number("interval") or 10.0),
-            gpu_use=number("use", gpu) if isinstance(gpu, dict) else None,
-            srun_step=str(document.get("srun_step") or ""),
-            first=(first, first_at) if isinstance(first, int) and first_at is not None else None,
-            is_announced=document.get("still") is True and advanced is not None,
+            **{**values, "still": max(0.0, values["time"] - advanced)}, is_announced=document.get("still") is True
         )
 
 
@@ -125,15 +118,13 @@ class Stall:
         `marks` are the newest marks by rank; `has_ended` tells whether a rank without a heartbeat recorded its end.
         """
         self._note_heartbeats(now, marks)
-        # imports may keep a rank from writing; once one is past the join barrier, all are
-        is_joined = any(mark.phase not in STARTING for mark in marks.values())
-        quiet = [rank for rank, mark in marks.items() if is_joined and self._silence(rank, now) > self._quiet(mark)]
+        quiet = self._quiet_ranks(now, marks)
         silent = [marks[rank] for rank in quiet if not has_ended(rank)]
         fresh = [mark for rank, mark in marks.items() if rank not in quiet]
         self.all_silent = bool(silent) and not fresh
         if not fresh:
             return None
-        known = [mark.still for mark in fresh if mark.still is not None]
+        known = _standstills(fresh)
         self._note_steps(min(fresh, key=lambda mark: mark.rank), min(known, default=0.0))
         if silent:
             return self._judge_silent(silent, known, now)
@@ -160,6 +151,13 @@ class Stall:
             if self._seen.get(rank, (None, 0.0))[0] != mark.time:
                 self._seen[rank] = (mark.time, now)
 
+    def _quiet_ranks(self, now: float, marks: Mapping[int, RankMark]) -> set[int]:
+        """Return the ranks whose heartbeats are missing."""
+        # imports may keep a rank from writing; once one is past the join barrier, all are
+        if all(mark.phase in STARTING for mark in marks.values()):
+            return set()
+        return {rank for rank, mark in marks.items() if self._silence(rank, now) > self._quiet(mark)}
+
     def _silence(self, rank: int, now: float) -> float:
         return now - self._seen[rank][1]
 
@@ -173,9 +171,12 @@ class Stall:
         self._longest = max(self._longest, still)
         if mark.step is None or mark.stepped is None:
             return
-        before = self._stepped or mark.first  # many steps may be done before the first look
-        if before is not None and mark.step > before[0]:
-            mean = (mark.stepped - before[1]) / (mark.step - before[0])
+        begin, began = self._stepped or (
+            mark.first_step,
+            mark.first_step_at,
+        )  # many steps may be done before the first look
+        if begin is not None and began is not None and mark.step > begin:
+            mean = (mark.stepped - began) / (mark.step - begin)
             self._step_times.append(max(mean, self._longest))
             self._longest = 0.0
         self._stepped = (mark.step, mark.stepped)
@@ -195,7 +196,7 @@ class Stall:
         return Suspicion(tuple(sorted(silent, key=lambda mark: mark.rank)), True, seconds, limit)
 
     def _judge_still(self, fresh: list[RankMark]) -> Suspicion | None:
-        seconds = min(mark.still for mark in fresh if mark.still is not None)
+        seconds = min(_standstills(fresh))
         late = behind(fresh)
         limit = max(self.limit(mark.phase) for mark in late or fresh)
         if seconds <= limit:
@@ -217,6 +218,10 @@ def find_unannounced(marks: Collection[RankMark]) -> Suspicion | None:
     return Suspicion(tuple(late), True, min(announced), min(announced))
 
 
+def _standstills(marks: Iterable[RankMark]) -> list[float]:
+    return [mark.still for mark in marks if mark.still is not None]
+
+
 def behind(marks: Iterable[RankMark]) -> list[RankMark]:
     """Return the ranks that have started fewer collectives than others of a group, else those at an earlier step.
 
@@ -224,20 +229,31 @@ def behind(marks: Iterable[RankMark]) -> list[RankMark]:
     """
     known = sorted(marks, key=lambda mark: mark.rank)
     working = [mark for mark in known if mark.phase != "ending"]
-    if working and 2 * len(working) <= len(known):
+    if working and _are_few(working, known):
         return working
-    known = working or known
-    late = {mark.rank: mark for mark in known if not mark.collectives}
-    if 2 * len(late) > len(known):
-        late = {}
-    for group in sorted({group for mark in known for group in mark.collectives}):
-        members = [mark for mark in known if group in mark.collectives]
-        least = min(mark.collectives[group] for mark in members)
-        found = [mark for mark in members if mark.collectives[group] == least]
-        if 2 * len(found) <= len(members) and len(found) < len(members):
-            late.update({mark.rank: mark for mark in found})
-    if not late:  # the counts are equal, or unknown
-        steps = {mark.rank: -1 if mark.step is None else mark.step for mark in known}
-        if 2 * sum(step == min(steps.values()) for step in steps.values()) <= len(known):
-            late = {mark.rank: mark for mark in known if steps[mark.rank] == min(steps.values())}
-    return sorted(late.values(), key=lambda mark: mark.rank)
+    return _behind_in_collectives(working or known) or _behind_in_steps(working or known)
+
+
+def _are_few(some: Sequence[RankMark], all_marks: Sequence[RankMark]) -> bool:
+    return 2 * len(some) <= len(all_marks)
+
+
+def _behind_in_collectives(marks: Sequence[RankMark]) -> list[RankMark]:
+    without = [mark for mark in marks if not mark.collectives]
+    late = without if _are_few(without, marks) else []
+    for group in {group for mark in marks for group in mark.collectives}:
+        late = late + _behind_in_group(group, marks)
+    return sorted({mark.rank: mark for mark in late}.values(), key=lambda mark: mark.rank)
+
+
+def _behind_in_group(group: str, marks: Sequence[RankMark]) -> list[RankMark]:
+    members = [mark for mark in marks if group in mark.collectives]
+    least = min(mark.collectives[group] for mark in members)
+    last = [mark for mark in members if mark.collectives[group] == least]
+    return last if _are_few(last, members) else []
+
+
+def _behind_in_steps(marks: Sequence[RankMark]) -> list[RankMark]:
+    steps = [-1 if mark.step is None else mark.step for mark in marks]
+    last = [mark for mark, step in zip(marks, steps, strict=True) if step == min(steps)]
+    return last if _are_few(last, marks) else []

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 SAMPLED = 2  # nodes whose records are read between two rounds
-_DEAD = (*probe.NOT_RUNNING, hung_step.NO_ANSWER)
+_DEAD = frozenset((*probe.NOT_RUNNING, hung_step.NO_ANSWER))
 
 
 def progress_interval(hang_timeout: float | None) -> float:
@@ -156,65 +156,85 @@ class Watchdog:
         self._next_search = now + (now - self._still_since)
         return True
 
+    def _note(self, records: rank_records.Records) -> list[RankMark]:
+        """Keep the newest mark of each rank of this launch, and return those of these records."""
+        marks = [RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks]
+        readable = [mark for mark in marks if mark is not None]
+        self._marks |= {mark.rank: mark for mark in readable}
+        return readable
+
     def _search(self) -> None:
         """End the launch if the process of a rank that did not announce its standstill does not run."""
         records, ends = rank_records.read(self._folder)
-        marks = (RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks)
-        known = [mark for mark in marks if mark is not None and mark.rank not in ends]
-        self._marks |= {mark.rank: mark for mark in known}
-        suspicion = find_unannounced(known)
-        has_warned = self._warned is not None and self._newest() < self._warned + 1.0
-        if suspicion is not None and not has_warned:
-            states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
-            stopped = tuple(mark for mark in suspicion.ranks if states.get(mark.pid) in probe.NOT_RUNNING)
-            if stopped:
-                self._conclude(replace(suspicion, ranks=stopped), states)
+        suspicion = find_unannounced([mark for mark in self._note(records) if mark.rank not in ends])
+        if suspicion is None or self._has_warned():
+            return
+        states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
+        stopped = tuple(mark for mark in suspicion.ranks if states.get(mark.pid) in probe.NOT_RUNNING)
+        if stopped:
+            self._conclude(replace(suspicion, ranks=stopped), states)
+
+    def _has_warned(self) -> bool:
+        """Return whether no rank has advanced since the last warning; clocks are not exact."""
+        return self._warned is not None and self._newest() < self._warned + 1.0
 
     def _look(self) -> None:
         records, ends = rank_records.read(self._folder)
         self._own_worlds = [str(record["own_world"]) for _, record in sorted(records.items()) if "own_world" in record]
-        marks = {rank: RankMark.parse(rank, record) for rank, record in records.items() if rank < self._ranks}
-        self._marks |= {rank: mark for rank, mark in marks.items() if mark is not None}
-        first_ranks: dict[str, int] = {}
-        for rank in sorted(self._marks, reverse=True):
-            first_ranks[self._marks[rank].node] = rank
+        self._note(records)
+        first_ranks = {self._marks[rank].node: rank for rank in sorted(self._marks, reverse=True)}
         self._sample = sorted(first_ranks.values())[:SAMPLED]
-        if not self._has_stepped and any(mark.step or any(mark.collectives.values()) for mark in self._marks.values()):
-            self._has_stepped = True
-            if not self._job.earlier_starts:
-                is_step = any(mark.step for mark in self._marks.values())
-                self._job.notifier.send(
-                    "first-step",
-                    f"the first {'step has finished' if is_step else 'collective has started'};"
-                    f" {len(self._marks)} of {self._ranks} ranks are reporting progress",
-                )
+        self._tell_first_step()
         suspicion = self._stall.look(time.monotonic(), self._marks, ends.__contains__)
-        is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
-        if is_blind and not self._is_blind and (self._ranks > 1 or not self._marks):
+        self._tell_blindness()
+        if ends.keys() >= {*range(self._ranks)}:
+            self._end_exit([ends[rank].get("status") for rank in range(self._ranks)])
+            return
+        self._all_ended = None
+        is_early = self._is_ending() or time.monotonic() < self._next_look
+        if suspicion is not None and not is_early and not self._has_warned():
+            self._judge(suspicion)
+
+    def _tell_first_step(self) -> None:
+        """Tell the user once that the ranks of a new run work together."""
+        is_step = any(mark.step for mark in self._marks.values())
+        if self._has_stepped or not (is_step or any(any(mark.collectives.values()) for mark in self._marks.values())):
+            return
+        self._has_stepped = True
+        if not self._job.earlier_starts:
+            what = "step has finished" if is_step else "collective has started"
+            ranks = f"{len(self._marks)} of {self._ranks} ranks are reporting progress"
+            self._job.notifier.send("first-step", f"the first {what}; {ranks}")
+
+    def _tell_blindness(self) -> None:
+        """Warn that no rank writes its progress, once until one does."""
+        was_blind = self._is_blind
+        self._is_blind = self._stall.all_silent if self._marks else time.monotonic() - self._began > UNSEEN_S
+        is_alone = self._ranks == 1 and bool(self._marks)  # a single rank that is silent may just compute
+        if self._is_blind and not was_blind and not is_alone:
             self._say(
                 "no rank is writing progress records (is the file system hanging?): the watchdog cannot detect a hang"
             )
-        self._is_blind = is_blind
-        if all(rank in ends for rank in range(self._ranks)):
-            self._end_exit(ends[rank].get("status") for rank in range(self._ranks))
-            return
-        self._all_ended = None
-        if suspicion is None or self._is_ending() or time.monotonic() < self._next_look:
-            return
-        if self._warned is not None and self._newest() < self._warned + 1.0:  # clocks are not exact
-            return
+
+    def _judge(self, suspicion: Suspicion) -> None:
+        """Look at the processes of the suspected ranks, and conclude, or wait while they may still advance."""
         states = hung_step.probe(self._job, suspicion.ranks[:NAMED])
-        is_sure = any(state in probe.NOT_RUNNING for state in states.values())
+        is_sure = not {*probe.NOT_RUNNING}.isdisjoint(states.values())
         if not is_sure and not suspicion.is_silent:
             suspicion, states = self._blame_lost_nodes(suspicion, states)
         is_lost = hung_step.NO_ANSWER in states.values()
-        limit = max(suspicion.limit, LOST_S) if is_lost and not self._job.options.spare_nodes else suspicion.limit
-        if not is_sure and (suspicion.is_silent or is_lost) and suspicion.seconds <= limit:
+        if not is_sure and self._may_recover(suspicion, is_lost):
             self._next_look = time.monotonic() + AGAIN_S
             return
         if is_lost and suspicion.is_silent:  # perhaps with others
             suspicion, states = self._blame_lost_nodes(suspicion, states)
         self._conclude(suspicion, states)
+
+    def _may_recover(self, suspicion: Suspicion, is_lost: bool) -> bool:
+        """Return whether suspected ranks that may just not reach the folder, or the network, have time to come back."""
+        waits_for_slurm = is_lost and not self._job.options.spare_nodes
+        limit = max(suspicion.limit, LOST_S) if waits_for_slurm else suspicion.limit
+        return (suspicion.is_silent or is_lost) and suspicion.seconds <= limit
 
     def _look_at_losses(self) -> None:
         """Warn once if this launch of the script prints NaN losses; a built-in task stops by itself (on_nan)."""
@@ -261,10 +281,11 @@ class Watchdog:
 
     def _conclude(self, suspicion: Suspicion, states: dict[int, str]) -> None:
         """Collect the stacks, name the cause, and end the launch or print a warning."""
-        written = self._collect_stacks({mark.rank for mark in suspicion.ranks} if suspicion.is_silent else set())
-        late = {stacks_name(mark.rank): mark.rank for mark in suspicion.ranks[:NAMED]}
-        waiting = common_place(self._folder, [name for name in written if name not in late], len(self._marks))
-        places = {late[name]: rank_place(self._folder, late[name]) for name in written if name in late}
+        written = self._collect_stacks(suspicion.ranks if suspicion.is_silent else ())
+        late = [mark.rank for mark in suspicion.ranks[:NAMED]]
+        others = sorted({*written} - {*map(stacks_name, late)})
+        waiting = common_place(self._folder, others, len(self._marks))
+        places = {rank: rank_place(self._folder, rank) for rank in late if stacks_name(rank) in written}
         cause = describe(suspicion, states, waiting, places)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
         if self._is_over():
@@ -274,16 +295,11 @@ class Watchdog:
             self._job.notifier.send("stalled", cause)
             self._say(f"warning: {cause}{where}; to end hung launches automatically, set --hang-timeout SECONDS")
             return
-        first = suspicion.ranks[0] if suspicion.ranks else None
         document = {
             "cause": cause,
             "ranks": [mark.rank for mark in suspicion.ranks],
-            "rank": first.rank if first else None,
-            "node": first.node if first else "",
-            "pid": first.pid if first else None,
-            "state": states.get(first.pid, "") if first else "",
-            "place": (places.get(first.rank, "") if first else waiting.rpartition(" at ")[2]).rpartition(" in ")[0],
-            "silent": suspicion.is_silent or any(state in _DEAD for state in states.values()),
+            **_first_blamed(suspicion, states, places, waiting),
+            "silent": suspicion.is_silent or not _DEAD.isdisjoint(states.values()),
             "seconds": round(suspicion.seconds, 1),
             "limit": suspicion.limit,
             "lost_nodes": lost_nodes(suspicion, states),
@@ -296,9 +312,9 @@ class Watchdog:
         self.cause = cause
         self._process.kill()
 
-    def _collect_stacks(self, silent: set[int]) -> list[str]:
+    def _collect_stacks(self, silent: Sequence[RankMark]) -> list[str]:
         """Let the ranks write their stacks, and return the names of the files after some seconds."""
-        names = {stacks_name(rank) for rank in self._marks if rank not in silent}
+        names = {*map(stacks_name, self._marks.keys() - {mark.rank for mark in silent})}
         with suppress(OSError):
             for name in names.intersection(os.listdir(self._folder)):
                 (self._folder / name).unlink(missing_ok=True)
@@ -320,7 +336,20 @@ class Watchdog:
         return max((mark.time - mark.still for mark in self._marks.values() if mark.still is not None), default=0.0)
 
 
-def lost_nodes(suspicion: Suspicion, states: dict[int, str]) -> list[str]:
+def _first_blamed(
+    suspicion: Suspicion, states: Mapping[int, str], places: Mapping[int, str], waiting: str
+) -> dict[str, object]:
+    """Return the first of the ranks that hang the launch, and the line of the user's code where it is."""
+    if not suspicion.ranks:
+        where = waiting.rpartition(" at ")[2].rpartition(" in ")[0]
+        return {"rank": None, "node": "", "pid": None, "state": "", "place": where}
+    first = suspicion.ranks[0]
+    where = places.get(first.rank, "").rpartition(" in ")[0]
+    state = states.get(first.pid, "")
+    return {"rank": first.rank, "node": first.node, "pid": first.pid, "state": state, "place": where}
+
+
+def lost_nodes(suspicion: Suspicion, states: Mapping[int, str]) -> list[str]:
     """Return the nodes of silent ranks that do not respond."""
     return sorted({mark.node for mark in suspicion.ranks if states.get(mark.pid) == hung_step.NO_ANSWER})
 
@@ -337,32 +366,39 @@ def describe(
     if not suspicion.ranks:
         relation = "" if waiting.startswith("the rank is ") else "no rank is behind the others"
         return begin + "; ".join(filter(None, (relation, waiting)))
-    named = suspicion.ranks[:NAMED]
+    parts = _describe_ranks(suspicion, states, places)
+    if waiting and not suspicion.is_silent:  # a process that is stopped needs no explanation
+        parts.append(waiting)
+    return begin + "; ".join(parts)
+
+
+def _describe_ranks(suspicion: Suspicion, states: Mapping[int, str], places: Mapping[int, str]) -> list[str]:
     lost = lost_nodes(suspicion, states)
     parts = []
     for node in lost:
         ranks = ", ".join(str(mark.rank) for mark in suspicion.ranks if mark.node == node)
         parts.append(f"node {node} is not responding (rank{'s' * (', ' in ranks)} {ranks})")
-    for mark in named:
-        if mark.node in lost:
-            continue
-        state = states.get(mark.pid, "")
-        if not suspicion.is_silent:
-            at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
-            state = f"is at {at}, behind the others{f', and {state}' if state else ''}"
-        elif state in probe.NOT_RUNNING:
-            state = f"is {state}"
-        else:
-            state = f"has no heartbeat{f' and is {state}' if state else ''}"
-        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) {state}{_at(places.get(mark.rank, ''))}")
-    more = len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost])
-    parts += [f"and {more} more rank{'s' * (more > 1)}"] if more else []
-    parts += [waiting] if waiting and not suspicion.is_silent else []  # a process that is stopped needs no explanation
-    return begin + "; ".join(parts)
+    others = [mark for mark in suspicion.ranks[:NAMED] if mark.node not in lost]
+    for mark in others:
+        state = _in_words(mark, states.get(mark.pid, ""), suspicion.is_silent)
+        parts.append(f"rank {mark.rank} on {mark.node} (pid {mark.pid}) {state}{_at(places.get(mark.rank))}")
+    if more := len([mark for mark in suspicion.ranks[NAMED:] if mark.node not in lost]):
+        parts.append(f"and {more} more rank{'s' * (more > 1)}")
+    return parts
 
 
-def _at(place: str) -> str:
+def _at(place: str | None) -> str:
     return f", at {place}" if place else ""
+
+
+def _in_words(mark: RankMark, state: str, is_silent: bool) -> str:
+    """Return what is known of a suspected rank, whose process is in this state (empty if not known)."""
+    if is_silent and state in probe.NOT_RUNNING:
+        return f"is {state}"
+    if is_silent:
+        return f"has no heartbeat and is {state}" if state else "has no heartbeat"
+    at = f"step {mark.step}" if mark.step is not None else f"collective {sum(mark.collectives.values())}"
+    return f"is at {at}, behind the others{f', and {state}' if state else ''}"
 
 
 def _short(folder: Path) -> str:
