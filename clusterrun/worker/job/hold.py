@@ -30,27 +30,16 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
 
     Does nothing without that option, for a job that Slurm ends or that runs again, and before its ranks started.
     """
-    options = job.options
-    is_over = was_terminated or job.runs_again or options.ended is not None or status in NO_FAILURE
-    if is_over or not options.hold_time or not _is_newest():
+    if not _may_hold(job, status, was_terminated) or not _is_newest():
         return
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda signum, frame: ended.set())  # scancel, the time limit
     facts = batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while the end was recorded
         return
-    # a preempted job would come back and start the ranks again
-    run_command(["scontrol", "update", f"JobId={job.identity.job_id}", "Requeue=0"])
-    file, until = job.attempt_dir / ends.HOLD, time.time() + options.hold_time
-    limit = batch_host.end_time(facts)
-    if options.spare_nodes and not (limit and int(limit) < until + AFTER_S):
-        # with --no-kill Slurm would keep the other nodes to the time limit if the first one were lost
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(until + AFTER_S))
-        run_command(["scontrol", "update", f"JobId={job.identity.job_id}", f"EndTime={at}"])
-    node = failed_node(job.attempt_dir) or (job.nodes[0] if job.nodes else "")
-    number = os.environ.get("SLURM_JOB_ID", job.identity.job_id)  # of an array's task: srun takes no 123_4
-    shell = f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
-    is_written = False
+    until = time.time() + job.options.hold_time
+    _keep_allocation(job, until, batch_host.end_time(facts))
+    file, is_written, shell = job.attempt_dir / ends.HOLD, False, _shell_line(job)
     with suppress(OSError):
         write_record(file, {"until": int(until), "shell": shell})
         is_written = True
@@ -58,8 +47,30 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     say(f"job {job.name} failed with status {status}; its nodes are held until {at} (--on-failure hold)")
     say(f"to open a shell on a held node: {shell}")
     say(f"to release the nodes earlier: clusterrun cancel {job.name} or rm {shlex.quote(str(file))}")
-    while time.time() < until and (_is_there(file) or not is_written) and not ended.wait(POLL_S):
+    while time.time() < until and not (is_written and _is_gone(file)) and not ended.wait(POLL_S):
         pass
+
+
+def _may_hold(job: Job, status: int, was_terminated: bool) -> bool:
+    is_over = was_terminated or job.runs_again or job.options.ended is not None
+    return bool(job.options.hold_time) and not is_over and status not in NO_FAILURE
+
+
+def _keep_allocation(job: Job, until: float, limit: str) -> None:
+    """Keep Slurm from starting the job again, and from keeping the nodes after the hold; `limit` ends the job."""
+    update = ["scontrol", "update", f"JobId={job.identity.job_id}"]
+    run_command([*update, "Requeue=0"])  # a preempted job would come back and start the ranks again
+    if job.options.spare_nodes and not (limit and int(limit) < until + AFTER_S):
+        # with --no-kill Slurm would keep the other nodes to the time limit if the first one were lost
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(until + AFTER_S))
+        run_command([*update, f"EndTime={at}"])
+
+
+def _shell_line(job: Job) -> str:
+    """Return the command that opens a shell on the node that failed first, else on the first one."""
+    node = failed_node(job.attempt_dir) or "".join(job.nodes[:1])
+    number = os.environ.get("SLURM_JOB_ID", job.identity.job_id)  # of an array's task: srun takes no 123_4
+    return f"srun --jobid={number} --overlap {f'--nodelist={node} ' if node else ''}--pty bash"
 
 
 def failed_node(attempt_dir: Path) -> str:
@@ -77,11 +88,11 @@ def _is_newest() -> bool:
     return True
 
 
-def _is_there(file: Path) -> bool:
+def _is_gone(file: Path) -> bool:
     try:
         file.lstat()
     except FileNotFoundError:
-        return False
+        return True
     except OSError:
-        return True  # the file system may answer later
-    return True
+        return False  # the file system may answer later
+    return False

@@ -17,6 +17,7 @@ from ...run_folder.launches import LaunchRecord
 from ...run_folder.rank_records import Records
 from ..node import batch_host
 from .notify import Notifier
+from .restart import LaunchEnd
 from .staged_env import StagedEnvironment
 from .termination import TERMINATED, Termination
 
@@ -54,6 +55,11 @@ class Job:
         """What names this job among those of its run: its submission's token and its array task."""
         return self.token + self.identity.task
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the run's checkpoints, if the ranks use no other."""
+        return self.run_dir / "checkpoints"
+
     def begin(self, termination: Termination) -> None:
         """Claim the run; raises WorkerError if this job may not work in its folder."""
         self._wait_for_submission(termination)
@@ -81,6 +87,11 @@ class Job:
         if not usable:
             raise WorkerError(f"cannot write {self.attempt_dir}")
         self.record = LaunchRecord(self.attempt_dir, began or time.time())
+
+    def record_launch(self, end: LaunchEnd) -> None:
+        """Record how the launch ended."""
+        if self.record is not None:
+            self.record.end(end.status, end.cause, end.kind, end.values, end.progress)
 
     def record_end(self, status: int, by_term: bool) -> None:
         """Write end.json: how the job ended, for clusters without accounting and for jobs that Slurm has forgotten.

@@ -58,9 +58,8 @@ class Requeue:
 
     def on_term(self) -> None:
         """SIGTERM came, perhaps from the time limit: requeue the job while the ranks save, for SIGKILL follows."""
-        options = self.job.options
         is_asking = self._at_term is not None and self._at_term.is_alive()
-        if not is_asking and not options.local and (options.total_time or options.requeue):
+        if not is_asking and self._is_wanted:
             self._at_term = threading.Thread(target=self._after_term, daemon=True)
             self._at_term.start()
 
@@ -80,25 +79,34 @@ class Requeue:
 
         `status` is the ranks', `came` whether the job got SIGTERM.
         """
-        options = self.job.options
-        if options.local or not (options.total_time or options.requeue):
+        if not self._is_wanted:
             return status
         if came:
-            if self._at_term is not None:
-                self._at_term.join(HURRY_S)
-            return SAVED if self.job.runs_again and status in (0, SAVED) else status
+            return self._after_sigterm(status)
         if self.job.runs_again:
             return SAVED
         signals = received_signals(self.job.records[1])
-        ended_early = status == SAVED or (bool(signals) and (status == 0 or status > 128))
-        if not ended_early:
+        was_warned = bool(signals) and (status == 0 or status > 128)
+        if status != SAVED and not was_warned:
             return status
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a requeue sends it to this job too
         facts = self._show(PATIENCE_S)
         why = self._why_ended(facts) or self._why_early(facts, signals)
-        if why:
-            self._continue(why, facts)
-        return SAVED if why else status  # also where the total time is used up: the training is not done
+        if not why:
+            return status
+        self._continue(why, facts)
+        return SAVED  # also where the total time is used up: the training is not done
+
+    def _after_sigterm(self, status: int) -> int:
+        if self._at_term is not None:
+            self._at_term.join(HURRY_S)
+        return SAVED if self.job.runs_again and status in (0, SAVED) else status
+
+    @property
+    def _is_wanted(self) -> bool:
+        """Whether the user wants the job to run again."""
+        options = self.job.options
+        return not options.local and bool(options.total_time or options.requeue)
 
     def await_controller(self, termination: Termination) -> None:
         """Wait until Slurm answers: no step starts without it. SIGTERM raises Terminated.
@@ -135,35 +143,40 @@ class Requeue:
                 return True
             if exclude and facts.get("JobState", "RUNNING") != "RUNNING":  # the user has cancelled it
                 return False
-            refused, is_silence = self._requeue()
-            next_job = ""
-            if refused and not is_silence and not self._is_cancelled():  # after a silence it may be in the queue
-                next_job, refused = successor.submit(self.job, self.used_seconds)
-            if not refused and self._is_cancelled():  # meanwhile: scancel may have come before the requeue
-                run_command(["scancel", next_job or self.job.identity.job_id])
-                refused = CANCELLED
+            next_job, refused = self._requeue_or_succeed()
             if refused:
                 resume = f"clusterrun resume {self.job.name}"
                 self._say(f"the job ended ({why}) and was not requeued: {refused}; run `{resume}` to continue")
                 return False
             self.job.runs_again = True
-            self.job.due = "" if next_job else REQUEUED
-            how = f"job {next_job} continues the run" if next_job else "the job was requeued"
-            if next_job == successor.NOT_CONFIRMED:
-                how = "a job to continue the run was submitted, but not confirmed by Slurm"
-            if exclude and not next_job:
-                known = batch_host.excluded_nodes(self.job.identity.job_id)
-                nodes = f"{known},{exclude}" if known else exclude
-                run_command(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
-            soon = start_soon and not next_job and self.job.options.helper_job
-            helper = self._start_helper(facts) if soon else ""
-            without = f" and excludes {exclude}" if exclude and not next_job else ""
-            self._say(f"{how}{without} ({why}){f'; {helper}' if helper else ''}")
-            document = {"why": why, "successor": next_job, "exclude": exclude,
-                        "evidence": evidence, "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
+            if not next_job:
+                self.job.due = REQUEUED
+                self._exclude(exclude)
+            helper = self._start_helper(facts) if start_soon and not next_job else ""
+            self._say(f"{_describe(next_job, exclude)} ({why}){helper}")
+            document = {"why": why, "successor": next_job, "exclude": exclude, "evidence": evidence,
+                        "cluster": self.job.identity.cluster, "time": time.time()}  # fmt: skip
             with contextlib.suppress(OSError):
                 write_record(self.job.attempt_dir / REQUEUE, document)
             return True
+
+    def _requeue_or_succeed(self) -> tuple[str, str]:
+        """Put the job back into the queue, else submit its successor; return the successor's id, and why neither is."""
+        next_job = ""
+        refused, is_silence = self._requeue()
+        if refused and not is_silence and not self._is_cancelled():  # after a silence it may be in the queue
+            next_job, refused = successor.submit(self.job, self.used_seconds)
+        if not refused and self._is_cancelled():  # meanwhile: scancel may have come before the requeue
+            run_command(["scancel", next_job or self.job.identity.job_id])
+            refused = CANCELLED
+        return next_job, refused
+
+    def _exclude(self, nodes: str) -> None:
+        if not nodes:
+            return
+        excluded = batch_host.excluded_nodes(self.job.identity.job_id)
+        nodes = f"{excluded},{nodes}" if excluded else nodes
+        run_command(["scontrol", "update", f"JobId={self.job.identity.job_id}", f"ExcNodeList={nodes}"])
 
     def _after_term(self) -> None:
         facts = self._show(HURRY_S)
@@ -232,7 +245,9 @@ class Requeue:
         return is_cancelled(self.job.run_dir, self.job.token)
 
     def _start_helper(self, facts: dict[str, str]) -> str:
-        """Submit the small job that starts this one at once; return a line for the log."""
+        """Submit the small job that starts this one at once, unless the user wants none; return the rest of a line."""
+        if not self.job.options.helper_job:
+            return ""
         same = {"partition": facts.get("Partition"), "account": facts.get("Account"), "qos": facts.get("QOS")}
         options = [f"--{name}={value}" for name, value in same.items() if value]
         reply = run_command([
@@ -241,10 +256,9 @@ class Requeue:
             "--wrap", START.format(job=self.job.identity.job_id),
         ])  # fmt: skip
         if reply.status == 0:
-            return (
-                f"helper job {reply.text.strip()} will start the job as soon as possible (disable with --no-helper-job)"
-            )
-        return "Slurm will start the job again in a few minutes"
+            job_id = reply.text.strip()
+            return f"; helper job {job_id} will start the job as soon as possible (disable with --no-helper-job)"
+        return "; Slurm will start the job again in a few minutes"
 
     def _show(self, patience: float) -> dict[str, str]:
         """Return the job's fields, with more queries while the controller is silent; none after `patience` seconds."""
@@ -257,6 +271,15 @@ class Requeue:
 
     def _say(self, text: str) -> None:
         say(f"job {self.job.name}: {text}")
+
+
+def _describe(job_id: str, exclude: str) -> str:
+    """Return how the run goes on: with a successor of this id, or by this job again, without the excluded nodes."""
+    if not job_id:
+        return "the job was requeued" + (f" and excludes {exclude}" if exclude else "")
+    if job_id == successor.NOT_CONFIRMED:
+        return "a job to continue the run was submitted, but not confirmed by Slurm"
+    return f"job {job_id} continues the run"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 from ...base.decode import as_int
 from ...run_folder import ends
 from ...run_folder.files import read_json
-from ...run_folder.launches import LaunchRecord
 from ...run_folder.rank_records import Records
 from ..node.local_launcher import EXIT
 from ..rank.failures import LOST_PEER
@@ -48,10 +47,6 @@ class LaunchEnd:
     kind: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict, compare=False)
-
-    def write(self, record: LaunchRecord) -> None:
-        """Record this end."""
-        record.end(self.status, self.cause, self.kind, self.values, self.progress)
 
 
 def read_launch(

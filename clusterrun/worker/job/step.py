@@ -65,7 +65,7 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_RUN_DIR": str(job.run_dir),
         "CLUSTERRUN_JOB_ID": job.name,
         "CLUSTERRUN_RESTART": str(job.earlier_starts),
-        "CLUSTERRUN_CHECKPOINT_DIR": str(job.run_dir / "checkpoints"),
+        "CLUSTERRUN_CHECKPOINT_DIR": str(job.checkpoints),
         "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
         "CLUSTERRUN_NODES": str(len(nodes)),
         "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
@@ -85,18 +85,31 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         environ["CLUSTERRUN_SPARE_NODES"] = str(options.spare_nodes)
     if options.check_gpus is not None:
         environ["CLUSTERRUN_CHECK_GPUS"] = options.check_gpus
+    environ["CLUSTERRUN_END_TIME"] = _local_end(options) if options.local else end_time
+    if not options.local:
+        _prepare_srun(environ, 1 if options.launcher == "srun" else options.tasks_per_node)
+    return _with_defaults(job, environ)
+
+
+def _prepare_srun(environ: dict[str, str], ranks_per_task: int) -> None:
+    """Let srun pass on the environment, and give each of its tasks the cores of its ranks."""
+    environ.pop("SLURM_EXPORT_ENV", None)  # a site's --export=NONE would remove the ranks' environment
+    if cores := environ.get("SLURM_CPUS_PER_TASK"):
+        # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
+        environ["SRUN_CPUS_PER_TASK"] = str(int(cores) * ranks_per_task)
+
+
+def _local_end(options: argparse.Namespace) -> str:
+    """Return the end of a local job's time limit in seconds since 1970; empty if it has none."""
+    return str(int(time.time() - options.elapsed + options.time_limit)) if options.time_limit else ""
+
+
+def _with_defaults(job: Job, environ: dict[str, str]) -> dict[str, str]:
+    """Return the environment with what the user has not set for NCCL, torch and OpenMP."""
+    options = job.options
+    cores = int(environ.get("SLURM_CPUS_PER_TASK") or 1)
     if options.local:
-        cpus = (os.cpu_count() or 1) // (options.nodes * options.tasks_per_node)
-        if options.time_limit:
-            environ["CLUSTERRUN_END_TIME"] = str(int(time.time() - options.elapsed + options.time_limit))
-    else:
-        cpus = int(environ.get("SLURM_CPUS_PER_TASK") or 1)
-        if "SLURM_CPUS_PER_TASK" in environ:
-            # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
-            factor = 1 if options.launcher == "srun" else options.tasks_per_node
-            environ["SRUN_CPUS_PER_TASK"] = str(cpus * factor)
-        environ.pop("SLURM_EXPORT_ENV", None)  # a site's --export=NONE would remove the ranks' environment
-        environ["CLUSTERRUN_END_TIME"] = end_time
+        cores = (os.cpu_count() or 1) // (options.nodes * options.tasks_per_node)
     recorder = environ.get("TORCH_FR_DUMP_TEMP_FILE") or f"{job.attempt_dir}/flight_recorder_"
     defaults = {
         # the heartbeat monitors NCCL's thread; its timeout must not be shorter than the process group's, or it kills a
@@ -110,11 +123,10 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "PYTHONFAULTHANDLER": "1",
         "CLUSTERRUN_PROGRESS_INTERVAL": str(progress_interval(options.hang_timeout)),
         # one thread per core of a rank: with more, the ranks of a node compete for cores
-        "OMP_NUM_THREADS": str(max(1, cpus)),
+        "OMP_NUM_THREADS": str(max(1, cores)),
     }
     environ |= {name: value for name, value in defaults.items() if not environ.get(name)}
-    environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] = recorder  # its name before torch 2.9
-    return environ
+    return environ | {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": recorder}  # its name before torch 2.9
 
 
 def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
@@ -156,29 +168,30 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     """Return the command that starts the ranks: srun, or its replacement on this machine."""
     options = job.options
     by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
-    label = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
+    is_labelled = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
     python = job.staged.python if options.rank_python == sys.executable else options.rank_python
     work = [python if word == sys.executable else word for word in work]
     rank = [*options.rank_prefix, python, "-u", str(WORKER / "__main__.py"), *work]
+    tasks = options.tasks_per_node if by_rank else 1
     if options.local:
-        shape = ["--tasks-per-node", str(options.tasks_per_node if by_rank else 1)]
+        shape = ["--nodes", str(options.nodes), "--tasks-per-node", str(tasks)]
         if not by_rank:
-            shape += ["--devices-per-task", str(options.tasks_per_node), *([] if label else ["--no-label"])]
+            shape += ["--devices-per-task", str(options.tasks_per_node)]
+        shape += [] if is_labelled else ["--no-label"]
         devices = os.environ.get("CLUSTERRUN_LOCAL_DEVICES") or "cpu"
-        launcher = [sys.executable, "-u", str(WORKER / "node" / "local_launcher.py"), "--nodes", str(options.nodes)]
+        launcher = [sys.executable, "-u", str(WORKER / "node" / "local_launcher.py")]
         return [*launcher, *shape, "--devices", devices, "--", *rank]
-    per_node = options.workers_per_node if by_rank else 1
     # If a task fails, the others are killed at once (--kill-on-bad-exit). Ranks that have ended wait for the last one
     # (--wait=0: with a limit, a rank that is still saving would be killed). Not --unbuffered: it splits lines; without
     # it, complete lines are sent at once.
     return [
-        "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * per_node}", f"--ntasks-per-node={per_node}",
+        "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * tasks}", f"--ntasks-per-node={tasks}",
         # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
-        *(["--overlap", "--mem=0"] if job.launch else []),
+        *["--overlap", "--mem=0"] * bool(job.launch),
         # the ranks of the other nodes outlive the first node, so that one of them can end the allocation (orphans.py)
-        *(["--no-kill"] if options.spare_nodes else []),
+        *["--no-kill"] * bool(options.spare_nodes),
         *spares.exclusion(job, nodes),
         *options.srun_arg,
-        "--distribution=block", *(["--label"] if label else []), "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
+        "--distribution=block", *["--label"] * is_labelled, "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,
     ]  # fmt: skip

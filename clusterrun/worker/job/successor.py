@@ -71,18 +71,22 @@ def _send(job: Job, spec: dict[str, Any], new: SubmissionRecord) -> tuple[str, s
     except OSError as error:
         _discard(job.run_dir, new)
         return "", f"{error.filename}: {error.strerror}"
-    found = JOB_ID.findall(done.stdout.decode(errors="replace"))
-    if done.returncode == 0 and len(found) == 1:
-        job_id, cluster = found[0]
+    return _read_answer(job, new, done)
+
+
+def _read_answer(job: Job, new: SubmissionRecord, done: subprocess.CompletedProcess[bytes]) -> tuple[str, str]:
+    """Return what `submit` does, by what sbatch printed."""
+    answers, text = JOB_ID.findall(done.stdout.decode(errors="replace")), done.stderr.decode(errors="replace").strip()
+    if done.returncode == 0 and len(answers) == 1:
+        job_id, cluster = answers[0]
         with contextlib.suppress(OSError):  # else `clusterrun status` finds the job by its token
             accepted = replace(new, state=submissions.ACCEPTED, job_id=job_id, cluster=cluster or new.cluster)
             submissions.write(job.run_dir, accepted)
         return job_id, ""
-    text = done.stderr.decode(errors="replace").strip()
     if done.returncode == 0 or "timed out" in text or "Connection" in text:
         return NOT_CONFIRMED, ""
     _discard(job.run_dir, new)
-    return "", text.splitlines()[-1] if text else f"sbatch exited with {done.returncode}"
+    return "", (text or f"sbatch exited with {done.returncode}").splitlines()[-1]
 
 
 def _discard(run_dir: Path, new: SubmissionRecord) -> None:

@@ -51,20 +51,22 @@ def run(job: Job, work: Sequence[str], termination: Termination, again: Requeue)
             return SAVED
         if not job.options.max_restarts:
             return status
-        checkpoints = job.run_dir / "checkpoints"
-        launches.append(restart.read_launch(job.attempt_dir, job.records, checkpoints, status, job.workers))
-        reason = restart.why_not_again(launches, job.options.max_restarts)
-        if reason:
+        launches.append(restart.read_launch(job.attempt_dir, job.records, job.checkpoints, status, job.workers))
+        if reason := restart.why_not_again(launches, job.options.max_restarts):
             say(f"launch {job.launch} failed: {launches[-1].cause}; not restarting the ranks: {reason}")
             return status
-        if lost:
-            say(f"nodes not used in the next launch (not responding): {' '.join(sorted(lost))}")
-        job.lost_nodes |= lost
-        say(f"launch {job.launch} failed: {launches[-1].cause}; restarting the ranks")
-        job.notifier.send("restarted", launches[-1].cause)
-        if job.record is not None:
-            launches[-1].write(job.record)
-        job.open_attempt(job.launch + 1)
+        _begin_again(job, launches[-1], lost)
+
+
+def _begin_again(job: Job, end: LaunchEnd, lost: set[str]) -> None:
+    """Record the end of a launch, and begin the next one without the lost nodes."""
+    if lost:
+        say(f"nodes not used in the next launch (not responding): {' '.join(sorted(lost))}")
+    job.lost_nodes |= lost
+    say(f"launch {job.launch} failed: {end.cause}; restarting the ranks")
+    job.notifier.send("restarted", end.cause)
+    job.record_launch(end)
+    job.open_attempt(job.launch + 1)
 
 
 def run_step(job: Job, work: Sequence[str], termination: Termination, again: Requeue) -> int:
@@ -90,29 +92,17 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     )
     if not job.earlier_starts:
         job.notifier.send("started", step.describe(ranks, nodes))
-    time_limit = TimeLimit(job, end_time, again.end_time)
     umask = job.umask | (0o022 if _is_task(work) else 0)  # built-in tasks write into the run's folder
     termination.allow(may_raise=False)
     try:
         try:
             command = step.command(job, nodes, work)
-            ranks_process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, umask=umask)
+            process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, umask=umask)
         except OSError as error:
             text = f"cannot start the ranks: {error.filename}: {error.strerror}"
             raise WorkerError(text, kind="launch-failed") from None
-        termination.watch(ranks_process)
-        ends_it = job.options.hang_timeout is not None or _is_task(work)
-        watchdog = Watchdog(job, ranks_process, ranks, say, lambda: termination.came, ends_it)
-        watchdog.start()
-        if _is_task(work) and not job.options.local:
-            time_limit.start()
-        status = ranks_process.wait()
-        termination.step = None
-        status = watchdog.close(status)
-        if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
-            termination.await_signal(SIGTERM_AFTER_STEP_S)
+        status = _wait(job, process, termination, TimeLimit(job, end_time, again.end_time), is_task=_is_task(work))
     finally:
-        time_limit.close()
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
         # use its store. It has nothing to clean up, so KILL is safe.
         holder.kill()
@@ -121,10 +111,30 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     for dump in job.attempt_dir.glob("flight_recorder_*"):  # torch writes them with the ranks' umask
         with suppress(OSError):
             dump.chmod(dump.stat().st_mode & ~0o022)
-    status = 128 - status if status < 0 else status
     if status in (1, TERMINATED) and not termination.came:
         status = _find_cause(job, status, ranks)
     return _judge(job, status, ranks)
+
+
+def _wait(
+    job: Job, process: subprocess.Popen[bytes], termination: Termination, time_limit: TimeLimit, *, is_task: bool
+) -> int:
+    """Watch the step until it ends, and return its status, 128+n after signal n."""
+    termination.watch(process)
+    ends_it = job.options.hang_timeout is not None or is_task
+    watchdog = Watchdog(job, process, job.workers, say, lambda: termination.came, ends_it)
+    watchdog.start()
+    if is_task and not job.options.local:
+        time_limit.start()
+    try:
+        status = process.wait()
+        termination.step = None
+        status = watchdog.close(status)
+        if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
+            termination.await_signal(SIGTERM_AFTER_STEP_S)
+    finally:
+        time_limit.close()
+    return 128 - status if status < 0 else status
 
 
 def _is_task(work: Sequence[str]) -> bool:
@@ -212,6 +222,10 @@ def _failed_setup(options: argparse.Namespace) -> WorkerError | None:
     return WorkerError(text, kind="setup", number=number, status=options.ended, command=line)
 
 
+def _as_problem(error: WorkerError | OSError) -> WorkerError:
+    return error if isinstance(error, WorkerError) else WorkerError(str(error))
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the job from its claim to its end record, and return its exit status."""
     termination = Termination()
@@ -226,33 +240,35 @@ def main(argv: Sequence[str]) -> int:
         job.begin(termination)
     except (WorkerError, OSError) as error:
         say(str(error))
-        return error.status if isinstance(error, WorkerError) else 1
+        return _as_problem(error).status
     status, problem = 1, _failed_setup(options)
     try:
-        status = options.ended if options.ended is not None else run(job, work, termination, again)
-        if options.ended is None:
-            status = again.after(status, termination.came)
+        status = options.ended
+        if status is None:
+            status = again.after(run(job, work, termination, again), termination.came)
     except Terminated:
         status = TERMINATED
     except KeyboardInterrupt:
         status = 130
     except (WorkerError, OSError) as error:
         say(str(error))
-        problem = error if isinstance(error, WorkerError) else WorkerError(str(error))
+        problem = _as_problem(error)
         status = problem.status
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the record
         job.record_end(status, termination.came or options.ended == TERMINATED)
         job.staged.remove()
         with suppress(OSError):
-            if problem is not None:
-                end = LaunchEnd(status, str(problem), kind=problem.kind, values=problem.values)
-            else:
-                end = restart.read_launch(
-                    job.attempt_dir, job.records, job.run_dir / "checkpoints", status, job.workers
-                )
-            if job.record is not None:
-                end.write(job.record)
-            job.notify_end(status, end.cause)
+            job.notify_end(status, _record_last_launch(job, status, problem))
     hold.hold_nodes(job, status, termination.came)
     return status
+
+
+def _record_last_launch(job: Job, status: int, problem: WorkerError | None) -> str:
+    """Record how the last launch ended, and return why, in words."""
+    if problem is not None:
+        end = LaunchEnd(status, str(problem), kind=problem.kind, values=problem.values)
+    else:
+        end = restart.read_launch(job.attempt_dir, job.records, job.checkpoints, status, job.workers)
+    job.record_launch(end)
+    return end.cause
