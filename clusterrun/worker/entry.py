@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,30 +86,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> Outcome:
-    if request.mode not in ("task", "check"):
-        target = saved_code.find_saved(request.target) if request.mode != "module" else ""
-        arguments = saved_code.replace_files(request.arguments)
-        request = Request(request.mode, target or request.target, arguments)
+    request = _find_files(request)
     # check the request before the slow start-up
-    if request.mode == "script" and not os.path.exists(request.target):
-        text = f"no such script: {request.target} (in {os.getcwd()})"
-        path = os.path.join(os.getcwd(), request.target)
-        raise WorkerError(text, status=2, kind="file-missing", path=path)
-    if request.mode == "task":
-        # a path or a prompt outside the log's encoding must not end the training
-        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        from . import tasks
-        from .training import stopping
-
-        stopping.expect()
-        task = tasks.prepare(request.target, request.arguments, dist.world_size)
+    task = _prepare_task(request, dist) if request.mode == "task" else None
     rank_exit.runs_own_code = request.mode in ("task", "check")
-    checks_first = request.mode == "check" or run.check_gpus is not None
-    has_gpus = any(map(os.path.exists, GPU_DEVICES))
-    alone = dist.world_size == 1
-    stores_only = request.mode == "command" and not has_gpus and not checks_first
-    if not (stores_only and alone):
-        _need_torch(stores_only)
+    checks_first, alone = request.mode == "check" or run.check_gpus is not None, dist.world_size == 1
+    _load_torch(request, alone, checks_first)
     if checks_first:
         from . import checks
 
@@ -129,21 +111,58 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     device = group.start(dist, run)
     rank_exit.joined = not alone
     _watch_gpu(device, run)
-    if request.mode == "task":
-        here.enter("loading")
-        if watch is not None:
-            watch.set_joined()  # the group that is open already
-        task(dist, run, device)
-        group.stop()
-        return Outcome(0)
+    if task is None:
+        return _run_python(request, dist, run, watch)
+    here.enter("loading")
+    if watch is not None:
+        watch.set_joined()  # the group that is open already
+    task(dist, run, device)
+    group.stop()
+    return Outcome(0)
+
+
+def _find_files(request: Request) -> Request:
+    """Return the request with the run's saved code in place of the project's files; raises WorkerError."""
+    if request.mode in ("task", "check"):
+        return request
+    target = saved_code.find_saved(request.target) if request.mode != "module" else ""
+    target = target or request.target
+    if request.mode == "script" and not os.path.exists(target):
+        text = f"no such script: {target} (in {os.getcwd()})"
+        raise WorkerError(text, status=2, kind="file-missing", path=os.path.join(os.getcwd(), target))
+    return Request(request.mode, target, saved_code.replace_files(request.arguments))
+
+
+def _prepare_task(request: Request, dist: DistEnv) -> Callable[[DistEnv, RunEnv, torch.device], None]:
+    """Return the task to run; raises WorkerError (status 2) for settings that are not possible."""
+    # a path or a prompt outside the log's encoding must not end the training
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    from . import tasks
+    from .training import stopping
+
+    stopping.expect()
+    return tasks.prepare(request.target, request.arguments, dist.world_size)
+
+
+def _load_torch(request: Request, alone: bool, checks_first: bool) -> None:
+    """Import torch, or what this rank needs of it: a command's ranks only meet, and a single one needs nothing."""
+    has_gpus = any(map(os.path.exists, GPU_DEVICES))
+    stores_only = request.mode == "command" and not has_gpus and not checks_first
+    if not (stores_only and alone):
+        _need_torch(stores_only)
+
+
+def _run_python(request: Request, dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | None) -> Outcome:
+    """Run the user's script or module in this process."""
+    from .rank import group
+
     group.stop()  # the user's script opens its own process group; torch refuses a second one
     group.set_default_timeout(run.pg_timeout)
     _prepare_user_code(dist, run, watch, in_process=True)
     saved_code.extend_path()
     arguments = distenv.fill_placeholders(request.arguments, dist)
-    if request.mode == "script":
-        return user_code.run_script(request.target, arguments)
-    return user_code.run_module(request.target, arguments)
+    start = user_code.run_script if request.mode == "script" else user_code.run_module
+    return start(request.target, arguments)
 
 
 def _join_command(dist: DistEnv, run: RunEnv) -> None:

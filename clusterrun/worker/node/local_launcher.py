@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 PIECE = 1024  # srun splits labelled lines at this size; the log reader joins such pieces
@@ -76,16 +76,75 @@ class Rank:
     status: int | None = None
 
 
-@dataclass
 class Step:
-    """The ranks of the step and its state; times are monotonic seconds."""
+    """The ranks of the step, whose output it copies; times are monotonic seconds."""
 
-    grace: float
-    noun: str = "rank"
-    ranks: list[Rank] = field(default_factory=list)
-    failed: Rank | None = None
-    stopped: bool = False
-    kill_at: float | None = None
+    def __init__(self, grace: float, noun: str) -> None:
+        self.grace, self.noun = grace, noun
+        self.ranks: list[Rank] = []
+        self.failed: Rank | None = None
+        self.stopped = False
+        self.kill_at: float | None = None
+        self.open_until: float | None = (
+            None  # after all have ended, their children may not keep the pipes open for long
+        )
+        self._wakeup = _catch_signals()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def start(self, command: Sequence[str], rank: int, world_size: int, environment: dict[str, str]) -> None:
+        """Start a rank; its lines get no label if `world_size` is 0. Raises OSError."""
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment,
+            start_new_session=True, preexec_fn=die_with_parent(os.getpid()),
+        )  # fmt: skip
+        self.ranks.append(Rank(rank, environment["CLUSTERRUN_NODE_NAME"], process))
+        for stream, target in ((process.stdout, 1), (process.stderr, 2)):
+            assert stream is not None
+            self._selector.register(stream, selectors.EVENT_READ, (Labeler(rank, world_size), target))
+
+    def copy_until_end(self) -> None:
+        """Copy the output of the ranks until all have ended, and pass on the signals that come."""
+        while len(self._selector.get_map()) > 1 or self.running():
+            is_ending = self.kill_at is not None or self.open_until is not None
+            for key, _ in self._selector.select(0.1 if is_ending else 1.0):
+                if key.fileobj is self._wakeup:
+                    self._take_signals()
+                else:
+                    self._copy(key)
+            self.reap()
+            if self._is_overdue(time.monotonic()):
+                break
+        for key in self._selector.get_map().values():
+            if key.data is not None:
+                labeler, target = key.data
+                write_all(target, labeler.close())
+
+    def _take_signals(self) -> None:
+        for number in self._wakeup.recv(256):
+            if number in ENDING:
+                self.stopped = True
+                self.stop()
+            elif number in PASSED_ON:
+                self.signal_all(number)
+
+    def _copy(self, key: selectors.SelectorKey) -> None:
+        labeler, target = key.data
+        data = os.read(key.fd, 65_536)
+        write_all(target, labeler.feed(data) if data else labeler.close())
+        if not data:
+            self._selector.unregister(key.fileobj)
+
+    def _is_overdue(self, now: float) -> bool:
+        """Kill what runs for too long, and return whether only pipes are left, which have been open for too long."""
+        if self.running():
+            if self.kill_at is not None and now >= self.kill_at:
+                self.kill()
+            return False
+        if self.open_until is None:
+            self.kill()
+            self.open_until = now + 2.0
+        return now >= self.open_until
 
     def running(self) -> list[Rank]:
         return [r for r in self.ranks if r.status is None]
@@ -163,74 +222,33 @@ def run(
     devices_per_task: int = 1, label: bool = True,
 ) -> int:  # fmt: skip
     """Run the step to its end and return its exit status."""
-    step, selector = Step(grace, "rank" if label else "launcher task"), selectors.DefaultSelector()
-    wakeup, wakeup_in = socket.socketpair()
-    wakeup.setblocking(False)
-    wakeup_in.setblocking(False)
-    caught = ENDING | PASSED_ON | {signal.SIGCHLD}
-    for signum in caught:
-        signal.signal(signum, lambda *_: None)  # the signals are read below, from the wake-up bytes
-    signal.set_wakeup_fd(wakeup_in.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    selector.register(wakeup, selectors.EVENT_READ)
-
-    world = nodes * per_node
-    preexec = die_with_parent(os.getpid())
-    for rank in range(world):
+    step, world_size = Step(grace, "rank" if label else "launcher task"), nodes * per_node
+    for rank in range(world_size):
+        environment = rank_environment(rank, nodes, per_node, devices, devices_per_task)
         try:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=rank_environment(rank, nodes, per_node, devices, devices_per_task),
-                start_new_session=True,
-                preexec_fn=preexec,
-            )
+            step.start(command, rank, world_size * label, environment)
         except OSError as error:
             print_message(f"cannot start {command[0]}: {error.strerror or error}")
             step.kill()
             return 127 if isinstance(error, FileNotFoundError) else 126
-        step.ranks.append(Rank(rank, f"local{rank // per_node}", process))
-        for stream, target in ((process.stdout, 1), (process.stderr, 2)):
-            assert stream is not None
-            selector.register(stream, selectors.EVENT_READ, (Labeler(rank, world if label else 0), target))
-
-    open_until: float | None = None  # after all ranks have ended, their children may not keep the pipes open for long
-    while len(selector.get_map()) > 1 or step.running():
-        timeout = 1.0 if step.kill_at is None and open_until is None else 0.1
-        for key, _ in selector.select(timeout):
-            if key.fileobj is wakeup:
-                for number in wakeup.recv(256):
-                    if number in ENDING:
-                        step.stopped = True
-                        step.stop()
-                    elif number in PASSED_ON:
-                        step.signal_all(number)
-                continue
-            labeler, target = key.data
-            data = os.read(key.fd, 65_536)
-            write_all(target, labeler.feed(data) if data else labeler.close())
-            if not data:
-                selector.unregister(key.fileobj)
-        step.reap()
-        now = time.monotonic()
-        if step.kill_at is not None and now >= step.kill_at and step.running():
-            step.kill()
-        if not step.running():
-            if open_until is None:
-                step.kill()
-                open_until = now + 2.0
-            elif now >= open_until:
-                break
-    for key in list(selector.get_map().values()):
-        if key.data is not None:
-            write_all(key.data[1], key.data[0].close())
-    for r in step.ranks:
-        r.process.wait()
+    step.copy_until_end()
+    for one in step.ranks:
+        one.process.wait()
     if step.stopped:
         return 128 + signal.SIGTERM
     return 0 if step.failed is None else step.failed.status or 1
+
+
+def _catch_signals() -> socket.socket:
+    """Return a socket from which the numbers of the signals are read that come from now on."""
+    wakeup, wakeup_in = socket.socketpair()
+    wakeup.setblocking(False)
+    wakeup_in.setblocking(False)
+    for signum in ENDING | PASSED_ON | {signal.SIGCHLD}:
+        signal.signal(signum, lambda *_: None)
+    signal.set_wakeup_fd(wakeup_in.detach(), warn_on_full_buffer=False)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    return wakeup
 
 
 def record_exit(failed: Rank, line: str) -> None:

@@ -160,8 +160,8 @@ def join(
     """Post this rank's facts, wait for those of all ranks, and return the plan that rank 0 makes from them.
 
     The plan is `{"device_type": "cuda"|"cpu", "notice": str}` and what `common` returns for the facts of all ranks;
-    rank 0's also has `"ranks": [facts of rank 0, …]`. Raises WorkerError naming the ranks that did not come within the
-    join limit.
+    `"ranks": [facts of rank 0, …]` is empty but on rank 0. Raises WorkerError naming the ranks that did not come within
+    the join limit.
     """
     deadline = time.monotonic() + run.join_timeout
     ranks: list[dict[str, Any]] = []
@@ -179,11 +179,8 @@ def join(
         board.post(f"join/{dist.rank}", json.dumps(facts))
         is_first = board.is_first("join")
         if dist.rank == 0 or is_first:
-            plan = _wait(
-                make if dist.rank == 0 else lambda: board.get("plan"),
-                deadline,
-                lambda: _report_absent(board, "join", dist, run) if is_first else None,
-            )
+            poll = make if dist.rank == 0 else lambda: board.get("plan")
+            plan = _wait(poll, deadline, _reporter(is_first, board, "join", dist, run))
             plan = plan or json.dumps(_describe_failure(board, dist, run))
             if not board.claim("plan", plan):
                 plan = board.get("plan")  # the other one of these two was faster
@@ -191,13 +188,18 @@ def join(
             plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}", kind="peer-lost") from None
+    return _read_plan(plan, run) | {"ranks": ranks}
+
+
+def _read_plan(plan: str | None, run: RunEnv) -> dict[str, Any]:
+    """Return the plan of the join barrier; raises WorkerError for the failure that is posted in its place."""
     if not plan:
         raise WorkerError(f"join barrier: rank 0 did not respond within {run.join_timeout:.0f} s")
     result: dict[str, Any] = json.loads(plan)
     if "failure" in result:
         kind = "ranks-missing" if result["values"] else ""
         raise WorkerError(f"join barrier: {result['failure']}", kind=kind, **result["values"])
-    return result | {"ranks": ranks} if dist.rank == 0 else result
+    return result
 
 
 def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -206,19 +208,21 @@ def make_plan(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     CUDA needs a device per rank, since NCCL refuses two ranks on one device. Ranks with different choices would hang,
     so rank 0 chooses for all.
     """
-    if all(r["device"] is None for r in ranks) and not any(r["visible"] for r in ranks):
+    if not any(rank["visible"] for rank in ranks) and all(rank["device"] is None for rank in ranks):
         return {"device_type": "cpu", "notice": ""}
-    lacking = [r for r in ranks if r["device"] is None]
-    shared = [key for key, n in Counter((r["host"], r["uuid"]) for r in ranks if r["uuid"]).items() if n > 1]
-    notice = ""
-    if lacking:
-        r = lacking[0]
-        notice = f"no GPU is left for rank {r['rank']} on {r['node']} (visible GPUs: {r['visible']})"
-    elif shared:
-        notice = f"{shared[0][0]} has fewer GPUs than ranks"
-    if notice:
-        return {"device_type": "cpu", "notice": f"{notice}: all ranks run on the CPU with gloo"}
+    if why := _why_no_cuda(ranks):
+        return {"device_type": "cpu", "notice": f"{why}: all ranks run on the CPU with gloo"}
     return {"device_type": "cuda", "notice": ""}
+
+
+def _why_no_cuda(ranks: list[dict[str, Any]]) -> str:
+    """Return why the ranks cannot have a GPU each, empty if they can."""
+    for rank in ranks:
+        if rank["device"] is None:
+            return f"no GPU is left for rank {rank['rank']} on {rank['node']} (visible GPUs: {rank['visible']})"
+    users = Counter((rank["host"], rank["uuid"]) for rank in ranks if rank["uuid"])
+    shared = [host for (host, _), count in users.items() if count > 1]
+    return f"{shared[0]} has fewer GPUs than ranks" if shared else ""
 
 
 def leave(
@@ -246,11 +250,8 @@ def leave(
         board.post(f"done/{dist.rank}", report)
         is_first = board.is_first("done")
         if dist.rank == 0 or is_first:
-            result = _wait(
-                lambda: _decide(board, dist, decide) if dist.rank == 0 else board.get("done"),
-                None,
-                lambda: _report_absent(board, "done", dist, run) if is_first else None,
-            )
+            poll = (lambda: _decide(board, dist, decide)) if dist.rank == 0 else (lambda: board.get("done"))
+            result = _wait(poll, None, _reporter(is_first, board, "done", dist, run))
         else:
             result = board.wait("done")
     except (WorkerError, RuntimeError):
@@ -317,6 +318,11 @@ def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) ->
             file=sys.stderr,
             flush=True,
         )
+
+
+def _reporter(is_first: bool, board: SealedStore, what: str, dist: DistEnv, run: RunEnv) -> Callable[[], None]:
+    """Return what the rank that came first reports while it waits; the others report nothing."""
+    return (lambda: _report_absent(board, what, dist, run)) if is_first else (lambda: None)
 
 
 def _describe_failure(board: SealedStore, dist: DistEnv, run: RunEnv) -> dict[str, Any]:

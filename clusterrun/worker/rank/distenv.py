@@ -119,9 +119,6 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
     master = _master(environ)
     if environ.get("TORCHELASTIC_RUN_ID") and environ.get("RANK"):
         rank = _integer(environ, "RANK")
-        # local_launcher.py and launchers.py label by rank; srun with one torchrun per node labels by task
-        by_rank = environ.get("CLUSTERRUN_NODE_NAME") or environ.get(STORE)
-        task = rank if by_rank or not environ.get("SLURM_PROCID") else _integer(environ, "SLURM_PROCID")
         return DistEnv(
             rank=rank,
             local_rank=_integer(environ, "LOCAL_RANK"),
@@ -130,26 +127,24 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
             node_rank=_integer(environ, "GROUP_RANK"),
             node=node,
             host=host,
-            task=task,
+            task=rank if _is_labelled_by_rank(environ) else _integer(environ, "SLURM_PROCID"),
             source="torchrun",
             master=master,
         )
     if environ.get("SLURM_PROCID") and environ.get("SLURM_NTASKS"):
         rank, node_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_NODEID")
         world_size = _integer(environ, "SLURM_NTASKS")
-        return DistEnv(
-            rank=rank,
-            local_rank=_integer(environ, "SLURM_LOCALID"),
-            world_size=world_size,
-            local_world_size=_tasks_on_node(environ, node_rank, world_size),
-            node_rank=node_rank,
-            node=node,
-            host=host,
-            task=rank,
-            source="slurm",
-            master=master,
+        local_rank, local_world_size = (
+            _integer(environ, "SLURM_LOCALID"),
+            _tasks_on_node(environ, node_rank, world_size),
         )
+        return DistEnv(rank, local_rank, world_size, local_world_size, node_rank, node, host, rank, "slurm", master)
     return DistEnv(0, 0, 1, 1, 0, node, host, 0, "single", master)
+
+
+def _is_labelled_by_rank(environ: Mapping[str, str]) -> bool:
+    """Whether the label of a line of the log is the rank, as of local_launcher.py and launchers.py, not srun's task."""
+    return bool(environ.get("CLUSTERRUN_NODE_NAME") or environ.get(STORE) or not environ.get("SLURM_PROCID"))
 
 
 def torch_variables(dist: DistEnv, run_id: str) -> dict[str, str]:

@@ -76,22 +76,14 @@ def meet(dist: DistEnv, run: RunEnv, facts: dict[str, Any]) -> tuple[dict[str, A
 def announce(plan: dict[str, Any], run: RunEnv) -> None:
     """Print the table of ranks, and write start.json, which maps log labels to ranks and nodes. Rank 0 calls it."""
     on_cuda = plan["device_type"] == "cuda"
-    ranks = [
-        {k: r[k] for k in ENTRY if k in r} | {"device": f"cuda:{r['device']}" if on_cuda else "cpu"}
-        for r in plan["ranks"]
-    ]
+    ranks = [_entry(rank, on_cuda) for rank in plan["ranks"]]
     if plan["notice"]:
         print(f"clusterrun: {plan['notice']}")
-    kind = "NO" if len(ranks) == 1 else "MULTI_GPU" if on_cuda else "MULTI_CPU"
-    print(f"Distributed environment: {kind}")
+    kind = "MULTI_GPU" if on_cuda else "MULTI_CPU"
+    print(f"Distributed environment: {kind if len(ranks) > 1 else 'NO'}")
     print(f"Number of processes: {len(ranks)}")
-    print(f"Number of GPUs: {len(ranks) if on_cuda else 0}")
-    width = max(4, *(len(r["node"]) for r in ranks[:SHOWN]))
-    print(f"rank  {'node':<{width}}  device")
-    for r in ranks[:SHOWN]:
-        print(f"{r['rank']:>4}  {r['node']:<{width}}  {r['device']}")
-    if len(ranks) > SHOWN:
-        print(f"and {len(ranks) - SHOWN} more; start.json lists all ranks")
+    print(f"Number of GPUs: {len(ranks) * on_cuda}")
+    _print_table(ranks)
     if staged := os.environ.get(STAGED):
         print(staged)
     sys.stdout.flush()
@@ -101,6 +93,20 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
             ends.write_packages(run.attempt_dir, find_packages())
         except OSError as error:
             print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
+
+
+def _entry(rank: dict[str, Any], on_cuda: bool) -> dict[str, Any]:
+    """Return what start.json has of a rank."""
+    return {key: rank[key] for key in ENTRY if key in rank} | {"device": f"cuda:{rank['device']}" if on_cuda else "cpu"}
+
+
+def _print_table(ranks: list[dict[str, Any]]) -> None:
+    width = max(4, *(len(rank["node"]) for rank in ranks[:SHOWN]))
+    print(f"rank  {'node':<{width}}  device")
+    for rank in ranks[:SHOWN]:
+        print(f"{rank['rank']:>4}  {rank['node']:<{width}}  {rank['device']}")
+    if len(ranks) > SHOWN:
+        print(f"and {len(ranks) - SHOWN} more; start.json lists all ranks")
 
 
 def _boot_id() -> str:

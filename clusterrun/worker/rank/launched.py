@@ -6,12 +6,13 @@ import importlib
 import os
 import random
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import WorkerError
+from ...run_folder.ends import FIRST_FAILURE
 from ...run_folder.rank_records import RankSlot
 from ..node.local_launcher import die_with_parent
 from . import distenv
@@ -42,17 +43,30 @@ def adopt(argv: Sequence[str]) -> Sequence[str]:
         descriptor = os.open(f"/proc/{launcher}/fd/{pipe}", os.O_WRONLY)
         os.dup2(descriptor, target)
         os.close(descriptor)
-    rank, folder = os.environ.get("RANK") or "0", os.environ.get("CLUSTERRUN_ATTEMPT_DIR")
-    if folder and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
-        with suppress(OSError):  # then the new end cannot be written either
-            RankSlot(Path(folder), int(rank), local).clear_end()
-        if rank == "0":
-            Path(folder, "first_failure.json").unlink(missing_ok=True)
-    if argv and argv[0].startswith("--local_rank="):
-        flag, mode, *rest = argv
-        target = rest.index("--") + 2 if "--" in rest[:1] else 1
-        return [mode, *rest] if mode == "task" else [mode, *rest[:target], flag, *rest[target:]]
-    return argv
+    if folder := os.environ.get("CLUSTERRUN_ATTEMPT_DIR"):
+        _clear_records(Path(folder), int(os.environ.get("RANK") or 0), local)
+    return _without_local_rank(argv)
+
+
+def _clear_records(attempt: Path, rank: int, local_rank: int) -> None:
+    """Remove what an earlier start of this rank has recorded, if the launcher may have started it again."""
+    if not int(os.environ.get("TORCHELASTIC_MAX_RESTARTS") or 0):
+        return
+    with suppress(OSError):  # then the new end cannot be written either
+        RankSlot(attempt, rank, local_rank).clear_end()
+    if rank == 0:
+        (attempt / FIRST_FAILURE).unlink(missing_ok=True)
+
+
+def _without_local_rank(argv: Sequence[str]) -> Sequence[str]:
+    """Return the worker's arguments with deepspeed's `--local_rank=N` as the first of the user's code."""
+    if not argv or not argv[0].startswith("--local_rank="):
+        return argv
+    flag, mode, *rest = argv
+    if mode == "task":
+        return [mode, *rest]
+    target = rest.index("--") + 2 if "--" in rest[:1] else 1
+    return [mode, *rest[:target], flag, *rest[target:]]
 
 
 def facts(dist: DistEnv) -> dict[str, Any]:
@@ -84,35 +98,49 @@ def set_variables(dist: DistEnv, run_id: str) -> None:
     os.environ.pop(OUTPUTS, None)  # only now: a rank may start again (entry.py)
     given = None if STORE in os.environ else os.environ.get(USE_STORE)  # by the user; else by the launcher
     variables = distenv.torch_variables(dist, run_id)
-    if dist.master is not None and dist.world_size == 1:  # it needs no other's store, nor do processes that it starts
-        variables |= own_store()
+    # a single rank needs no other's store, nor do processes that it starts
+    needs_own_store = (dist.master is not None and dist.world_size == 1) or given not in (None, "True")
     if RANKS in os.environ:
-        for name in variables:
-            os.environ.pop(name, None)
-        host = dist.master[0] if dist.master else "127.0.0.1"
-        variables = {
-            "NNODES": str(dist.world_size),
-            "NODE_RANK": str(dist.rank),
-            "NPROC_PER_NODE": os.environ[RANKS],
-            "MASTER_ADDR": host,
-            "MASTER_PORT": os.environ[PORT],
-        }
+        unset(variables)
+        variables = _node_variables(dist)
     elif STORE in os.environ:
-        for name in OF_THE_LAUNCHER:
-            os.environ.pop(name, None)
+        unset(OF_THE_LAUNCHER)
         variables["TORCHELASTIC_RESTART_COUNT"] = os.environ[RESTARTS]
         variables["TORCHELASTIC_MAX_RESTARTS"] = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
-        if (
-            os.environ[RESTARTS] != "0"
-        ):  # the run's store holds the keys of the earlier process groups: rank 0 opens one
-            variables |= own_store()
-    elif given not in (None, "True"):
+        # after a restart the run's store holds the keys of the earlier process groups: rank 0 opens one
+        needs_own_store |= os.environ[RESTARTS] != "0"
+    if needs_own_store and RANKS not in os.environ:
         variables |= own_store()
     os.environ.update(variables if given is None else variables | {USE_STORE: given})
-    is_free = RANKS not in os.environ and not any(name in os.environ for name in WANDB)
-    if dist.rank == 0 and is_free and "CLUSTERRUN_CONTINUES" in os.environ:
-        # rank 0 only: with one id, ranks that log each for itself would write into one W&B run. And only where the job
-        # may start again: a script that opens several W&B runs would write them into one
+    if dist.rank == 0:
+        _continue_wandb(run_id)
+
+
+def unset(names: Iterable[str]) -> None:
+    """Remove variables from the environment."""
+    for name in names:
+        os.environ.pop(name, None)
+
+
+def _node_variables(dist: DistEnv) -> dict[str, str]:
+    """Return the variables with which the user's program starts one launcher per node."""
+    return {
+        "NNODES": str(dist.world_size),
+        "NODE_RANK": str(dist.rank),
+        "NPROC_PER_NODE": os.environ[RANKS],
+        "MASTER_ADDR": dist.master[0] if dist.master else "127.0.0.1",
+        "MASTER_PORT": os.environ[PORT],
+    }
+
+
+def _continue_wandb(run_id: str) -> None:
+    """Let W&B continue one run over the starts of the job, unless the user has chosen its run.
+
+    Rank 0 only: with one id, ranks that log each for itself would write into one W&B run. And only where the job may
+    start again: a script that opens several W&B runs would write them into one.
+    """
+    may_start_again = "CLUSTERRUN_CONTINUES" in os.environ and RANKS not in os.environ
+    if may_start_again and os.environ.keys().isdisjoint(WANDB):
         os.environ.update(zip(WANDB, (run_id, "allow"), strict=True))
 
 

@@ -32,7 +32,7 @@ from ..node.local_launcher import Labeler, write_all
 from ..node.probe import children
 from . import distenv
 from .distenv import DistEnv, RunEnv
-from .launched import OUTPUTS, RANKS, find_free_port
+from .launched import OUTPUTS, RANKS, find_free_port, unset
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "none")
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
@@ -62,9 +62,8 @@ def main(argv: Sequence[str]) -> int:
         return error.status
     assert node.master is not None
     os.environ.update(rendezvous_variables(node, run, os.environ.get("CLUSTERRUN_JOB_ID", "0")))
-    for name in distenv.torch_variables(node, ""):  # of this task; accelerate would pass them to a single rank
-        if name not in ("MASTER_ADDR", "MASTER_PORT"):
-            os.environ.pop(name, None)
+    # of this task; accelerate would pass them to a single rank
+    unset(distenv.torch_variables(node, "").keys() - {"MASTER_ADDR", "MASTER_PORT"})
     outputs = Outputs(node.rank * options.ranks, options.ranks, node.world_size * options.ranks)
 
     def finish(status: int) -> NoReturn:
@@ -74,15 +73,7 @@ def main(argv: Sequence[str]) -> int:
         os._exit(status)  # the launcher's threads may wait for nodes that are gone
 
     register = forward_signals(finish, run.attempt_dir)
-    if options.launcher == "torchrun":
-        module, arguments = "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
-    elif options.launcher == "accelerate":
-        module, arguments = "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
-    else:
-        module, arguments = "deepspeed.launcher.launch", deepspeed_arguments(node, options.ranks)
-        # deepspeed sets only the other variables of torchrun
-        os.environ |= {"TORCHELASTIC_RUN_ID": run.run_id, "GROUP_RANK": str(node.rank)}
-        os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
+    module, arguments = launch_command(node, run, options)
     single = options.launcher == "accelerate" and node.world_size * options.ranks == 1 and not options.config
     if options.launcher != "deepspeed" and not single:  # torchrun replaces $ in the ranks' arguments
         work = [word.replace("$", "$$") for word in work]
@@ -91,6 +82,17 @@ def main(argv: Sequence[str]) -> int:
         register(signal.SIGTERM, lambda *_: finish(status))  # srun's, when another node has failed
         time.sleep(pause_before_exit(status, node.rank, options.ranks, run.attempt_dir))
     return finish(status)
+
+
+def launch_command(node: DistEnv, run: RunEnv, options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Return the launcher's module and its arguments; set the variables of torchrun that it does not set itself."""
+    if options.launcher == "torchrun":
+        return "torch.distributed.run", torchrun_arguments(node, options.ranks, options.max_restarts)
+    if options.launcher == "accelerate":
+        return "accelerate.commands.launch", accelerate_arguments(node, options.ranks, options.config)
+    os.environ |= {"TORCHELASTIC_RUN_ID": run.run_id, "GROUP_RANK": str(node.rank)}
+    os.environ["LOCAL_WORLD_SIZE"] = str(options.ranks)
+    return "deepspeed.launcher.launch", deepspeed_arguments(node, options.ranks)
 
 
 def rendezvous_variables(node: DistEnv, run: RunEnv, job: str) -> dict[str, str]:

@@ -60,21 +60,26 @@ class GpuSampler:
 
 def find_device(nvml: Any, index: int, uuid: str, visible: str) -> Any:
     """Return NVML's handle of the visible device `index`; raises NVML's errors, or LookupError."""
-    names = [name.strip() for name in visible.split(",")] if visible.strip() else []
-    if names and index >= len(names):
+    names = [name.strip() for name in visible.split(",")]
+    if not visible.strip():
+        names = [*map(str, range(index + 1))]
+    if index >= len(names):
         raise LookupError(f"CUDA_VISIBLE_DEVICES={visible} has no device {index}")
-    name = names[index] if names else str(index)
+    name = names[index]
     if name.startswith("MIG-"):  # torch may name the whole GPU here
         return nvml.nvmlDeviceGetHandleByUUID(name)
-    if uuid:
-        name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    if name.isdecimal():
+    if not uuid and name.isdecimal():
         return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    for number in range(nvml.nvmlDeviceGetCount()):  # CUDA accepts the beginning of a UUID, NVML does not
+    begin = uuid or name  # CUDA accepts the beginning of a UUID, NVML does not
+    return _find_by_uuid(nvml, begin if begin.startswith(("GPU-", "MIG-")) else f"GPU-{begin}")
+
+
+def _find_by_uuid(nvml: Any, begin: str) -> Any:
+    for number in range(nvml.nvmlDeviceGetCount()):
         handle = nvml.nvmlDeviceGetHandleByIndex(number)
-        if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(name):
+        if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(begin):
             return handle
-    raise LookupError(f"no device {name}")
+    raise LookupError(f"no device {begin}")
 
 
 def sample(nvml: Any, handle: Any) -> dict[str, Any]:

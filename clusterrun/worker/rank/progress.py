@@ -118,18 +118,8 @@ class Recorder:
 
     def write_if_due(self) -> bool:
         """Write the record if the phase has changed or it is due. Return whether it was. Raises OSError."""
-        now, entered, step = time.monotonic(), self._progress.entered, self._progress.step
-        if step != self._step:
-            self._step, self._stepped = step, time.time()
-        self._collectives = collectives.count()
-        mark = (entered, step, self._collectives)
-        if mark != self._mark:
-            self._longest_gaps[1] = max(self._longest_gaps[1], self._still_for(now))
-            self._mark = mark
-            self._advanced = now if step is not None or any(self._collectives.values()) else None
-        pause, self._polled = now - self._polled, now
-        if self._advanced is not None and pause > STOPPED_INTERVALS * self._every:
-            self._advanced = min(now, self._advanced + pause)  # this process was suspended, and its main thread with it
+        now, entered = time.monotonic(), self._progress.entered
+        self._note_advance(now)
         unusual = SILENT_INTERVALS * max(self._every, *self._longest_gaps)
         if (self._is_rare and self._still_for(now) > unusual) != self._announced:
             self._announced = not self._announced
@@ -142,6 +132,21 @@ class Recorder:
         # what is not known is left out: readers of 80,000 records are faster
         self.slot.write_progress({name: value for name, value in self.document().items() if value is not None})
         return True
+
+    def _note_advance(self, now: float) -> None:
+        """Note when the phase, the step or the number of collectives changed."""
+        step = self._progress.step
+        if step != self._step:
+            self._step, self._stepped = step, time.time()
+        self._collectives = collectives.count()
+        mark = (self._progress.entered, step, self._collectives)
+        if mark != self._mark:
+            self._longest_gaps[1] = max(self._longest_gaps[1], self._still_for(now))
+            self._mark = mark
+            self._advanced = now if step is not None or any(self._collectives.values()) else None
+        pause, self._polled = now - self._polled, now
+        if self._advanced is not None and pause > STOPPED_INTERVALS * self._every:
+            self._advanced = min(now, self._advanced + pause)  # this process was suspended, and its main thread with it
 
     def poll(self) -> None:
         """Write the record if it is due, and the stacks if the watchdog requests them; raises OSError.

@@ -217,23 +217,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--held", type=int, help=argparse.SUPPRESS)  # the descriptor of a socket that listens already
     options = parser.parse_args(argv)
+    parent = options.parent or born_to
 
     # before anything slow: the script handles Ctrl-C. A scancel or a requeue sends SIGTERM to every process of the
     # batch step, but ranks that save before they exit still need this store: with a parent, only its exit counts
     signal.signal(signal.SIGTERM, signal.SIG_IGN if options.parent else lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_clock(options.parent or born_to)
+    keep_clock(parent)
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # this folder: its modules must not shadow those that torch imports
     if options.held is not None:
-        return _serve(socket.socket(fileno=options.held), options.parent or born_to, born_to)
+        return _serve(socket.socket(fileno=options.held), parent, born_to)
     try:
-        if importlib.util.find_spec("torch") is None:  # now, not once a rank connects
-            raise RendezvousError(f"{sys.executable} does not have torch, which provides the run's TCPStore")
-        if options.port is not None and not 1 <= options.port <= 65_535:
-            raise RendezvousError(f"port {options.port} is not between 1 and 65535")
-        ports = port_range() if options.port is None else [options.port]
-        sock = listen(options.host, ports, int(os.environ.get("CLUSTERRUN_NODES") or 1))
+        sock = _open(options.host, options.port)
     except RendezvousError as error:
         print(f"rendezvous: {error}", file=sys.stderr)
         answer = {"text": f"rendezvous: {error}", "kind": error.kind, "values": error.values}
@@ -242,14 +238,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     _publish(sock.getsockname()[1])
     raise_descriptor_limit(options.clients)
     if options.clients == 1:  # a single rank needs no store, but its script may open a process group
-        await_client(sock, options.parent or born_to, born_to)
+        await_client(sock, parent, born_to)
     try:
-        found = load_stores().TCPStore
+        store = load_stores().TCPStore
     except Exception:  # another layout of torch: restart with the open socket
         os.set_inheritable(sock.fileno(), True)
         own = sys.argv[1:] if argv is None else argv
         os.execv(sys.executable, [sys.executable, "-u", os.path.abspath(__file__), *own, "--held", str(sock.fileno())])
-    return _serve(sock, options.parent or born_to, born_to, found)
+    return _serve(sock, parent, born_to, store)
+
+
+def _open(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens on this port, else on the first free one; raises RendezvousError."""
+    if importlib.util.find_spec("torch") is None:  # now, not once a rank connects
+        raise RendezvousError(f"{sys.executable} does not have torch, which provides the run's TCPStore")
+    if port is not None and not 1 <= port <= 65_535:
+        raise RendezvousError(f"port {port} is not between 1 and 65535")
+    return listen(host, port_range() if port is None else [port], int(os.environ.get("CLUSTERRUN_NODES") or 1))
 
 
 def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) -> int:
@@ -312,20 +317,22 @@ def _alive(parent: int, born_to: int) -> bool:
 
 def _holder(port: int) -> str:
     """Return ` by process …` for the process that listens on `port`, empty if /proc does not show it."""
-    inodes = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = [line.split() for line in Path(table).read_text().splitlines()[1:]]
-        except OSError:
-            continue
-        inodes |= {row[9] for row in rows if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port}
-    wanted = {f"socket:[{inode}]" for inode in inodes}
+    wanted = {f"socket:[{inode}]" for table in ("tcp", "tcp6") for inode in _listening(table, port)}
     for pid in filter(str.isdecimal, os.listdir("/proc")) if wanted else ():
         with suppress(OSError):  # processes of others, or ended meanwhile
             if wanted & set(_descriptors(pid)):
                 command = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
                 return f" by process {pid} ({b' '.join(command).decode(errors='replace').strip()[:80]})"
     return ""
+
+
+def _listening(table: str, port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on a port."""
+    with suppress(OSError):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            row = line.split()
+            if row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port:
+                yield row[9]
 
 
 def _descriptors(pid: str) -> Iterator[str]:

@@ -85,14 +85,19 @@ def run_command(argv: list[str]) -> Outcome:
     status = child.wait()
     if -status in received:
         _await_orphans(-status)
+    return _judge(argv[0], status)
+
+
+def _judge(program: str, status: int) -> Outcome:
+    """Return the outcome of a program that ended with this status, which is -n after signal n."""
     if status == 0:
         return Outcome(0)
-    if status < 0:
-        name = signal.Signals(-status).name
-        how = "killed" if -status == signal.SIGKILL else "crashed" if -status in CRASHES else "interrupted"
-        text = f"{argv[0]} was killed by {name}"
-        return Outcome(128 - status, text, kind=f"command-{how}", values={"signal": name})
-    return Outcome(status, f"{argv[0]} exited with {status}", kind="command-exited", values={"status": status})
+    if status > 0:
+        return Outcome(status, f"{program} exited with {status}", kind="command-exited", values={"status": status})
+    how = "crashed" if -status in CRASHES else "interrupted"
+    kind = "command-killed" if -status == signal.SIGKILL else f"command-{how}"
+    name = signal.Signals(-status).name
+    return Outcome(128 - status, f"{program} was killed by {name}", kind=kind, values={"signal": name})
 
 
 def _await_orphans(signum: int) -> None:
