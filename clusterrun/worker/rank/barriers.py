@@ -61,6 +61,10 @@ class SealedStore:
             return True
         return bool(found == sealed.encode())
 
+    def post_first(self, key: str, text: str) -> str | None:
+        """Post unless another rank was faster, and return what is posted."""
+        return text if self.claim(key, text) else self.get(key)
+
     def get(self, key: str) -> str | None:
         """Return what one of our ranks posted, None if none did."""
         return self._read(key) if self.store.check([key]) else None
@@ -160,8 +164,8 @@ def join(
     """Post this rank's facts, wait for those of all ranks, and return the plan that rank 0 makes from them.
 
     The plan is `{"device_type": "cuda"|"cpu", "notice": str}` and what `common` returns for the facts of all ranks;
-    `"ranks": [facts of rank 0, …]` is empty but on rank 0. Raises WorkerError naming the ranks that did not come within
-    the join limit.
+    rank 0's also has `"ranks": [facts of rank 0, …]`. Raises WorkerError naming the ranks that did not come within the
+    join limit.
     """
     deadline = time.monotonic() + run.join_timeout
     ranks: list[dict[str, Any]] = []
@@ -181,14 +185,13 @@ def join(
         if dist.rank == 0 or is_first:
             poll = make if dist.rank == 0 else lambda: board.get("plan")
             plan = _wait(poll, deadline, _reporter(is_first, board, "join", dist, run))
-            plan = plan or json.dumps(_describe_failure(board, dist, run))
-            if not board.claim("plan", plan):
-                plan = board.get("plan")  # the other one of these two was faster
+            plan = board.post_first("plan", plan or json.dumps(_describe_failure(board, dist, run)))
         else:
             plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
         raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}", kind="peer-lost") from None
-    return _read_plan(plan, run) | {"ranks": ranks}
+    result = _read_plan(plan, run)
+    return result | {"ranks": ranks} if dist.rank == 0 else result
 
 
 def _read_plan(plan: str | None, run: RunEnv) -> dict[str, Any]:
