@@ -107,6 +107,11 @@ def first_few(names: list[str], most: int = 6) -> str:
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
+def format_rate(bytes_per_s: float) -> str:
+    """Return a bandwidth in decimal units, as makers of networks print it."""
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+
+
 def format_bytes(size: int) -> str:
     """Return a size in bytes as ``305.9 MiB`` or ``1.5 GiB``."""
     mebibytes = size / 1024**2

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int, as_objects, as_text, parse_fields
+from clusterrun.base.units import format_rate
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
@@ -58,8 +59,8 @@ def _cells(node: _Node, gpus: int | None) -> list[str]:
         _format("{:.0f} GiB", node.memory_gib),
         _format("{:.0f} GiB", node.disk_gib),
         _format("{:+.2f} s", node.clock_offset_s),
-        format_rate(node.busbw_in_node),
-        format_rate(node.busbw_between_nodes),
+        "" if node.busbw_in_node is None else format_rate(node.busbw_in_node),
+        "" if node.busbw_between_nodes is None else format_rate(node.busbw_between_nodes),
     ]
 
 
@@ -74,13 +75,6 @@ def overall(report: Mapping[str, Any]) -> str:
         return ""
     ranks, backend = as_int(report.get("ranks")), as_text(report.get("backend"))
     return f"all-reduce over {ranks} ranks ({backend}): {', '.join(parts)}"
-
-
-def format_rate(bytes_per_s: float | None) -> str:
-    """Return a bandwidth in decimal units, as makers of networks print it."""
-    if bytes_per_s is None:
-        return ""
-    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
 
 
 def _format(form: str, value: float | None) -> str:

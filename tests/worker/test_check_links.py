@@ -6,7 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from clusterrun.worker.checks.judge_links import judge_links, rate
+from clusterrun.base.units import format_rate as rate
+from clusterrun.worker.checks.judge_links import judge_links
 from clusterrun.worker.checks.measured import Link, Tries
 
 NODES = ("n1", "n2", "n3", "n4")

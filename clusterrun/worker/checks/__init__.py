@@ -12,7 +12,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,8 @@ from ...run_folder.ends import has_failed
 from ...run_folder.files import write_json
 from ..rank import barriers
 from ..rank.distenv import DistEnv, RunEnv
+from ..rank.failures import first_line
+from ..rank.joining import choose_gloo_interface
 from . import connect, links, names, node, report
 
 STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0
@@ -45,7 +48,30 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
     """Measure, and raise WorkerError on every rank if something is wrong; before a training only if it is broken."""
     if dist.master is None:
         raise WorkerError("the check must run inside a clusterrun job: use `clusterrun check`")
-    before = {name: os.environ.get(name) for name in OWN_VARIABLES}
+    with _own_environment():
+        verdict = _measure_and_judge(dist, run, before_training)
+    if verdict is None:
+        raise WorkerError("the check did not finish in time: rank 0 sent no result")
+    if not verdict:
+        return
+    if dist.rank and run.attempt_dir is not None:  # rank 0 records it
+        folder = run.attempt_dir
+        barriers._wait(lambda: has_failed(folder) or None, time.monotonic() + GRACE_S)
+    raise WorkerError(verdict)
+
+
+@contextmanager
+def _own_environment() -> Iterator[None]:
+    """Undo what the check sets for its own process groups."""
+    before = {name: os.environ[name] for name in OWN_VARIABLES if name in os.environ}
+    yield
+    for name in OWN_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(before)
+
+
+def _measure_and_judge(dist: DistEnv, run: RunEnv, before_training: bool) -> str | None:
+    """Return what ends the job, "" if nothing does, None if rank 0 does not say; the same on all ranks."""
     try:
         mine = _Measurement(dist, run, QUICK if before_training else FULL)
         board = barriers.connect(dist, run, run.join_timeout)
@@ -53,7 +79,7 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
         if before_training:
             raise
         print(f"clusterrun: rank {dist.rank}: {error}", file=sys.stderr, flush=True)
-        return  # an error would end the ranks that still measure
+        return ""  # an error would end the ranks that still measure
     mine.finish(board)
     if dist.rank == 0:
         board.post("check/verdict", _conclude(mine, board, dist, run, before_training))
@@ -62,16 +88,7 @@ def check(dist: DistEnv, run: RunEnv, *, before_training: bool) -> None:
     if mine.found["device"] is not None:  # the work measures its own use of memory
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(mine.found["device"])
-    for name, text in before.items():
-        os.environ.pop(name, None)
-        os.environ.update({name: text} if text is not None else {})
-    if verdict:
-        if dist.rank and run.attempt_dir is not None:  # rank 0 records it
-            folder = run.attempt_dir
-            barriers._wait(lambda: has_failed(folder) or None, time.monotonic() + GRACE_S)
-        raise WorkerError(verdict)
-    if verdict is None:
-        raise WorkerError("the check did not finish in time: rank 0 sent no result")
+    return verdict
 
 
 class _Measurement:
@@ -112,9 +129,8 @@ class _Measurement:
         self.found["stage"] = stage
         self._board.post(f"check/{self._dist.rank}/found", json.dumps(self.found))
 
-    def _fail(self, error: object) -> None:
-        text = (str(error).splitlines() or [type(error).__name__])[0]
-        self.found["errors"][self.found["stage"]] = text[:300]
+    def _fail(self, error: Exception | str) -> None:
+        self.found["errors"][self.found["stage"]] = first_line(error) if isinstance(error, Exception) else str(error)
 
     def _measure(self) -> None:
         try:
@@ -131,15 +147,11 @@ class _Measurement:
 
     def _join(self) -> list[dict[str, Any]]:
         """Return the facts of all ranks that come within the join timeout, by rank; raises WorkerError."""
-        dist, run, board, found = self._dist, self._run, self._board, self.found
+        dist, run, board = self._dist, self._run, self._board
         hosts = [dist.master[0] if dist.master else "", *run.node_names]
-        connect.choose_gloo_interface(hosts)
-        # nodes of the local scheduler have no address
-        found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": names.own_addresses()}
-        gpu = None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}"
-        mine = {name: found[name] for name in ("rank", "node", "name", "local_rank", "device")}
+        choose_gloo_interface(dist, run)
         self._listener = connect.Listener(hosts)
-        board.post(f"check/{dist.rank}", json.dumps(mine | {"gpu": gpu, "place": self._listener.place}))
+        board.post(f"check/{dist.rank}", json.dumps(self._facts() | {"place": self._listener.place}))
         deadline = time.monotonic() + run.join_timeout
         if dist.rank == 0:
             keys = [f"check/{rank}" for rank in range(dist.world_size)]
@@ -147,8 +159,7 @@ class _Measurement:
                 lambda: board.get_all(keys), deadline,
                 lambda: barriers._report_absent(board, "check", dist, run),
             )  # fmt: skip
-            came = [one for key in keys if (one := json.loads(board.get(key) or "null"))]
-            board.post("check", json.dumps(came))
+            board.post("check", json.dumps([*filter(None, (json.loads(board.get(key) or "null") for key in keys))]))
         plan = barriers._wait(lambda: board.get("check"), deadline + GRACE_S / 2)
         if plan is None:
             raise WorkerError("rank 0 did not join the check")
@@ -156,6 +167,14 @@ class _Measurement:
         if dist.rank not in [rank["rank"] for rank in ranks]:
             raise WorkerError(f"this rank joined the check too late: the other ranks waited {run.join_timeout:.0f} s")
         return ranks
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what the other ranks need of this one, but where it accepts connections."""
+        found, dist = self.found, self._dist
+        # nodes of the local scheduler have no address
+        found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": names.own_addresses()}
+        gpu = None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}"
+        return {name: found[name] for name in ("rank", "node", "name", "local_rank", "device")} | {"gpu": gpu}
 
     def _measure_together(self) -> None:
         dist, store, found, ranks, effort = self._dist, self._board.store, self.found, self.ranks, self.effort
@@ -185,14 +204,7 @@ def _conclude(
     mine: _Measurement, board: barriers.SealedStore, dist: DistEnv, run: RunEnv, before_training: bool
 ) -> str:
     """Judge what all ranks found, print it, write `check.json`, and return what ends the job: "" if nothing does."""
-    came = [rank["rank"] for rank in mine.ranks]
-    limit = time.monotonic() + mine.effort.links_s + 4 * GRACE_S
-    barriers._wait(lambda: board.get_all([f"check/{rank}/done" for rank in came]), limit)
-    every = range(dist.world_size if came else 1)  # if this rank hung, nobody measured anything together
-    docs = [json.loads(text) for rank in every if (text := board.get(f"check/{rank}/found"))]
-    per_node = max(1, dist.world_size // len(run.node_names)) if run.node_names else dist.world_size
-    nodes = [run.node_names[rank // per_node] if run.node_names else dist.node for rank in every]
-    found = report.make(docs, nodes, run.check_gpus or 0)
+    found = report.make(*_collect(mine, board, dist, run), run.check_gpus or 0)
     if run.attempt_dir is not None:
         write_json(run.attempt_dir / "check.json", found)
     wrong = [one for one in found["findings"] if one["status"] != UNKNOWN]
@@ -201,8 +213,22 @@ def _conclude(
             print(f"clusterrun: check: {one['status']}: {one['text']}; {one['action']}", file=sys.stderr, flush=True)
         wrong = [one for one in wrong if one["status"] == BROKEN]
     if wrong:
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
         return f"the check found a problem: {wrong[0]['text']}{more}"
     seconds = time.monotonic() - mine.began
     print(f"clusterrun: check: no broken node or link found ({seconds:.0f} s)", file=sys.stderr, flush=True)
     return ""
+
+
+def _collect(
+    mine: _Measurement, board: barriers.SealedStore, dist: DistEnv, run: RunEnv
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what the ranks found, and the node of each rank."""
+    came = [rank["rank"] for rank in mine.ranks]
+    limit = time.monotonic() + mine.effort.links_s + 4 * GRACE_S
+    barriers._wait(lambda: board.get_all([f"check/{rank}/done" for rank in came]), limit)
+    every = range(dist.world_size if came else 1)  # if this rank hung, nobody measured anything together
+    posted = [board.get(f"check/{rank}/found") for rank in every]
+    names = run.node_names or (dist.node,)
+    per_node = max(1, dist.world_size // len(names))
+    return [json.loads(text) for text in posted if text], [names[rank // per_node] for rank in every]

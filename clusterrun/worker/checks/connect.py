@@ -9,8 +9,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ..node.interfaces import address_of, is_loopback, route_interface
-from .names import own_addresses
+from ..node.interfaces import address_of, route_interface
 
 CONNECT_S = 5.0
 AGREE_S = 30.0  # until all ranks of a group have tried
@@ -60,17 +59,3 @@ def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]])
         time.sleep(0.01)
         done = store.add(f"{name}/done", 0)
     return error or ("the nodes can connect in only one direction" if store.add(f"{name}/bad", 0) else "")
-
-
-def choose_gloo_interface(hosts: list[str]) -> None:
-    """Set gloo's interface if this host's name does not lead to one of its addresses: the links are measured anyway."""
-    if os.environ.get("GLOO_SOCKET_IFNAME"):
-        return
-    try:
-        own = socket.gethostbyname(socket.gethostname())
-    except OSError:
-        own = "127.0.0.1"
-    if not is_loopback(own) and own in own_addresses():
-        return
-    if name := route_interface(hosts):
-        os.environ["GLOO_SOCKET_IFNAME"] = name

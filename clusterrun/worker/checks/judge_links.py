@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from ...base.units import format_rate
 from ...run_folder.check_findings import BROKEN, DIFFERS, Finding
 from .measured import SEE_LOG, Link, Tries, find_slow, join_names
 
@@ -15,40 +16,63 @@ CABLE = "check the node's cable, port and interface with ethtool or ibstat, or u
 
 def judge_links(links: Sequence[Link], backend: str) -> list[Finding]:
     """Return what is wrong with the links: the node if it is wrong with all others, else the pair."""
-    share, pairs = SHARE[backend], best_tries(links, "pair")
-    errors = {kind: {link.nodes: link.error for link in links if link.kind == kind and link.error} for kind in _FAILED}
-    cut, working = errors["pair"], {node for pair in pairs if pair not in errors["pair"] for node in pair}
-    found = []
-    for node in dict.fromkeys(node for pair in cut for node in pair if working and node not in working):
-        error = next(error for pair, error in cut.items() if node in pair)
+    pairs, cut = best_tries(links, "pair"), _errors(links, "pair")
+    found = [
+        *_cut_links(cut, pairs),
+        *_wrong_sums(links),
+        *_slow_links({pair: tries for pair, tries in pairs.items() if pair not in cut}, SHARE[backend]),
+        *_slow_nodes(best_tries(links, "node"), backend),
+        *_failed(_errors(links, "node"), "within {}"),
+    ]
+    return found or [*_failed(_errors(links, "all"), "over all ranks")]  # a broken link breaks that too
+
+
+def _errors(links: Sequence[Link], kind: str) -> dict[tuple[str, ...], str]:
+    return {link.nodes: link.error for link in links if link.kind == kind and link.error}
+
+
+def _cut_links(cut: Mapping[tuple[str, ...], str], pairs: Iterable[tuple[str, ...]]) -> Iterator[Finding]:
+    isolated = _isolated(cut, pairs)
+    for node, error in isolated.items():
         text = f"{node} has no working connection to any other node: {error}"
-        found.append(Finding(BROKEN, "links", text, CABLE.format(node), (node,)))
+        yield Finding(BROKEN, "links", text, CABLE.format(node), (node,))
     for pair, error in cut.items():
-        if not working or set(pair) <= working:
+        if isolated.keys().isdisjoint(pair):
             text = f"no working connection between {' and '.join(pair)}: {error}"
-            found.append(Finding(BROKEN, "links", text, "check the routes and firewalls between these nodes", pair))
+            yield Finding(BROKEN, "links", text, "check the routes and firewalls between these nodes", pair)
+
+
+def _isolated(cut: Mapping[tuple[str, ...], str], pairs: Iterable[tuple[str, ...]]) -> dict[str, str]:
+    """Return the nodes without a working connection, each with its first error; none if nothing works at all."""
+    working = {node for pair in pairs if pair not in cut for node in pair}
+    isolated: dict[str, str] = {}
+    for pair, error in cut.items() if working else ():
+        for node in pair:
+            if node not in working:
+                isolated.setdefault(node, error)
+    return isolated
+
+
+def _wrong_sums(links: Sequence[Link]) -> Iterator[Finding]:
     wrong = dict.fromkeys(link.nodes for link in links if not link.correct)
     for nodes in wrong:
         if len(nodes) == min(map(len, wrong)):  # a pair says more than the whole job
             text = f"wrong all-reduce result on {join_names(nodes)}"
             action = f"use --exclude {','.join(nodes)}, and tell your administrators"
-            found.append(Finding(BROKEN, "links", text, action, nodes))
-    found += _slow_links({pair: tries for pair, tries in pairs.items() if pair not in cut}, share)
-    within = best_tries(links, "node")
-    for nodes, middle in find_slow(within, share).items():
-        text = f"bandwidth within {nodes[0]}: {rate(within[nodes].best)}; median of the other nodes: {rate(middle)}"
+            yield Finding(BROKEN, "links", text, action, nodes)
+
+
+def _slow_nodes(within: Mapping[tuple[str, ...], Tries], backend: str) -> Iterator[Finding]:
+    for nodes, middle in find_slow(within, SHARE[backend]).items():
+        text = f"bandwidth within {nodes[0]}: {_compare(within[nodes], middle, 'nodes')}"
         gpus = "compare the output of `nvidia-smi topo -m` on the nodes"
         action = gpus if backend == "nccl" else "look for other processes on the node"
-        found.append(Finding(DIFFERS, "links", text, action, nodes))
-    for kind, what in _FAILED.items():
-        for nodes, error in errors[kind].items():
-            if what and (kind == "node" or not found):  # a broken link breaks the all-reduce over all ranks too
-                text = f"the all-reduce {what.format(nodes[0])} failed: {error}"
-                found.append(Finding(BROKEN, "links", text, SEE_LOG, nodes))
-    return found
+        yield Finding(DIFFERS, "links", text, action, nodes)
 
 
-_FAILED = {"pair": "", "node": "within {}", "all": "over all ranks"}
+def _failed(errors: Mapping[tuple[str, ...], str], what: str) -> Iterator[Finding]:
+    for nodes, error in errors.items():
+        yield Finding(BROKEN, "links", f"the all-reduce {what.format(nodes[0])} failed: {error}", SEE_LOG, nodes)
 
 
 def best_tries(links: Sequence[Link], kind: str) -> dict[tuple[str, ...], Tries]:
@@ -73,22 +97,20 @@ def _slow_links(pairs: Mapping[tuple[str, ...], Tries], share: float) -> Iterato
     if len(pairs) == 1:
         ((pair, tries),) = pairs.items()
         if tries.best < LEAST_BANDWIDTH:
-            text = f"bandwidth between {' and '.join(pair)}: {rate(tries.best)}, slower than 100 Mbit/s Ethernet"
+            text = f"bandwidth between {' and '.join(pair)}: {format_rate(tries.best)}, slower than 100 Mbit/s Ethernet"
             action = "set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME to the fastest network interface"
             yield Finding(DIFFERS, "links", text, action, pair)
         return
     scores = node_scores(pairs)
     slow = find_slow(scores, share)
     for node, middle in slow.items():
-        text = f"network link of {node}: {rate(scores[node].best)}; median of the other nodes: {rate(middle)}"
+        text = f"network link of {node}: {_compare(scores[node], middle, 'nodes')}"
         yield Finding(DIFFERS, "links", text, CABLE.format(node), (node,))
     rest = {pair: tries for pair, tries in pairs.items() if not slow.keys() & set(pair)}
     for pair, middle in find_slow(rest, share).items() if len(rest) > 2 else ():
-        names = " and ".join(pair)
-        text = f"bandwidth between {names}: {rate(rest[pair].best)}; median of the other pairs: {rate(middle)}"
+        text = f"bandwidth between {' and '.join(pair)}: {_compare(rest[pair], middle, 'pairs')}"
         yield Finding(DIFFERS, "links", text, "check the switches and routes between these nodes", pair)
 
 
-def rate(bytes_per_s: float) -> str:
-    """Return a bandwidth in decimal units, as makers of networks print it."""
-    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+def _compare(tries: Tries, middle: float, peers: str) -> str:
+    return f"{format_rate(tries.best)}; median of the other {peers}: {format_rate(middle)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import median
 
+from ...base.decode import as_texts
 from ...run_folder.check_findings import BROKEN, DIFFERS, UNKNOWN, Finding
 from ..node.interfaces import is_loopback
 from .measured import SEE_LOG, Doc, Tries, find_slow, group_by_value, join_names
@@ -24,27 +25,32 @@ def judge_nodes(docs: Sequence[Doc], nodes: Sequence[str], gpus: int) -> list[Fi
     """Return what is wrong or unknown. `nodes` has the node of each rank of the run, `gpus` are those of a node."""
     leaders = [doc for doc in docs if doc["local_rank"] == 0 and "folders" in doc]
     return [
-        *_missing(docs, nodes),
+        *_absent(docs, nodes),
+        *_failed(docs),
         *(one for doc in docs for one in _gpu(doc)),
         *_devices(docs, leaders, gpus),
-        *_gemm(docs),
-        *(one for leader in leaders for one in _node(leader, leaders)),
+        *_slow_gemm(docs),
+        *_wrong_gemm(docs),
+        *(one for leader in leaders for one in (*_node(leader, leaders), *_folders(leader))),
         *_names(leaders),
         *_versions(leaders),
     ]
 
 
-def _missing(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
-    """Yield findings for ranks that did not come, that failed in a stage, or that stopped in one."""
+def _absent(docs: Sequence[Doc], nodes: Sequence[str]) -> Iterator[Finding]:
     came = {doc["rank"] for doc in docs}
     absent = group_by_value({rank: node for rank, node in enumerate(nodes) if rank not in came})
     for node, ranks in absent.items():
         text = f"no result from rank{'s' if len(ranks) > 1 else ''} {join_names(ranks)} on {node}"
         action = "see the job's log: a rank may not have started, may be hung, or may be unable to reach the first node"
         yield Finding(BROKEN, "ranks", text, action, (node,))
+
+
+def _failed(docs: Sequence[Doc]) -> Iterator[Finding]:
+    """Yield findings for ranks that failed in a stage, or that stopped in one."""
     for stage in STAGES:
-        failed = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
-        for error, where in group_by_value(failed).items():
+        errors = {doc["node"]: doc["errors"][stage] for doc in docs if stage in doc["errors"]}
+        for error, where in group_by_value(errors).items():
             text = f"the {stage} check failed on {join_names(where)}: {error}"
             yield Finding(BROKEN, stage, text, SEE_LOG, tuple(where))
     stuck = {doc["node"]: doc["stage"] for doc in docs if doc["stage"] != "done" and not doc["errors"]}
@@ -101,7 +107,7 @@ def count_devices(leader: Doc, docs: Sequence[Doc]) -> int | None:
     return max(1, len(own)) if leader["visible"] == 1 else int(leader["visible"])  # a site may show each task its own
 
 
-def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
+def _slow_gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
     for kind, share in SHARE.items():
         alike = [doc for doc in docs if "gemm" in doc and (doc["device"] is not None) == (kind == "gpu")]
         rates = {(doc["node"], doc["rank"]): Tries(doc["gemm"]["best"], doc["gemm"]["worst"]) for doc in alike}
@@ -111,6 +117,9 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
             yield Finding(
                 DIFFERS, "gemm", text, "check the node for other processes, overheating and power limits", (node,)
             )
+
+
+def _wrong_gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
     for node in dict.fromkeys(doc["node"] for doc in docs if "gemm" in doc and not doc["gemm"]["correct"]):
         yield Finding(
             BROKEN, "gemm", f"a matrix multiplication on {node} gave a wrong result", f"use --exclude {node}", (node,)
@@ -118,57 +127,68 @@ def _gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
 
 
 def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
-    """Yield what is wrong with memory, clock, open files and folders of one node."""
+    """Yield what is wrong with memory, clock and open files of one node."""
     node, memory, first = leader["node"], leader["memory_gib"], leaders[0]
     middle = median(other["memory_gib"] for other in leaders)
+    if memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle):
+        text = f"{node} has {memory:.1f} GiB of free memory; the median of all nodes is {middle:.1f} GiB"
+        yield Finding(DIFFERS, "memory", text, "look for leftover processes on the node", (node,))
     offset = leader["clock"] - first["clock"] if leader.get("clock") and first.get("clock") else 0.0
-    ahead = "ahead of" if offset > 0 else "behind"
-    problems = [
-        (memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle), DIFFERS, "memory",
-         f"{node} has {memory:.1f} GiB of free memory; the median of all nodes is {middle:.1f} GiB",
-         "look for leftover processes on the node"),
-        (abs(offset) > LARGEST_OFFSET_S, DIFFERS, "clock",
-         f"the clock of {node} is {abs(offset):.1f} s {ahead} the clock of {first['node']}",
-         "start chronyd or ntpd on the node"),
-        (0 <= leader["nofile"] < LEAST_FILES, DIFFERS, "open files",
-         f"{node} limits a process to fewer than {LEAST_FILES} open files",
-         "add --setup 'ulimit -n 65536', or raise slurmd's LimitNOFILE"),
-    ]  # fmt: skip
+    if abs(offset) > LARGEST_OFFSET_S:
+        ahead = "ahead of" if offset > 0 else "behind"
+        text = f"the clock of {node} is {abs(offset):.1f} s {ahead} the clock of {first['node']}"
+        yield Finding(DIFFERS, "clock", text, "start chronyd or ntpd on the node", (node,))
+    if 0 <= leader["nofile"] < LEAST_FILES:
+        text = f"{node} limits a process to fewer than {LEAST_FILES} open files"
+        action = "add --setup 'ulimit -n 65536', or raise slurmd's LimitNOFILE"
+        yield Finding(DIFFERS, "open files", text, action, (node,))
+
+
+def _folders(leader: Doc) -> Iterator[Finding]:
+    """Yield what is wrong with the folders that one node writes into."""
     for state in leader["folders"].values():
-        where, free, seconds = f"{node}, {state['path']}", state.get("free_gib", 0.0), state.get("write_s", 0.0)
-        status, problem = BROKEN, f"the folder is not writable ({state.get('error')})"
-        if "error" not in state:
-            slow = seconds > SLOWEST_WRITE_S
-            status, problem = DIFFERS, f"writing 1 MiB took {seconds:.0f} s" if slow else f"only {free:.2f} GiB free"
-        bad = "error" in state or seconds > SLOWEST_WRITE_S or free < LEAST_FREE_GIB
-        problems.append((bad, status, "disk", f"{where}: {problem}", "check the mount, the quota and the free space"))
-    yield from (Finding(status, check, text, action, (node,)) for bad, status, check, text, action in problems if bad)
+        status, problem = DIFFERS, ""
+        if "error" in state:
+            status, problem = BROKEN, f"the folder is not writable ({state['error']})"
+        elif state["write_s"] > SLOWEST_WRITE_S:
+            problem = f"writing 1 MiB took {state['write_s']:.0f} s"
+        elif state["free_gib"] < LEAST_FREE_GIB:
+            problem = f"only {state['free_gib']:.2f} GiB free"
+        if problem:
+            text = f"{leader['node']}, {state['path']}: {problem}"
+            yield Finding(status, "disk", text, "check the mount, the quota and the free space", (leader["node"],))
 
 
 def _names(leaders: Sequence[Doc]) -> Iterator[Finding]:
     """Compare what each node resolves with the addresses that the nodes have."""
     # on the local scheduler all nodes have one name
-    own = {leader["name"]: (leader["node"], leader["addresses"]) for leader in leaders if "name" in leader}
+    named = {leader["name"]: leader for leader in leaders if leader.get("name") and leader["addresses"]}
     wrong: dict[tuple[str, str], list[str]] = {}  # (name, answer) -> nodes that got it
-    right = 0
+    any_resolves = False
     for leader in leaders:
-        for name, answer in leader.get("resolved", {}).items():
-            _, addresses = own.get(name, ("", []))
-            got = answer if isinstance(answer, list) else []  # else the error
-            itself = name == leader["name"] and got and all(is_loopback(address) for address in got)
-            if not addresses or itself or set(addresses) & set(got):
-                right += bool(addresses)
-            else:
+        for name in sorted(leader.get("resolved", {}).keys() & named.keys()):
+            got = as_texts(leader["resolved"][name])  # none of an error
+            any_resolves |= bool(got)
+            if not _is_right(got, named[name]["addresses"], name == leader["name"]):
                 wrong.setdefault((name, ", ".join(got)), []).append(leader["node"])
-    if wrong and not right and not any(answer for _, answer in wrong):
+    if wrong and not any_resolves:
         yield Finding(UNKNOWN, "names", "node names do not resolve, so Slurm's addresses are used")
         return
     for (name, answer), nodes in wrong.items():
-        node, addresses = own[name]
-        to = f"resolves to {answer}" if answer else "does not resolve"
-        own_addresses = f"address{'es' * (len(addresses) > 1)} {' and '.join(addresses[:2])}"
-        text = f"{name} {to} on {join_names(nodes)}; {name} has the {own_addresses}"
-        yield Finding(DIFFERS, "names", text, f"correct the entry for {name} in /etc/hosts or DNS", (node,))
+        yield _wrong_name(named[name], answer, nodes)
+
+
+def _is_right(got: Sequence[str], addresses: Sequence[str], is_itself: bool) -> bool:
+    """Return whether a name leads to its node; the node itself may resolve its own name to loopback."""
+    return bool({*addresses} & {*got}) or (is_itself and bool(got) and all(map(is_loopback, got)))
+
+
+def _wrong_name(leader: Doc, answer: str, nodes: Sequence[str]) -> Finding:
+    name, addresses = leader["name"], leader["addresses"]
+    to = f"resolves to {answer}" if answer else "does not resolve"
+    own_addresses = f"address{'es' * (len(addresses) > 1)} {' and '.join(addresses[:2])}"
+    text = f"{name} {to} on {join_names(nodes)}; {name} has the {own_addresses}"
+    return Finding(DIFFERS, "names", text, f"correct the entry for {name} in /etc/hosts or DNS", (leader["node"],))
 
 
 def _versions(leaders: Sequence[Doc]) -> Iterator[Finding]:

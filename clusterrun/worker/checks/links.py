@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as torch_dist
 
 from ..rank.distenv import DistEnv
+from ..rank.failures import first_line
 from .connect import reach
 from .measured import Link, Tries
 
@@ -67,42 +70,59 @@ def measure_all(
     if backend == "nccl":
         torch.cuda.set_device(next(one["device"] for one in ranks if one["rank"] == dist.rank))
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a timeout raises an error instead of ending the process
-    nodes = list(dict.fromkeys(one["node"] for one in ranks))
-    members = {node: [one["rank"] for one in ranks if one["node"] == node] for node in nodes}
+    members = _members(ranks)
     rounds, end = plan_rounds(members, backend, effort.passes), time.monotonic() + effort.links_s
     for number, (kind, groups, sizes) in enumerate(rounds):
-        if time.monotonic() > end:
-            store.add("late", 1)
+        store.add("late", int(time.monotonic() > end))
         meeting.meet(f"round/{number}", 2 * TIMEOUT_S[backend])
-        # all ranks decide alike: what they read here was written before they met
-        if (kind == "all" and store.add("errors", 0)) or store.add("late", 0):
+        if _is_over(store, kind):
             break
-        group = next((group for group in groups if dist.node in group), [])
-        in_group = [rank for node in group for rank in members[node]]
+        group = _group_of(dist.node, groups)
+        in_group = [*chain.from_iterable(members[node] for node in group)]
         broken = f"broken/{kind}/{' '.join(group)}"  # in an earlier pass
         if len(in_group) < 2 or store.add(broken, 0):
             continue
-        name = f"group/{number}/{group[0]}"
-        others = {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != dist.node}
         try:
-            if error := reach(store, name, len(in_group), others):
-                raise OSError(error)
-            results = _measure(backend, store, name, in_group, dist.rank, sizes, effort.size_s)
+            name, places = f"group/{number}/{group[0]}", _others(ranks, group, dist.node)
+            results = _measure(backend, store, name, places, in_group, dist.rank, sizes, effort.size_s)
+            found += _links(kind, group, in_group, dist.rank, results)
         except Exception as error:  # what breaks is the result
             store.add("errors", 1)
             store.add(broken, 1)
-            text = (str(error).splitlines() or [type(error).__name__])[0][:300]
-            found.append(Link(kind, tuple(group), len(in_group), error=text)._asdict())
-            continue
-        finally:
-            with suppress(Exception):
-                torch_dist.destroy_process_group()
-        first = dist.rank == in_group[0]
-        moved = 2 * (len(in_group) - 1) / len(in_group)  # bytes over the slowest link of a ring, for each byte
-        for size, seconds, correct in results:
-            if first or not correct:
-                busbw = Tries(moved * size / min(seconds), moved * size / max(seconds))
-                found.append(Link(kind, tuple(group), len(in_group), size, busbw, correct)._asdict())
+            found.append(Link(kind, tuple(group), len(in_group), error=first_line(error))._asdict())
+
+
+def _members(ranks: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the ranks of each node."""
+    members: dict[str, list[int]] = {}
+    for one in ranks:
+        members.setdefault(one["node"], []).append(one["rank"])
+    return members
+
+
+def _is_over(store: Any, kind: str) -> bool:
+    """Return whether no more is measured; all ranks decide alike: what they read was written before they met."""
+    return bool(store.add("late", 0) or (kind == "all" and store.add("errors", 0)))
+
+
+def _group_of(node: str, groups: list[list[str]]) -> list[str]:
+    return next((group for group in groups if node in group), [])
+
+
+def _others(ranks: list[dict[str, Any]], group: list[str], own: str) -> dict[str, tuple[str, int]]:
+    """Return where a rank of each other node of the group accepts connections."""
+    return {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != own}
+
+
+def _links(
+    kind: str, group: list[str], ranks: list[int], rank: int, results: list[tuple[int, list[float], bool]]
+) -> Iterator[dict[str, Any]]:
+    """Yield what this rank reports of its group: all sizes if it comes first in it, and wrong sums."""
+    moved = 2 * (len(ranks) - 1) / len(ranks)  # bytes over the slowest link of a ring, for each byte
+    for size, seconds, correct in results:
+        if rank == ranks[0] or not correct:
+            busbw = Tries(moved * size / min(seconds), moved * size / max(seconds))
+            yield Link(kind, tuple(group), len(ranks), size, busbw, correct)._asdict()
 
 
 def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> list[Round]:
@@ -122,20 +142,38 @@ def plan_rounds(members: dict[str, list[int]], backend: str, passes: int) -> lis
 
 
 def _measure(
-    backend: str, store: Any, name: str, ranks: list[int], rank: int, sizes: tuple[int, ...], size_s: float
+    backend: str,
+    store: Any,
+    name: str,
+    places: dict[str, tuple[str, int]],
+    ranks: list[int],
+    rank: int,
+    sizes: tuple[int, ...],
+    size_s: float,
 ) -> list[tuple[int, list[float], bool]]:
     """Return bytes, seconds of each try, and whether the sum was correct, for each size; raises errors of torch."""
     me, count = ranks.index(rank), len(ranks)
-    torch_dist.init_process_group(
-        backend,
-        store=torch_dist.PrefixStore(name, store),  # type: ignore[attr-defined]
-        rank=me,
-        world_size=count,
-        timeout=timedelta(seconds=TIMEOUT_S[backend]),
-    )
-    device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+    if error := reach(store, name, count, places):
+        raise OSError(error)
+    try:
+        torch_dist.init_process_group(
+            backend,
+            store=torch_dist.PrefixStore(name, store),  # type: ignore[attr-defined]
+            rank=me,
+            world_size=count,
+            timeout=timedelta(seconds=TIMEOUT_S[backend]),
+        )
+        device = torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+        return [*_time_sizes(sizes, size_s, me, count, device)]
+    finally:
+        with suppress(Exception):
+            torch_dist.destroy_process_group()
+
+
+def _time_sizes(
+    sizes: tuple[int, ...], size_s: float, me: int, count: int, device: torch.device
+) -> Iterator[tuple[int, list[float], bool]]:
     _timed(torch.ones(1, device=device))  # opens the connections
-    results = []
     for size in sizes:
         pattern = (torch.arange(size // 4, device=device) % 251).float()
         tensor = pattern + me
@@ -144,8 +182,7 @@ def _measure(
         torch_dist.all_reduce(slowest, torch_dist.ReduceOp.MAX)  # all ranks must agree on the number of tries
         tries = max(FEWEST_TRIES, min(MOST_TRIES, int(size_s / max(1e-9, float(slowest)))))
         tensor.zero_()  # sums of sums would overflow
-        results.append((size, [_timed(tensor) for _ in range(tries)], correct))
-    return results
+        yield size, [_timed(tensor) for _ in range(tries)], correct
 
 
 def _timed(tensor: torch.Tensor) -> float:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 
 from ..rank.distenv import DistEnv, RunEnv
-from ..rank.nvml import GIB, find_device
+from ..rank.group import find_device
+from ..rank.nvml import GIB
+from ..rank.nvml import find_device as find_handle
 from ..rank.versions import find_versions
 
 PROBE = b"\0" * 2**20  # bytes written to each folder
@@ -23,14 +25,11 @@ CPU_SIDE, CUDA_SIDE = 512, 8192
 
 def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
     """Return this rank's device and, of the first rank of each node, what there is to know of the node."""
-    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
+    visible, device = find_device(dist)
     found: dict[str, Any] = {"device": device} | ({} if device is None else {"gpu": gpu(device)})
     if dist.local_rank != 0:
         return found
-    granted, folders = os.environ.get("CUDA_VISIBLE_DEVICES"), {}
-    if run.run_dir is not None:
-        folders = {"run": run.run_dir, "logs": run.run_dir.parents[2] / "logs"}
+    granted = os.environ.get("CUDA_VISIBLE_DEVICES")
     return found | {
         "versions": find_versions(),
         "cuda": torch.version.cuda or "",
@@ -38,8 +37,14 @@ def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
         "granted": None if granted is None else [name for name in granted.split(",") if name.strip()],
         "memory_gib": _available_memory(),
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        "folders": {name: folder(path) for name, path in folders.items() if name == "run" or path.is_dir()},
+        "folders": {} if run.run_dir is None else _folders(run.run_dir),
     }
+
+
+def _folders(run_dir: Path) -> dict[str, dict[str, Any]]:
+    """Return what is known of the folders that the job writes into."""
+    logs = run_dir.parents[2] / "logs"
+    return {"run": folder(run_dir)} | ({"logs": folder(logs)} if logs.is_dir() else {})
 
 
 def folder(path: Path) -> dict[str, Any]:
@@ -68,7 +73,7 @@ def gpu(device: int) -> dict[str, Any]:
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        return found | health(nvml, find_device(nvml, device, uuid, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
+        return found | health(nvml, find_handle(nvml, device, uuid, os.environ.get("CUDA_VISIBLE_DEVICES", "")))
     except Exception as error:  # no package, no driver, no such device
         return found | {"nvml": str(error) or type(error).__name__}
 

@@ -39,21 +39,26 @@ def all_links(docs: Sequence[Doc]) -> list[Link]:
 def node_figures(docs: Sequence[Doc], links: Sequence[Link]) -> list[dict[str, Any]]:
     """Return the main figures of each node; None for what is not known."""
     within, scores = best_tries(links, "node"), node_scores(best_tries(links, "pair"))
-    found = []
     leaders = [doc for doc in docs if doc["local_rank"] == 0]
-    first = leaders[0].get("clock") if leaders else None
+    figures = []
     for leader in leaders:
-        node, folders = leader["node"], leader.get("folders", {})
-        rates = [doc["gemm"]["best"] for doc in docs if doc["node"] == node and "gemm" in doc]
-        found.append({
+        node = leader["node"]
+        in_node, between = within.get((node,)), scores.get(node)
+        figures.append({
             "node": node,
             "gpus": count_devices(leader, docs),
-            "tflops": min(rates, default=None),
+            "tflops": min((doc["gemm"]["best"] for doc in docs if doc["node"] == node and "gemm" in doc), default=None),
             "memory_gib": leader.get("memory_gib"),
-            "disk_gib": folders.get("run", {}).get("free_gib"),
-            "clock_offset_s": leader["clock"] - first if first and leader.get("clock") else None,
-            "busbw_in_node": within[node,].best if (node,) in within else None,
-            "busbw_between_nodes": scores[node].best if node in scores else None,
+            "disk_gib": leader.get("folders", {}).get("run", {}).get("free_gib"),
+            "clock_offset_s": _offset(leader, leaders[0]),
+            "busbw_in_node": in_node and in_node.best,
+            "busbw_between_nodes": between and between.best,
             "versions": leader.get("versions", {}),
         })  # fmt: skip
-    return found
+    return figures
+
+
+def _offset(leader: Doc, first: Doc) -> float | None:
+    """Return how far a node's clock is ahead of the first one's, in seconds."""
+    own, others = leader.get("clock"), first.get("clock")
+    return own - others if own and others else None

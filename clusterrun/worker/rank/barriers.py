@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WorkerError
 from .distenv import DistEnv, RunEnv
+from .failures import first_line
 from .rendezvous import load_stores
 from .seal import Seal
 
@@ -129,7 +130,7 @@ def connect(dist: DistEnv, run: RunEnv, limit: float) -> SealedStore:
         wait = timedelta(seconds=max(1.0, min(STORE_ANSWER_S, deadline - time.monotonic())))
         store = load_stores().TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=wait)
     except RuntimeError as error:
-        text = f"the run's store at {host}:{port} is not responding: {_first_line(error)}"
+        text = f"the run's store at {host}:{port} is not responding: {first_line(error)}"
         raise WorkerError(text, kind="network") from None
     keep_alive(port)
     return SealedStore(store, Seal(run.secret))
@@ -189,7 +190,7 @@ def join(
         else:
             plan = board.wait("plan", run.join_timeout + VERDICT_S)
     except RuntimeError as error:
-        raise WorkerError(f"join barrier: the run's store is gone: {_first_line(error)}", kind="peer-lost") from None
+        raise WorkerError(f"join barrier: the run's store is gone: {first_line(error)}", kind="peer-lost") from None
     result = _read_plan(plan, run)
     return result | {"ranks": ranks} if dist.rank == 0 else result
 
@@ -356,7 +357,3 @@ def _wait(
         time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - now)))
         pause = min(1.5 * pause, SLOWEST_POLL_S)
     return found
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -27,6 +27,11 @@ def describe_error(error: BaseException) -> str:
     return f"{name}: {lines[0]}"[:LONGEST_ERROR] if lines else name
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, its name if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+
+
 def exception_kind(error: BaseException) -> str:
     """Return the kind of an exception: `lost-connection` shows that another process has ended.
 

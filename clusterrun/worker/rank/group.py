@@ -55,13 +55,20 @@ def set_default_timeout(seconds: float) -> None:
             setattr(c10d, name, timedelta(seconds=seconds))
 
 
+def find_device(dist: DistEnv) -> tuple[int, int | None]:
+    """Return the number of GPUs that this process sees, and which of them is its own."""
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if visible == 1:
+        return 1, 0
+    return visible, dist.local_rank if dist.local_rank < visible else None
+
+
 def find_facts(dist: DistEnv, ask_uuid: bool = True) -> dict[str, Any]:
     """Return what this rank posts at the join barrier. Device indexes count within CUDA_VISIBLE_DEVICES.
 
     Without `ask_uuid` CUDA is not opened: a child process needs all of the GPU's memory.
     """
-    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    device = dist.local_rank if dist.local_rank < visible else (0 if visible == 1 else None)
+    visible, device = find_device(dist)
     uuid = None
     if device is not None:
         # one visible device may be the same for all tasks: its UUID shows it. Asking for the UUID opens CUDA; if that

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...base.errors import WorkerError, suggestion
+from ..rank.failures import first_line
 from . import atomic_files, checkpoint
 
 FILES = (".pt", ".pth")
@@ -153,7 +154,7 @@ def _load_folder(path: Path) -> Loaded:
         trainer = torch.load(path / checkpoint.TRAINER, map_location="cpu", weights_only=True)
         return Loaded(int(state["step"]), state, load_file(path / checkpoint.WEIGHTS), trainer)
     except Exception as error:  # the errors of safetensors, torch and json have no common class
-        raise WorkerError(f"checkpoint {path} cannot be read: {_first_line(error)}") from None
+        raise WorkerError(f"checkpoint {path} cannot be read: {first_line(error)}") from None
 
 
 def _load_file(path: Path) -> Loaded:
@@ -161,7 +162,7 @@ def _load_file(path: Path) -> Loaded:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         if "weights only" not in str(error).lower():
-            raise WorkerError(f"{path} cannot be read as a PyTorch file: {_first_line(error)}") from None
+            raise WorkerError(f"{path} cannot be read as a PyTorch file: {first_line(error)}") from None
         named = re.search(r"GLOBAL (\S+)", str(error))
         raise WorkerError(
             f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
@@ -203,7 +204,3 @@ def _user(uid: int) -> str:
 def _some(names: list[str], what: str = "tensor") -> str:
     shown = ", ".join(names[:3])
     return f"{len(names)} {what}{'s' * (len(names) != 1)} ({shown}{', …' if len(names) > 3 else ''})"
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
