@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from clusterrun.base.batches import NoSolution, solve
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
 
@@ -100,33 +101,32 @@ def plan_batches(training: Training, gpu_counts: Sequence[int]) -> list[GpuPlan]
 def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:
     """Return global batch, micro batch and accumulation on a number of GPUs, by the rules of the shipped tasks.
 
-    The micro batch alone means no accumulation. Raises RequestError with the nearest possible sizes.
+    Raises RequestError with the nearest possible sizes.
     """
     global_batch, micro, accum, default_global = batches
     if not (global_batch or micro or default_global):
         raise RequestError("the batch size is not set", hint="for example --micro-batch 4 or --global-batch 32")
-    if micro and not global_batch:
-        accum = accum or 1
-        return micro * accum * gpus, micro, accum
-    if micro and accum and global_batch != micro * accum * gpus:
+    try:
+        return solve(global_batch, micro, accum, gpus, default_global)
+    except NoSolution as error:
+        if error.nearest:
+            raise _uneven(batches, gpus, error.nearest) from None
         product = f"micro batch {micro} x accumulation {accum} x {plural(gpus, 'GPU')}"
         fitting, rest = divmod(global_batch, micro * accum)
         raise RequestError(
             f"global batch {global_batch:,} does not equal {product}",
             hint="omit the global batch, the micro batch or the accumulation"
             + ("" if rest else f", or use --gpus {fitting}"),
-        )
-    part = (micro or accum or 1) * gpus
-    global_batch = global_batch or math.ceil(default_global / part) * part
-    other, rest = divmod(global_batch, part)
-    if rest or not other:
-        below, above = global_batch // part * part, (global_batch // part + 1) * part
-        parts = f" with {'micro batches of' if micro else 'accumulation'} {micro or accum}" if micro or accum else ""
-        raise RequestError(
-            f"a global batch of {global_batch:,} cannot be split evenly over {plural(gpus, 'GPU')}{parts}",
-            hint=f"use --global-batch {f'{below} or {above}' if below else above}",
-        )
-    return (global_batch, micro, other) if micro else (global_batch, other, accum or 1)
+        ) from None
+
+
+def _uneven(batches: BatchSettings, gpus: int, nearest: Sequence[int]) -> RequestError:
+    size = batches.micro_batch or batches.grad_accum
+    parts = f" with {'micro batches of' if batches.micro_batch else 'accumulation'} {size}" if size else ""
+    return RequestError(
+        f"a global batch of {batches.global_batch:,} cannot be split evenly over {plural(gpus, 'GPU')}{parts}",
+        hint=f"use --global-batch {' or '.join(map(str, nearest))}",
+    )
 
 
 def batch_notes(training: Training, plans: Sequence[GpuPlan]) -> list[str]:

@@ -185,25 +185,11 @@ def _json(path: str) -> Iterator[Row | Bad]:
 
 def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
     csv.field_size_limit(2**31 - 1)  # a field may be a whole document; the default is 131 072 characters
-    name = shown(path)
-    problems: list[str] = []  # of the lines since the last row: csv.reader takes no bytes
-    last = b""
-
-    def texts() -> Iterator[str]:
-        nonlocal last
-        for last in _lines(path):
-            if b"\0" in last:
-                problems.append("a NUL byte")
-            try:
-                text = last.decode()
-            except UnicodeDecodeError as error:
-                problems.append(f"not UTF-8 (byte {error.start + 1})")
-                text = last.decode(errors="replace")
-            yield text
-
-    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
+    name, lines = shown(path), _CheckedLines(path)
+    problems = lines.problems
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
-    width = 0
+    width = -1
     while True:
         start = reader.line_num + 1
         try:
@@ -214,19 +200,43 @@ def _csv(path: str, delimiter: str) -> Iterator[Row | Bad]:
             fields = []
             problem = first_line(error).partition(" - ")[0]
             problems.append(CSV_PROBLEMS.get(problem, problem))
-        if header and not problems and len(fields) == width:
+        if not problems and len(fields) == width:
             yield Row(dict(zip(header, fields)), f"{name}:{start}")  # noqa: B905, the lengths were just compared
+        elif not problems and _is_blank(fields):
             continue
-        if not problems and not "".join(fields).strip() and len(fields) < 2:
-            continue  # a blank line
-        if not header:
-            header = _header(f"{name}:{start}", fields, problems, last)
+        elif not header:
+            header = _header(f"{name}:{start}", fields, problems, lines.last)
             width = len(header)
-            continue
-        problems.append(f"{plural(len(fields), 'field')}, but the header has {width}")
-        quoted = excerpt(delimiter.join(fields) or last)
-        yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
-        problems.clear()
+        else:
+            problems.append(f"{plural(len(fields), 'field')}, but the header has {width}")
+            quoted = excerpt(delimiter.join(fields) or lines.last)
+            yield Bad(f"{name}:{start}", f"{problems[0]}: {quoted}", reader.line_num - start + 1)
+            problems.clear()
+
+
+class _CheckedLines:
+    """The lines of a file for csv.reader, which takes no bytes, and what is wrong with them since the last row."""
+
+    def __init__(self, path: str) -> None:
+        self._lines = _lines(path)
+        self.problems: list[str] = []
+        self.last = b""
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            self.last = line
+            if b"\0" in line:
+                self.problems.append("a NUL byte")
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                self.problems.append(f"not UTF-8 (byte {error.start + 1})")
+                text = line.decode(errors="replace")
+            yield text
+
+
+def _is_blank(fields: list[str]) -> bool:
+    return len(fields) < 2 and not "".join(fields).strip()
 
 
 def _header(where: str, fields: list[str], problems: list[str], line: bytes) -> list[str]:

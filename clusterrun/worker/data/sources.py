@@ -54,11 +54,8 @@ def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: 
     """
     for name in names:
         if name not in rows.columns:
-            listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
-            more = ", …" if len(rows.columns) > LISTED else ""
-            raise WorkerError(
-                f"no column {name!r} in {what}{suggestion(name, rows.columns)}; columns: {listed}{more}", status=2
-            )
+            hint = suggestion(name, rows.columns)
+            raise WorkerError(f"no column {name!r} in {what}{hint}; {list_columns(rows)}", status=2)
     wanted = set(names)
     good = []
     for row in rows.rows:
@@ -70,6 +67,12 @@ def require_columns(rows: Rows, names: Sequence[str], what: str, *, on_bad_row: 
     if not good:
         raise WorkerError(f"no row in {what} has all of the columns {', '.join(names)}")
     return Rows(good, rows.columns, rows.skipped + len(rows.rows) - len(good))
+
+
+def list_columns(rows: Rows) -> str:
+    """Return the names of the first columns, for a message."""
+    listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
+    return f"columns: {listed}{', …' * (len(rows.columns) > LISTED)}"
 
 
 def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_row: str = "stop") -> Texts:
@@ -87,19 +90,9 @@ def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_r
         else:
             table = _read_sources([source], on_bad_row)
             table = require_columns(table, [text_column], shown(source), on_bad_row=on_bad_row)
-            skipped += table.skipped
-            for row in table.rows:
-                text = row.values[text_column]
-                if isinstance(text, str):
-                    texts.append(text)
-                elif on_bad_row == "skip":
-                    skipped += 1
-                else:
-                    kind = "null" if text is None else f"of type {type(text).__name__}"
-                    raise WorkerError(
-                        f"{row.where}: the value of {text_column!r} is {kind}, not a string"
-                        " (set on_bad_row=skip to skip such rows)"
-                    )
+            column = [*_column_of_texts(table, text_column, on_bad_row)]
+            texts += column
+            skipped += table.skipped + len(table.rows) - len(column)
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
         raise WorkerError(f"no text in {_called(data)}")
@@ -117,6 +110,17 @@ def find_sources(data: str | Sequence[str]) -> list[str]:
     return [source for name in names for source in _expand(name)]
 
 
+def _column_of_texts(rows: Rows, column: str, on_bad_row: str) -> Iterator[str]:
+    for row in rows.rows:
+        text = row.values[column]
+        if isinstance(text, str):
+            yield text
+        elif on_bad_row != "skip":
+            kind = "null" if text is None else f"of type {type(text).__name__}"
+            skip = "(set on_bad_row=skip to skip such rows)"
+            raise WorkerError(f"{row.where}: the value of {column!r} is {kind}, not a string {skip}")
+
+
 def _expand(name: str) -> list[str]:
     if name == PYDOC or name in BUILTIN or name.startswith(PREFIX):
         return [name]
@@ -124,17 +128,21 @@ def _expand(name: str) -> list[str]:
         raise WorkerError(f"no such data: {shown(name)}{suggestion(name, BUILTIN)}", status=2)
     path = os.path.expanduser(name)
     if os.path.isdir(path):
-        suffixes = sorted({kind for entry in os.listdir(path) if (kind := format_of(entry))})
-        inside = os.path.join(name, f"*{suffixes[0] if suffixes else '.txt'}")
+        suffixes = sorted(filter(None, map(format_of, os.listdir(path)))) or [".txt"]
+        inside = os.path.join(name, f"*{suffixes[0]}")
         raise WorkerError(f"{shown(name)} is a folder: give its files, for example {shown(inside)}", status=2)
     if os.path.exists(path):
         return [path]
     if glob.has_magic(path):
-        found = sorted({match for match in glob.glob(path, recursive=True) if not os.path.isdir(match)})
-        if not found:
-            raise WorkerError(f"no file matches {shown(name)}{_in_folder(path)}", status=2)
-        return found
+        return _matches(name, path)
     raise WorkerError(f"no such file: {shown(name)}{_nearest_file(path)}{_in_folder(path)}{_hub_hint(name)}", status=2)
+
+
+def _matches(name: str, pattern: str) -> list[str]:
+    matches = sorted({match for match in glob.glob(pattern, recursive=True) if not os.path.isdir(match)})
+    if not matches:
+        raise WorkerError(f"no file matches {shown(name)}{_in_folder(pattern)}", status=2)
+    return matches
 
 
 def _in_folder(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from ...base.units import plural
 from . import sources
 from .conversations import Malformed, refuse
 from .formats import excerpt, shown
-from .sources import LISTED, Rows
+from .sources import Rows
 
 NAMED = ("plain", "hisco")
 DIGITS = 5
@@ -80,12 +81,8 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
     five digits, each with classes of its own, leading zeros added; for "-1", "-2" and "-3" all five are that. A text
     with columns in braces, such as "{title}: {body}", is the text of a row. Raises WorkerError (status 2) for others.
     """
-    if "{" in formatter or "}" in formatter:
-        pieces = re.split(r"\{([^{}]*)\}", formatter)
-        literals, columns = pieces[::2], tuple(pieces[1::2])
-        if not all(columns) or any("{" in piece or "}" in piece for piece in literals):
-            raise WorkerError(f"formatter={formatter}: write a column name in each pair of braces", status=2)
-        return Formatter(columns, lambda cells: _interleave(literals, cells).strip())
+    if not {"{", "}"}.isdisjoint(formatter):
+        return _template(formatter)
     if formatter not in NAMED:
         known = " or ".join(NAMED)
         raise WorkerError(
@@ -95,6 +92,14 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
         )
     plain = Formatter(tuple(text_cols), lambda cells: " ".join(cell for cell in cells if cell))
     return plain if formatter == "plain" else Formatter(plain.columns, plain.text, _hisco, DIGITS)
+
+
+def _template(formatter: str) -> Formatter:
+    pieces = re.split(r"\{([^{}]*)\}", formatter)
+    literals, columns = pieces[::2], tuple(pieces[1::2])
+    if not all(columns) or any("{" in piece or "}" in piece for piece in literals):
+        raise WorkerError(f"formatter={formatter}: write a column name in each pair of braces", status=2)
+    return Formatter(columns, lambda cells: _interleave(literals, cells).strip())
 
 
 def read_examples(
@@ -283,25 +288,27 @@ def _cell(values: dict[str, Any], column: str) -> str:
 
 def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
     """Raise WorkerError for missing columns, with those that exist."""
-    listed = ", ".join(shown(column) for column in rows.columns[:LISTED])
-    columns = f"columns: {listed}{', …' if len(rows.columns) > LISTED else ''}"
+    columns = sources.list_columns(rows)
     if not target_cols:
         raise WorkerError(
             f"set target_cols to the columns of {what} that the model should predict; {columns}", status=2
         )
     for name in (*target_cols, *text_cols):
-        if name in rows.columns:
-            continue
-        parts = [part.strip() for part in name.split(",")]
-        hint = suggestion(name, rows.columns)
-        if len(parts) > 1 and set(parts) <= set(rows.columns):
-            key = "target_cols" if name in target_cols else "text_cols"
-            several = ",".join(f'"{part}"' for part in parts)
-            hint = f" (to name several columns, write {key}='[{several}]')"
-        elif name in text_cols:
-            texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
-            hint = f" (did you mean {texts[0]!r}?)" if len(texts) == 1 else hint
-        raise WorkerError(f"no column {name!r} in {what}{hint}; {columns}", status=2)
+        if name not in rows.columns:
+            hint = _column_hint(name, rows, text_cols, target_cols)
+            raise WorkerError(f"no column {name!r} in {what}{hint}; {columns}", status=2)
+
+
+def _column_hint(name: str, rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str]) -> str:
+    """Return what may be meant by a column that is not there, in parentheses."""
+    parts = [part.strip() for part in name.split(",")]
+    if len(parts) > 1 and set(parts) <= set(rows.columns):
+        key = "target_cols" if name in target_cols else "text_cols"
+        several = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+        return f" (to name several columns, write {key}='{several}')"
+    texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
+    is_clear = name in text_cols and len(texts) == 1
+    return f" (did you mean {texts[0]!r}?)" if is_clear else suggestion(name, rows.columns)
 
 
 def _is_text(rows: Rows, column: str) -> bool:

@@ -55,10 +55,7 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
     Without a tokenizer one of `config.vocab` tokens is trained on the text. The last `config.held_out` of the text is
     held out, or `config.val_data`. Raises WorkerError where a part is too short for one piece of `config.seq_len`.
     """
-    key: dict[str, Any] = {}
-    if dist.rank == 0:
-        key = {"name": "text", "data": marks(config.data, config.val_data)}
-        key |= {name: getattr(config, name) for name in CACHE_KEYS} | {"tokenizer": digest(tokenizer)}
+    key = _cache_key(config, tokenizer) if dist.rank == 0 else {}
     folder, tensors = prepared.prepare(root, key, lambda folder: _tokenize(config, tokenizer, folder), dist)
     if tokenizer is None:
         from transformers import PreTrainedTokenizerFast
@@ -76,6 +73,12 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
                 f" {'training' if name == 'train' else 'held-out'} part is too short for seq_len={config.seq_len}"
             )
     return Corpus(tokenizer, parts["train"], parts["held_out"], folder.name)
+
+
+def _cache_key(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+    """Return what the tokenized text depends on."""
+    key = {"name": "text", "data": marks(config.data, config.val_data), "tokenizer": digest(tokenizer)}
+    return key | {name: getattr(config, name) for name in CACHE_KEYS}
 
 
 def _tokenize(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> dict[str, torch.Tensor]:

@@ -62,12 +62,13 @@ def train_bpe(
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
+    end = TURN[1] if chat else first[0]
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=first[0],
-        eos_token=TURN[1] if chat else first[0],
+        eos_token=end,
         pad_token=first[0],
-        extra_special_tokens=[token for token in first[1:] if not (chat and token == TURN[1])],
+        extra_special_tokens=[token for token in first[1:] if token != end],
         clean_up_tokenization_spaces=False,
     )
     if chat:

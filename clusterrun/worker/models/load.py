@@ -42,26 +42,36 @@ def resolve(model: str) -> Source:
     prefix, _, rest = model.partition(":")
     if prefix == "hf" and rest:
         return Source("hub", rest)
-    if (prefix == "gguf" and rest) or model.endswith(".gguf"):
-        return Source("gguf", str(gguf.locate(rest if prefix == "gguf" else model)))
+    if prefix == "gguf" and rest:
+        return Source("gguf", str(gguf.locate(rest)))
+    if model.endswith(".gguf"):
+        return Source("gguf", str(gguf.locate(model)))
     path = os.path.expanduser(model)
-    if os.path.isdir(path):
-        if not os.path.isfile(os.path.join(path, "config.json")):
-            raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
-        return Source("folder", path)
     if os.path.exists(path):
-        raise WorkerError(
-            f"model={model!r} is a file, but not a .gguf file: give a folder that has a config.json, or a .gguf file", 2
-        )
+        return _local(model, path)
     if HUB_NAME.fullmatch(model):
         return Source("hub", model)
+    raise _unknown(model)
+
+
+def _unknown(model: str) -> WorkerError:
     if "/" in model:
-        raise WorkerError(f"model={model!r}: no such folder", 2)
-    raise WorkerError(
+        return WorkerError(f"model={model!r}: no such folder", 2)
+    return WorkerError(
         f"unknown model {model!r}{suggestion(model.lower(), presets.PRESETS)}: use a preset"
         f" ({', '.join(presets.PRESETS)}), a folder with a config.json, gguf:FILE or hf:NAME",
         2,
     )
+
+
+def _local(model: str, path: str) -> Source:
+    if not os.path.isdir(path):
+        raise WorkerError(
+            f"model={model!r} is a file, but not a .gguf file: give a folder that has a config.json, or a .gguf file", 2
+        )
+    if not os.path.isfile(os.path.join(path, "config.json")):
+        raise WorkerError(f"model={model!r}: the folder has no config.json, so it is not a Hugging Face model", 2)
+    return Source("folder", path)
 
 
 def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
@@ -119,11 +129,8 @@ def build(
         torch.manual_seed(seed)
         # attention: transformers uses sdpa by default if the architecture supports it, else eager
         model: PreTrainedModel
-        if loaded is not None and head == "causal":
-            model = loaded
-        elif loaded is not None:
-            model = auto.from_config(config, dtype=torch.float32)
-            model.base_model.load_state_dict(loaded.base_model.state_dict())
+        if loaded is not None:
+            model = loaded if head == "causal" else _with_head(auto, config, loaded)
         elif _has_weights(source):
             model = _pretrained(source, auto, config, head)
         else:
@@ -171,6 +178,15 @@ def explained(source: Source, what: str = "") -> Iterator[None]:
 def _access(source: Source) -> dict[str, bool]:
     # everything but the hub is loaded offline, from the cache or the folder
     return {"trust_remote_code": False, "local_files_only": source.kind != "hub" or not hub.answers()}
+
+
+def _with_head(auto: Any, config: Any, loaded: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with another head and the weights of a loaded one."""
+    import torch
+
+    model: PreTrainedModel = auto.from_config(config, dtype=torch.float32)
+    model.base_model.load_state_dict(loaded.base_model.state_dict())
+    return model
 
 
 def _has_weights(source: Source) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -65,15 +66,20 @@ def _fit(key: str, text: str, default: Any) -> Any:
             raise WorkerError(f"{key} must be true or false, got {text!r}", status=2)
         return value
     if isinstance(default, int | float):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        whole = isinstance(default, int)
-        if number and (abs(value) > (2**63 - 1 if whole else sys.float_info.max) or (whole and value != value)):
-            raise WorkerError(f"{key}={text:.40} is out of range", status=2)
-        if not number or (whole and value != int(value)):
-            raise WorkerError(f"{key} must be a {'whole ' if whole else ''}number, got {text!r}", status=2)
-        return type(default)(value)
+        return _fit_number(key, text, value, type(default))
     if isinstance(value, list):
         if not all(isinstance(part, str) for part in value):
             raise WorkerError(f"{key} must be a string or a list of strings, got {text!r}", status=2)
         return tuple(value)
     return (text,) if isinstance(default, tuple) else text  # a folder called 2024 stays text
+
+
+def _fit_number(key: str, text: str, value: Any, kind: type[int | float]) -> int | float:
+    whole, largest = ("whole ", 2**63 - 1) if kind is int else ("", sys.float_info.max)
+    if type(value) not in (int, float):
+        raise WorkerError(f"{key} must be a {whole}number, got {text!r}", status=2)
+    if abs(value) > largest or (whole and math.isnan(value)):
+        raise WorkerError(f"{key}={text:.40} is out of range", status=2)
+    if whole and value != int(value):
+        raise WorkerError(f"{key} must be a whole number, got {text!r}", status=2)
+    return kind(value)

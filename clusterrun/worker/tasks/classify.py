@@ -43,15 +43,7 @@ class Config(settings.Training):
 def check(config: Config, world_size: int) -> None:
     """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
-    if config.dataset and (config.train_data or config.val_data):
-        other = "train_data" if config.train_data else "val_data"
-        raise WorkerError(
-            f"dataset and {other} cannot both be set, because dataset is split into training and held-out rows: set"
-            " dataset alone, or train_data and val_data",
-            status=2,
-        )
-    if config.val_data and not config.train_data:
-        raise WorkerError("val_data is set, but train_data is not: set both, or dataset alone", status=2)
+    _check_data(config)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
         raise WorkerError(f"formatter={config.formatter} already names the text columns: omit text_cols", status=2)
@@ -62,6 +54,18 @@ def check(config: Config, world_size: int) -> None:
             raise WorkerError(f"target_cols names {target!r} twice", status=2)
         if target in formatter.columns:
             raise WorkerError(f"target {target!r} is also a text column, so the model would see the label", status=2)
+
+
+def _check_data(config: Config) -> None:
+    if config.dataset and (config.train_data or config.val_data):
+        other = "train_data" if config.train_data else "val_data"
+        raise WorkerError(
+            f"dataset and {other} cannot both be set, because dataset is split into training and held-out rows: set"
+            " dataset alone, or train_data and val_data",
+            status=2,
+        )
+    if config.val_data and not config.train_data:
+        raise WorkerError("val_data is set, but train_data is not: set both, or dataset alone", status=2)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

@@ -97,8 +97,6 @@ class Padded:
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import chat, packing, prepared
-    from ..data.marks import marks
-    from ..data.tokenizer import digest
     from ..models import generate, load
     from ..training.work import Work, next_token
     from .finish import cache_folder, train_and_save
@@ -110,11 +108,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     def build(folder: Path) -> dict[str, Any]:
         return tokenize(config, own, folder)
 
-    key: dict[str, Any] = {}
-    if dist.rank == 0:
-        keys = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
-        key = {"name": "sft", "data": marks(config.data, config.val_data)} | {k: getattr(config, k) for k in keys}
-        key["tokenizer"] = digest(own)
+    key = _cache_key(config, own) if dist.rank == 0 else {}
     folder, tensors = prepared.prepare(cache_folder(run), key, build, dist)
     tokenizer = own or load.tokenizer(load.Source("folder", str(folder)))
     assert tokenizer is not None
@@ -136,14 +130,10 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
             f"the model {config.model} would mix conversations packed into one row: set packing=false", status=2
         )
 
-    def samples(part: str) -> Packed | Padded:
-        own_tensors = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
-        return Packed(own_tensors) if config.packing else Padded(own_tensors, padding_of(tokenizer))
-
     work = Work(
         model=model,
-        train=samples("train"),
-        held_out=samples("held_out"),
+        train=_samples(config, tensors, "train", tokenizer),
+        held_out=_samples(config, tensors, "held_out", tokenizer),
         loss=next_token,
         sample=lambda prompt: generate.sample_chat(
             model, tokenizer, prompt, tokens=config.sample_tokens, device=device
@@ -152,6 +142,21 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         fingerprint=folder.name,
     )
     train_and_save(work, config, dist, run, device)
+
+
+def _samples(config: Config, tensors: dict[str, Any], part: str, tokenizer: Any) -> Packed | Padded:
+    own = {name.removeprefix(f"{part}."): tensors[name] for name in tensors if name.startswith(f"{part}.")}
+    return Packed(own) if config.packing else Padded(own, padding_of(tokenizer))
+
+
+def _cache_key(config: Config, tokenizer: Any) -> dict[str, Any]:
+    """Return what the tokenized conversations depend on."""
+    from ..data.marks import marks
+    from ..data.tokenizer import digest
+
+    keys = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")
+    data = {"name": "sft", "data": marks(config.data, config.val_data), "tokenizer": digest(tokenizer)}
+    return data | {key: getattr(config, key) for key in keys}
 
 
 def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
@@ -166,13 +171,7 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     from ..data.packing import best_fit, fill
     from ..data.tokenizer import train_bpe
 
-    chats, skipped = read_conversations(config.data, config.on_bad_row)
-    if config.val_data:
-        train = chats
-        held_out, more = read_conversations(config.val_data, config.on_bad_row)
-        skipped += more
-    else:
-        train, held_out = split(chats, config.held_out)
+    train, held_out, skipped = _read_parts(config)
     if tokenizer is None:
         tokenizer = train_bpe(
             (message["content"] for chat in train for message in chat.messages), config.vocab, chat=True
@@ -183,18 +182,33 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     for name, some in (("train", train), ("held_out", held_out)):
         part = parts[name] = encode(some, tokenizer, config.seq_len, on_bad_row=config.on_bad_row)
         if not len(part.documents.lengths):
-            why = f"; {part.unanswered} without an answer within seq_len={config.seq_len}" if some else ""
-            use, hint = ("train", "") if name == "train" else ("evaluate", "; set val_data or a larger held_out")
-            read, hint = (some, "") if config.val_data else (chats, hint)
-            raise WorkerError(f"no conversations are left to {use} on ({len(read)} in the data{why}){hint}")
+            raise _nothing_left(config, name, some if config.val_data else [*train, *held_out], part)
         found = part.documents._asdict()
         if config.packing:
             placement = best_fit(part.documents.lengths, config.seq_len)
             found = fill(part.documents, placement, config.seq_len, padding_of(tokenizer))
         tensors |= {f"{name}.{key}": tensor for key, tensor in found.items()}
-    sums = [sum(column) for column in zip(*(part[1:] for part in parts.values()), strict=True)]
+    sums = [train + held_out for train, held_out in zip(parts["train"][1:], parts["held_out"][1:], strict=True)]
     tensors["counts"] = torch.tensor([len(parts["train"].documents.lengths), *sums]) + torch.tensor([0, 0, 0, skipped])
     return tensors
+
+
+def _read_parts(config: Config) -> tuple[list[Chat], list[Chat], int]:
+    """Return the conversations to train on, those held out, and the number of bad rows skipped."""
+    chats, skipped = read_conversations(config.data, config.on_bad_row)
+    if not config.val_data:
+        return *split(chats, config.held_out), skipped
+    held_out, more = read_conversations(config.val_data, config.on_bad_row)
+    return chats, held_out, skipped + more
+
+
+def _nothing_left(config: Config, name: str, read: list[Chat], part: Encoded) -> WorkerError:
+    """Return the error of a part that is empty, of the conversations that were read for it."""
+    why = f"; {part.unanswered} without an answer within seq_len={config.seq_len}" if part.unanswered else ""
+    if name == "train":
+        return WorkerError(f"no conversations are left to train on ({len(read)} in the data{why})")
+    hint = "" if config.val_data else "; set val_data or a larger held_out"
+    return WorkerError(f"no conversations are left to evaluate on ({len(read)} in the data{why}){hint}")
 
 
 def read_conversations(data: str | tuple[str, ...], on_bad_row: str) -> tuple[list[Chat], int]:

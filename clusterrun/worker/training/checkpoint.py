@@ -173,16 +173,25 @@ def prune(
     With `run_id`, checkpoints of other runs are neither counted nor deleted, nor are those newer than `latest`, which
     were not valid.
     """
-    there = [(step, path) for step, path in found(folder) if run_id is None or run_of(path) == run_id]
-    steps = sorted({step for step, _ in there}, reverse=True)
-    written = _latest(folder)
-    kept: set[int | None] = {step for step in steps if written is not None and step > written}
-    kept |= {best, *[step for step in steps if step not in kept][:keep_last]}
-    paths = {path for _, path in there}
+    there = _of_run(folder, run_id)
+    kept = _kept_steps({step for step, _ in there}, _latest(folder), keep_last) | {best}
+    superseded = {path.with_suffix(".replaced") for _, path in there if path.suffix != ".replaced"}
     for step, path in there:
-        superseded = path.suffix == ".replaced" and path.with_suffix("") in paths
-        if (superseded or step not in kept) and not (in_use and path.resolve() == in_use.resolve()):
+        if (path in superseded or step not in kept) and not _is_same(path, in_use):
             atomic_files.discard(path, check)
+
+
+def _of_run(folder: Path, run_id: str | None) -> list[tuple[int, Path]]:
+    return [(step, path) for step, path in found(folder) if run_id is None or run_of(path) == run_id]
+
+
+def _kept_steps(steps: set[int], written: int | None, keep_last: int) -> set[int | None]:
+    newer = {step for step in steps if written is not None and step > written}
+    return {*newer, *sorted(steps - newer, reverse=True)[:keep_last]}
+
+
+def _is_same(path: Path, other: Path | None) -> bool:
+    return other is not None and path.resolve() == other.resolve()
 
 
 def _put_in_place(temporary: Path, target: Path, check: Check) -> None:

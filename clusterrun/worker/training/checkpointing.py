@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ...base.decode import as_number
 from ...base.errors import WorkerError
 from ...run_folder import attempt_number, ends
 from ..rank.distenv import DistEnv, RunEnv
@@ -35,28 +36,25 @@ class Checkpointer:
         self._run = run
         self._state: dict[str, Any] = {}
         self._writer: BackgroundWriter | None = None
-        folder = Path(config.checkpoint_dir).expanduser() if config.checkpoint_dir else None
-        if folder is None and run.run_dir is not None:
-            folder = run.run_dir / "checkpoints"
-        self._folder = folder
+        self._folder = _folder(config, run)
         self._owner: folder_owner.FolderOwner | None = None
-        found: tuple[str, list[str]] = ("", [])
-        if dist.rank == 0:
-            takeover: list[str] = []
-            if folder is not None:
-                self._owner, takeover = _take(folder, run)
-            path, notes = self._find(folder or Path("checkpoints"))
-            found = (str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])])
-        path_text, notes = consensus.broadcast(found)
-        self._notes: list[str] = notes
-        self._from = Path(path_text) if path_text else None
+        self._notes: list[str]
+        start, self._notes = consensus.broadcast(self._choose_start() if dist.rank == 0 else ("", []))
+        self._from = Path(start) if start else None
         self._loaded = resume.load(self._from) if self._from else None
         self.trained_s: float | None = 0.0
         if self._loaded:
             self._state = {k: self._loaded.state[k] for k in KEPT_STATE if k in self._loaded.state}
             if self._loaded.state.get("run_id") == run.run_id:
-                known = self._loaded.state.get("trained_s")
-                self.trained_s = float(known) if isinstance(known, int | float) else None
+                self.trained_s = as_number(self._loaded.state.get("trained_s"))
+
+    def _choose_start(self) -> tuple[str, list[str]]:
+        """Take the folder over, and return the checkpoint to start from (empty: none) with lines for the user."""
+        takeover: list[str] = []
+        if self._folder is not None:
+            self._owner, takeover = _take(self._folder, self._run)
+        path, notes = self._find(self._folder or Path("checkpoints"))
+        return str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])]
 
     @property
     def saving_s(self) -> float:
@@ -209,6 +207,13 @@ class Checkpointer:
             self._writer.wait()
             return self._writer.last_saved == step
         return self._from is not None and self._from.parent == self._folder and self.start == step
+
+
+def _folder(config: Any, run: RunEnv) -> Path | None:
+    """Return where this run keeps its checkpoints, None outside a run."""
+    if config.checkpoint_dir:
+        return Path(config.checkpoint_dir).expanduser()
+    return run.run_dir / "checkpoints" if run.run_dir is not None else None
 
 
 def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str]]:

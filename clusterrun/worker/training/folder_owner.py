@@ -56,15 +56,15 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
     if owner is None and atomic.create_once(folder / OWNER, text, mode=None, check=attempt_number.check):
         return mine, []
     owner = owner or _read(folder)
-    others = owner is not None and owner["run_id"] != run.run_id
-    if owner is not None and others and _may_be_active(owner):
+    other = owner if owner is not None and owner["run_id"] != run.run_id else None
+    if other is not None and _may_be_active(other):
         raise WorkerError(
-            f"checkpoint_dir={folder} is in use by {_named(owner)}: wait until that run ends, or set another"
+            f"checkpoint_dir={folder} is in use by {_named(other)}: wait until that run ends, or set another"
             f" checkpoint_dir (you can still set resume={folder}, which only reads checkpoints)",
             status=2,
         )
     atomic.replace(folder / OWNER, text, mode=None, check=attempt_number.check)
-    return mine, [f"took over checkpoint_dir from {_named(owner)}, which has ended"] if owner and others else []
+    return mine, [] if other is None else [f"took over checkpoint_dir from {_named(other)}, which has ended"]
 
 
 def _read(folder: Path) -> dict[str, Any] | None:

@@ -32,17 +32,17 @@ class Report:
 
     def __init__(self, rank: int, run: RunEnv, config: Any, start_step: int, settings: dict[str, Any]) -> None:
         self.enabled = rank == 0
-        self.metrics = run.run_dir / "metrics.jsonl" if self.enabled and run.run_dir else None
-        self.samples = run.run_dir / "samples.jsonl" if self.enabled and run.run_dir else None
+        folder = run.run_dir if self.enabled else None
+        self.metrics = folder / "metrics.jsonl" if folder else None
+        self.samples = folder / "samples.jsonl" if folder else None
         self._board: Any = None
         self._wandb: Any = None
         self._progress: Any = None
         if not self.enabled:
             return
-        for file in (self.metrics, self.samples):
-            if file is not None:
-                _drop_rows_after(file, start_step)
-        folder = run.run_dir or Path()
+        for file in filter(None, (self.metrics, self.samples)):
+            _drop_rows_after(file, start_step)
+        folder = folder or Path()
         attempt_number.check()
         if config.tensorboard:
             self._board = _open_tensorboard(folder / "tensorboard", start_step)
@@ -83,8 +83,11 @@ class Report:
         # NaN is not valid JSON
         _append(self.metrics, {k: v if math.isfinite(v) else str(v) for k, v in row.items()})
         self.say(_line(step, steps, known))
-        if self._board is None and self._wandb is None:
-            return
+        if self._board is not None or self._wandb is not None:
+            self._send(step, known)
+
+    def _send(self, step: int, known: dict[str, float]) -> None:
+        """Add a row to TensorBoard and W&B."""
         with _report_write_error("to TensorBoard or W&B"):
             attempt_number.check()
             if self._board is not None:

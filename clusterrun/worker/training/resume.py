@@ -82,19 +82,26 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
         if key in tensors and tensors[key].shape != tensor.shape:
             stored, wanted = tuple(tensors[key].shape), tuple(tensor.shape)
             raise WorkerError(f"{foreign}: {key} has shape {stored} in the checkpoint, but {wanted} in the model")
+    tied = _find_tied(here, tensors, foreign)
+    missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
+    unexpected = [key for key in tensors if key not in here]
+    parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has {_some(unexpected, 'extra tensor')}"] * bool(
+        unexpected
+    )
+    if parts:
+        raise WorkerError(f"{foreign}: the checkpoint {' and '.join(parts)}")
+    model.load_state_dict(tensors, strict=False)  # strict does not know tied names
+
+
+def _find_tied(here: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], foreign: str) -> dict[Any, str]:
+    """Return a name for the memory of each tensor that is in both; raises WorkerError where names of one differ."""
     tied: dict[Any, str] = {}
     for key in here.keys() & tensors.keys():
         twin = tied.setdefault(checkpoint.memory_key(here[key]) or key, key)
         if twin != key and not torch.equal(tensors[twin], tensors[key]):
             first, second = sorted((twin, key))
             raise WorkerError(f"{foreign}: {first} and {second} are tied in the model, but differ in the checkpoint")
-    missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
-    unexpected = [key for key in tensors if key not in here]
-    if missing or unexpected:
-        parts = [f"lacks {_some(missing)}"] * bool(missing)
-        parts += [f"has {_some(unexpected, 'extra tensor')}"] * bool(unexpected)
-        raise WorkerError(f"{foreign}: the checkpoint {' and '.join(parts)}")
-    model.load_state_dict(tensors, strict=False)  # strict does not know tied names
+    return tied
 
 
 def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -158,32 +165,36 @@ def _load_folder(path: Path) -> Loaded:
 
 
 def _load_file(path: Path) -> Loaded:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        if "weights only" not in str(error).lower():
-            raise WorkerError(f"{path} cannot be read as a PyTorch file: {first_line(error)}") from None
-        named = re.search(r"GLOBAL (\S+)", str(error))
-        raise WorkerError(
-            f"refusing to load {path}: it contains more than tensors and numbers{f' ({named[1]})' if named else ''}, so"
-            " loading it could run arbitrary code; save only the weights:"
-            " torch.save({'model_state_dict': model.state_dict()}, …)"
-        ) from None
-    whole = content if isinstance(content, dict) else {}
+    whole = _load_content(path)
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
     weights = next(nested, whole)
     if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
         holds = f": it contains {_some([str(key) for key in whole], 'key')}" if whole else ""
         raise WorkerError(f"{path} has no model_state_dict{holds}")
-    notes = []
-    if weights is not whole:
-        epoch = whole.get("epoch")
-        notes.append(
-            f"{path}: only the weights were loaded{'' if epoch is None else f' (epoch {epoch})'}; starting at step 0"
-        )
-        if "optimizer_state_dict" in whole:
-            notes.append(f"{path}: its optimizer_state_dict is ignored")
-    return Loaded(0, {}, _plain_names(weights), None, tuple(notes))
+    notes = () if weights is whole else _notes_on(path, whole)
+    return Loaded(0, {}, _plain_names(weights), None, notes)
+
+
+def _load_content(path: Path) -> dict[Any, Any]:
+    """Return the mapping in a PyTorch file, empty if it has something else; raises WorkerError."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        if "weights only" not in str(error).lower():
+            raise WorkerError(f"{path} cannot be read as a PyTorch file: {first_line(error)}") from None
+        named = "".join(f" ({name})" for name in re.findall(r"GLOBAL (\S+)", str(error))[:1])
+        raise WorkerError(
+            f"refusing to load {path}: it contains more than tensors and numbers{named}, so loading it could run"
+            " arbitrary code; save only the weights: torch.save({'model_state_dict': model.state_dict()}, …)"
+        ) from None
+    return content if isinstance(content, dict) else {}
+
+
+def _notes_on(path: Path, whole: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is left out of a file that has more than weights, for the user."""
+    epoch = f" (epoch {whole['epoch']})" if whole.get("epoch") is not None else ""
+    note = f"{path}: only the weights were loaded{epoch}; starting at step 0"
+    return (note, f"{path}: its optimizer_state_dict is ignored") if "optimizer_state_dict" in whole else (note,)
 
 
 def _plain_names(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -98,46 +99,49 @@ class Training:
 def check(config: Any, world_size: int) -> None:
     """Raise WorkerError (status 2) for a value, or a combination of batch sizes, that is not possible."""
     for key, choices in CHOICES.items():
-        value = getattr(config, key, None)
-        if value is not None and value not in choices:
+        value = getattr(config, key, choices[0])
+        if value not in choices:
             raise WorkerError(
                 f"{key}={value}{suggestion(value, choices)}: choose one of {', '.join(choices)}", status=2
             )
     for key, least in LEAST.items():
-        value = getattr(config, key, None)
-        if value is None:
-            continue
-        if value < least:
-            raise WorkerError(f"{key} must be at least {least}, got {value}", status=2)
+        size: int = getattr(config, key, least)
+        if size < least:
+            raise WorkerError(f"{key} must be at least {least}, got {size}", status=2)
+    _check_numbers(config)
+    if config.lr_scaling != "none" and not config.base_batch_size:
+        needed = f"the global batch size that lr={config.lr:g} is meant for"
+        raise WorkerError(f"lr_scaling={config.lr_scaling} needs base_batch_size, {needed}", status=2)
+    if config.base_batch_size and config.lr_scaling == "none":
+        raise WorkerError(
+            "base_batch_size needs lr_scaling=linear or sqrt: set lr_scaling, or omit base_batch_size", status=2
+        )
+    _check_prompts(config.sample_prompts)
+    batch_sizes(config, world_size)
+
+
+def _check_prompts(prompts: Sequence[str]) -> None:
+    for prompt in prompts:
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise WorkerError(f"sample_prompts: {prompt!a:.60} is not UTF-8 text", status=2) from None
+
+
+def _check_numbers(config: Any) -> None:
     for key in ("lr", "epochs"):
         value = getattr(config, key)
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value < math.inf:
             raise WorkerError(f"{key} must be above 0, got {value}", status=2)
     if config.epochs > 1e6:
         raise WorkerError(f"epochs must be at most a million, got {config.epochs}", status=2)
     for key in ("weight_decay", "clip", "time_margin"):
         value = getattr(config, key)
-        if not (value >= 0 and math.isfinite(value)):
+        if not 0 <= value < math.inf:
             raise WorkerError(f"{key} must be 0 or more, got {value}", status=2)
-    if config.lr_scaling != "none" and not config.base_batch_size:
-        raise WorkerError(
-            f"lr_scaling={config.lr_scaling} needs base_batch_size, the global batch size that"
-            f" lr={config.lr:g} is meant for",
-            status=2,
-        )
-    if config.base_batch_size and config.lr_scaling == "none":
-        raise WorkerError(
-            "base_batch_size needs lr_scaling=linear or sqrt: set lr_scaling, or omit base_batch_size", status=2
-        )
-    held_out = getattr(config, "held_out", None)
-    if held_out is not None and not 0 < held_out < 1:
+    held_out = getattr(config, "held_out", 0.5)
+    if not 0 < held_out < 1:
         raise WorkerError(f"held_out must be greater than 0 and less than 1, got {held_out}", status=2)
-    for prompt in config.sample_prompts:
-        try:
-            prompt.encode()
-        except UnicodeEncodeError:
-            raise WorkerError(f"sample_prompts: {prompt!a:.60} is not UTF-8 text", status=2) from None
-    batch_sizes(config, world_size)
 
 
 def batch_sizes(config: Training, world_size: int) -> BatchSizes:
