@@ -98,7 +98,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     deleted = [target for target in targets if _delete(ui, cluster, target)]
     if any(target.what == CODE for target in deleted):
         with suppress(OSError):  # the next time
-            cleaning.delete_contents(cluster.store().base.folder, now - cleaning.RECENT)
+            cleaning.delete_contents(cluster.store().base, now - cleaning.RECENT)
     freed = cleaning.total([target.item for target in deleted])
     ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
@@ -121,14 +121,14 @@ def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) 
             note(f"keeping the checkpoints of {_name(target.run)}: {_name(user)} starts from them")
         else:
             targets.append(target)
-    caches = cleaning.find_caches(store.base.folder, before)
+    caches = cleaning.find_caches(store.base, before)
     active = [state.record for state in states if state.record and not _is_over(state)]
     if caches and active:
         note(f"keeping the data caches: {_name(active[0])} is active, or its state is unknown")
         caches = []
     targets += [Target(item, item.used, what=CACHE) for item in caches]
     kept = [run for run in runs if run.run_id not in old or run.run_id in users]
-    return [*targets, *_find_code(store.base.folder, kept, before, note)]
+    return [*targets, *_find_code(store.base, kept, before, note)]
 
 
 def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_json, parse_lines
 from clusterrun.base.errors import Ambiguous, RequestError
@@ -46,15 +46,8 @@ def state_folder(environ: Mapping[str, str]) -> Path:
     return Path(base) / "clusterrun"
 
 
-class Base(NamedTuple):
-    """The folder with the user's ``.clusterrun`` and ``logs``, and why it is not the project's own folder."""
-
-    folder: Path
-    why: str = ""
-
-
-def find_base(root: Path, state: Path) -> Base:
-    """Return the folder for the user's records and logs of a project.
+def find_base(root: Path, state: Path) -> tuple[Path, str]:
+    """Return the folder with the user's ``.clusterrun`` and ``logs``, and why it is not the project's own folder.
 
     This is the project's folder, unless other users can change its content. Then it is a folder with the project's name
     in the user's state folder, so each user of a shared project has their own records.
@@ -67,12 +60,12 @@ def find_base(root: Path, state: Path) -> Base:
             if info.st_uid != os.getuid():
                 why = f"{root / RECORDS}: owned by {safe_files.user_name(info.st_uid)}"
     if not why:
-        return Base(root)
+        return root, ""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", root.name)[:40].lstrip(".") or "project"
     import hashlib  # it loads OpenSSL, which most commands do without
 
     mark = hashlib.sha256(os.fsencode(root)).hexdigest()[:8]
-    return Base(state / "projects" / f"{name}-{mark}", why)
+    return state / "projects" / f"{name}-{mark}", why
 
 
 class Store:
@@ -83,9 +76,9 @@ class Store:
 
     def __init__(self, root: Path, state: Path, notify: Callable[[str], None] = lambda line: None) -> None:
         self.root = root
-        self.base = find_base(root, state)
-        self.runs = self.base.folder / RECORDS / "runs"
-        self.jobs = self.base.folder / RECORDS / "jobs"
+        self.base, _ = find_base(root, state)
+        self.runs = self.base / RECORDS / "runs"
+        self.jobs = self.base / RECORDS / "jobs"
         self.index = state / "index"
         self._notify = notify
         self._named: set[str] = set()  # the unreadable records that a notice has named
@@ -94,7 +87,7 @@ class Store:
 
     def check_folders(self) -> None:
         """Raise RequestError, with a command as the hint, if other users can change the records or logs."""
-        base = self.base.folder
+        base = self.base
         for folder in (base, base / RECORDS, self.runs, base / "logs"):
             if weak := safe_files.find_weakness(folder):
                 raise RequestError(
@@ -108,7 +101,7 @@ class Store:
         A job without a log folder fails without a log. Raises RequestError, with a command as the hint, if a folder is
         not writable or other users can change it.
         """
-        base, mode = self.base.folder, 0o750 if shared else 0o700
+        base, mode = self.base, 0o750 if shared else 0o700
         if base.parent == self.index.parent / "projects":
             for folder in (base.parent.parent, base.parent, base):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -141,7 +134,7 @@ class Store:
         folder = 0o750 if record.shared else 0o700
         hint = "nothing was submitted; if the disk is full, free some space or submit from another folder"
         with self._staging(record, self.runs, hint):
-            for path in (self.base.folder / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
+            for path in (self.base / RECORDS, self.runs, record.run_dir, record.run_dir / "submissions",
                          record.run_dir / "claims", record.run_dir / "attempts"):  # fmt: skip
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared, sync_folder=False)

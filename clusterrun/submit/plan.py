@@ -84,20 +84,20 @@ def plan(
     if named:
         chosen = find_identity(here.environ) or new_identity()
         run_id, token = chosen.run_id, chosen.token
-    base = find_base(request.root, state_folder(here.environ))
-    if base.why:
-        why = f"because other users may be able to change the project ({base.why})"
-        notices.append(f"storing records and logs in {base.folder}, {why}")
-    run_dir = base.folder / RECORDS / "runs" / run_id
+    base, weakness = find_base(request.root, state_folder(here.environ))
+    if weakness:
+        why = f"because other users may be able to change the project ({weakness})"
+        notices.append(f"storing records and logs in {base}, {why}")
+    run_dir = base / RECORDS / "runs" / run_id
     if run_dir.exists():  # an identity is chosen once: this is the same request again
         raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")
-    logs = base.folder / "logs"
+    logs = base / "logs"
     folders = (here.cwd, request.root, run_dir.parents[1], logs, WORKER.parent)
     spec = with_container(spec, here.environ, folders, local=local)
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,
-        root=base.folder,
+        root=base,
         name=spec.job_name,
         what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
         scheduler=scheduler.name if scheduler else "slurm",

@@ -135,7 +135,7 @@ def has_changed(run: RunRecord, work: Work, environ: Mapping[str, str]) -> bool:
 
 def _files(tree: WorkTree, work: Script | Module | Command) -> dict[str, str]:
     """Return the paths of the files to save, with git's ids of their content."""
-    files = {one.path: one.blob for one in tree.files}
+    files = dict(tree.files)
     if not isinstance(work, Module) and (script := saved_path(work.path, str(tree.root))):
         files.setdefault(script, "")  # also a script that git ignores
     return files

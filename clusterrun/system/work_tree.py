@@ -24,24 +24,18 @@ _MISLEADING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_
 _HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "safe.bareRepository=explicit")
 
 
-class TreeFile(NamedTuple):
-    """A file: its path below the root, and git's id of its content, empty if git has not stored that content."""
-
-    path: str
-    blob: str = ""
-
-
 class WorkTree(NamedTuple):
     """A git work tree. ``commit`` is empty before the first one, ``branch`` if none is checked out.
 
-    ``changed`` is the number of files that differ from the commit, new Python files included.
+    ``changed`` is the number of files that differ from the commit, new Python files included. ``files`` are paths below
+    the root, with git's id of each content, empty if git has not stored that content.
     """
 
     root: Path
     commit: str
     branch: str
     changed: int
-    files: tuple[TreeFile, ...]
+    files: Mapping[str, str]
     submodules: tuple[str, ...]
 
 
@@ -60,7 +54,7 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
     status = run_git(root, environ, "status", "--porcelain=v2", "--branch", "-z", *which)
     head, modified, untracked = _parse_status(status)
     new = [path for path in untracked if _is_new_code(root, path)]
-    files: dict[str, TreeFile] = {}
+    files: dict[str, str] = {}
     submodules = []
     for line in _split(run_git(root, environ, "ls-files", "--stage", "-z")):
         facts, _, path = line.partition("\t")
@@ -68,10 +62,10 @@ def load_work_tree(folder: Path, environ: Mapping[str, str]) -> WorkTree:
         if mode == _SUBMODULE:
             submodules.append(path)
         elif not _is_record(path):
-            files[path] = TreeFile(path, "" if modified.get(path) else blob)
-    files |= {path: TreeFile(path) for path in new}
+            files[path] = "" if modified.get(path) else blob
+    files |= dict.fromkeys(new, "")
     changed = len(modified) + len(new)
-    return WorkTree(root, head["branch.oid"], head["branch.head"], changed, (*files.values(),), (*submodules,))
+    return WorkTree(root, head["branch.oid"], head["branch.head"], changed, files, (*submodules,))
 
 
 def _parse_status(text: str) -> tuple[dict[str, str], dict[str, bool], list[str]]:

@@ -31,7 +31,7 @@ def make_run(root: Path, number: int = 1, **more: Any) -> RunRecord:
 
 def submitted(store: Store, number: int = 1, job: str = "", **more: Any) -> RunRecord:
     """A run that became a job."""
-    run = make_run(store.base.folder, number, **more)
+    run = make_run(store.base, number, **more)
     store.stage(run, {"version": 1}, "#!/bin/bash\n")
     return store.commit(run, JobId.parse(job or str(100 + number)))
 

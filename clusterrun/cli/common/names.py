@@ -99,7 +99,7 @@ def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
     same = [run for run in runs if run.name == word]
     if not same and not word[:1].isalpha():
         JobId.parse(word)  # raises RequestError: it is more likely a mistyped id than a name
-    same = [run for run in same if run.root in (store.root, store.base.folder)] or same
+    same = [run for run in same if run.root in (store.root, store.base)] or same
     if active and (found := _find_active(cluster, word, max(same, key=_AGE, default=None))):
         return found
     if not same:
@@ -146,7 +146,7 @@ def _is_in_doubt(state: RunState, newest: RunSummary | None) -> bool:
 
 def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
     """Return the jobs that are runs of this project."""
-    roots = cluster.store().root, cluster.store().base.folder
+    roots = cluster.store().root, cluster.store().base
     return [state for state in states if state.record is not None and state.record.root in roots]
 
 

@@ -230,22 +230,18 @@ def _encode(record: Any) -> bytes:
 
 
 def _read(kind: type[Record], path: Path) -> Record | None:
-    data = _read_object(path)
-    try:
-        return build(kind, data) if data is not None else None
-    except Damaged as error:
-        raise Unreadable(f"{path.name} is damaged") from error
-
-
-def _read_object(path: Path) -> dict[str, Any] | None:
     if path.parent.is_symlink():
         raise Unreadable(f"{path.parent} is a symbolic link")
     try:
-        return parse_object(safe_files.read_bytes(path, _LARGEST, owner=os.getuid()))
+        data = parse_object(safe_files.read_bytes(path, _LARGEST, owner=os.getuid()))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, Damaged) as error:
         raise Unreadable(f"{path.name} cannot be read") from error
+    try:
+        return build(kind, data)
+    except Damaged as error:
+        raise Unreadable(f"{path.name} is damaged") from error
 
 
 # -- what a job's files and processes say ----------------------------------------------------------------------------

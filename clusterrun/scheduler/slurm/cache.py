@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.job import JobId, JobStatus
@@ -36,14 +36,6 @@ PATIENCE = 5.0
 _SUFFIX = f".{FIELDS_ID}.squeue"
 _POLL = 0.1  # seconds between two looks at the cache while another process queries
 _DRIFT = 1.0  # seconds by which the wall clock may drift against the boot clock before it counts as set
-
-
-class CachedAnswer(NamedTuple):
-    """An answer of squeue. Its query started ``age`` seconds ago, at epoch second ``begun`` of the file system."""
-
-    jobs: Sequence[JobStatus]
-    age: float
-    begun: float
 
 
 class QueueCache:
@@ -82,8 +74,11 @@ class QueueCache:
         _, stdout, at = max(found, key=lambda one: one[2])
         return parse_squeue(stdout), int(at)
 
-    def load(self) -> CachedAnswer | None:
-        """Return the last answer of this machine; None if its age is unknown or the user changed a job after it."""
+    def load(self) -> tuple[list[JobStatus], float, float] | None:
+        """Return the last answer of this machine; None if its age is unknown or the user changed a job after it.
+
+        With it, how many seconds ago its query started, and at which epoch second of the file system.
+        """
         loaded = _load(self._path)
         if loaded is None:
             return None
@@ -97,7 +92,7 @@ class QueueCache:
             return None
         if set_since or age < 0 or written_at(self._changed) >= begun:
             return None
-        return CachedAnswer(parse_squeue(stdout), age, begun)
+        return parse_squeue(stdout), age, begun
 
     def invalidate(self) -> None:
         """Invalidate the answers so far, after the user changed a job."""
@@ -134,9 +129,11 @@ class QueueCache:
 
     def _usable(self, ids: Collection[JobId], since: float) -> tuple[Answer, float] | None:
         cached = self.load()
-        if cached is None or cached.age >= FRESH or cached.begun - SKEW <= since:
+        if cached is None:
             return None
-        return (Answer(cached.jobs), cached.age) if _are_active(ids, cached.jobs) else None
+        jobs, age, begun = cached
+        is_usable = age < FRESH and begun - SKEW > since and _are_active(ids, jobs)
+        return (Answer(jobs), age) if is_usable else None
 
     def begin_query(self) -> bool:
         """Claim the next query by a lock; return False while another process of the user has claimed it."""

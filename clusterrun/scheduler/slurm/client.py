@@ -76,13 +76,14 @@ class SlurmScheduler:
     """Slurm as a :class:`clusterrun.scheduler.Scheduler`.
 
     ``run`` is :func:`clusterrun.system.shell.run` or a replacement. ``calls`` counts the commands by name. ``cache`` is
-    the folder of the queue cache. Accounting is queried at most every ``accounting_interval`` seconds of ``now``.
+    the user's state folder; the default keeps nothing. Accounting is queried at most every ``accounting_interval``
+    seconds of ``now``.
     """
 
     name = "slurm"
 
     def __init__(
-        self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run, cache: Path | None = None,
+        self, facts: ClusterFacts, environ: Mapping[str, str], *, run: Run = shell.run, cache: Path = Path(os.devnull),
         accounting_interval: float = 0.0, now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.facts = facts
@@ -90,8 +91,8 @@ class SlurmScheduler:
         self._run = run
         self._where = environ.get("SLURM_CLUSTERS", "")
         self._configuration = _configuration(environ)
-        self.queue_cache = QueueCache(cache / "clusters", self._configuration, self.cluster) if cache else None
-        self._recent = cache / "clusters" if cache else None
+        self.queue_cache = QueueCache(cache / "clusters", self._configuration, self.cluster)
+        self._recent = cache / "clusters"
         self._silence: tuple[float, Answer] | None = None
         self.calls: dict[str, int] = {}
         self._accounting_interval, self._now = accounting_interval, now
@@ -135,10 +136,10 @@ class SlurmScheduler:
 
     def query(self, ids: Sequence[JobId] | None = None) -> Answer:
         """Return all jobs of the user, or those ids, from one squeue; if it fails, also the last known jobs."""
-        begun = self.queue_cache.now() if self.queue_cache is not None else 0.0
+        begun = self.queue_cache.now()
 
         def parse(stdout: str) -> list[JobStatus]:
-            if ids is None and self.queue_cache is not None:
+            if ids is None:
                 self.queue_cache.save(stdout, begun)
             return squeue.parse_squeue(stdout)
 
@@ -147,7 +148,7 @@ class SlurmScheduler:
         answer = self._query_jobs(squeue.squeue_argv(ids, self._where), parse)
         if answer.complete:
             return answer
-        last = self.queue_cache.load_newest() if self.queue_cache is not None else None
+        last = self.queue_cache.load_newest()
         if last is not None:
             answer = answer._replace(last=last[0], last_at=last[1])
         self._silence = time.monotonic(), answer
@@ -157,8 +158,6 @@ class SlurmScheduler:
         self, ids: Collection[JobId], since: float, *, sleep: Callable[[float], None] = time.sleep
     ) -> tuple[Answer, float]:
         """Return the user's jobs and the age of the answer in seconds; see :meth:`QueueCache.query`."""
-        if self.queue_cache is None:
-            return self.query(), 0.0
         return self.queue_cache.query(self.query, ids, since, sleep)
 
     def account(self, ids: Sequence[JobId], since: int) -> Answer:
@@ -206,7 +205,7 @@ class SlurmScheduler:
                 detail=done.stderr.strip(),
                 hint="run `scontrol ping`, then try again",
             )
-        self._invalidate_cache()
+        self.queue_cache.invalidate()
         return [Cancelled(i, str(i) not in refused, refused.get(str(i), "")) for i in ids]
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
@@ -215,7 +214,7 @@ class SlurmScheduler:
         if done.status != 0:
             word = "release" if release else "hold"
             raise Refused(f"Slurm did not {word} job {id}", detail=parse_hold(done.stderr))
-        self._invalidate_cache()
+        self.queue_cache.invalidate()
 
     def answer(self, argv: Sequence[str], timeout: float = shell.SLURM_TIMEOUT, **options: object) -> Reply:
         """Run a Slurm command that only reads, and return its output or its error. Never raises.
@@ -235,8 +234,6 @@ class SlurmScheduler:
 
         Errors are not kept.
         """
-        if self._recent is None:
-            return self.answer(argv, timeout)
         where = re.sub(r"[^A-Za-z0-9_-]+", "_", f"{self._configuration}.{self.facts.cluster}.{host_name()}")[-150:]
         command = zlib.crc32("\0".join(argv).encode("utf-8", "surrogateescape"))
         path = self._recent / f"{where}.{command:08x}.answer"
@@ -283,10 +280,6 @@ class SlurmScheduler:
                 return Answer()
             return Answer(complete=False, note=f"{argv[0]}: {_last_line(done.stderr)}")
         return Answer(parse(done.stdout))
-
-    def _invalidate_cache(self) -> None:
-        if self.queue_cache is not None:
-            self.queue_cache.invalidate()
 
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1

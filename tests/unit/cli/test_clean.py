@@ -38,7 +38,7 @@ def over(made: RunRecord, status: int = 0) -> RunRecord:
 
 def cache(desk: Desk, age: float) -> Path:
     """A data cache that was last used so many seconds after the runs ended."""
-    folder = Store(desk.project, desk.state).base.folder / ".clusterrun" / "cache" / f"text-{age:.0f}"
+    folder = Store(desk.project, desk.state).base / ".clusterrun" / "cache" / f"text-{age:.0f}"
     folder.mkdir(parents=True)
     file = folder / "tensors.safetensors"
     file.write_bytes(b"x" * 8192)

@@ -75,26 +75,26 @@ def test_several_clusters_are_no_cluster_of_a_record() -> None:
 
 
 def test_records_stand_in_the_project_where_nobody_else_can_change_it(tmp_path: Path) -> None:
-    assert find_base(tmp_path, tmp_path / "state").folder == tmp_path
+    assert find_base(tmp_path, tmp_path / "state") == (tmp_path, "")
 
 
 def test_records_of_a_project_that_others_can_change_are_kept_in_the_state_folder(tmp_path: Path) -> None:
     project = tmp_path / "my project"
     project.mkdir()
     project.chmod(0o777)
-    base = find_base(project, tmp_path / "state")
-    assert base.folder.parent == tmp_path / "state" / "projects" and base.folder.name.startswith("my_project-")
-    assert base.why == f"{project}: other users have write access"
+    base, why = find_base(project, tmp_path / "state")
+    assert base.parent == tmp_path / "state" / "projects" and base.name.startswith("my_project-")
+    assert why == f"{project}: other users have write access"
     store = Store(project, tmp_path / "state")
     store.prepare(False)
     run = submitted(store)
     assert os.listdir(project) == [] and [one.run_id for one in store.all()] == [run.run_id]
-    assert store.by_job(JobId("101"))[0].logs == base.folder / "logs"
+    assert store.by_job(JobId("101"))[0].logs == base / "logs"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")  # chown refuses; CI is root
 def test_records_of_another_user_in_a_project_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".clusterrun").mkdir()
     os.chown(tmp_path / ".clusterrun", 54321, 54321)
-    base = find_base(tmp_path, tmp_path / "state")
-    assert base.folder != tmp_path and base.why == f"{tmp_path}/.clusterrun: owned by user 54321"
+    base, why = find_base(tmp_path, tmp_path / "state")
+    assert base != tmp_path and why == f"{tmp_path}/.clusterrun: owned by user 54321"

@@ -30,7 +30,7 @@ def load(folder: Path) -> WorkTree:
 
 def test_tracked_files_have_the_ids_of_their_content(project: Path) -> None:
     tree = load(project)
-    assert {one.path: one.blob for one in tree.files} == {
+    assert tree.files == {
         path: git(project, "hash-object", path).strip()
         for path in ("train.py", "src/model.py", "data.csv", ".gitignore")
     }
@@ -42,7 +42,7 @@ def test_the_content_of_a_modified_file_is_unknown_and_new_python_files_are_adde
     write_files(project, {"train.py": "A\n", "new.py": "n\n", "notes.txt": "t\n", "v_gen.py": "ignored\n"})
     (project / "data.csv").unlink()
     tree = load(project)
-    files = {one.path: one.blob for one in tree.files}
+    files = tree.files
     assert files["train.py"] == files["new.py"] == "" and files["src/model.py"]
     assert "notes.txt" not in files and "v_gen.py" not in files
     assert tree.changed == 3, "modified, deleted and new"
@@ -52,7 +52,7 @@ def test_a_staged_file_counts_as_changed_and_its_content_is_known(project: Path)
     write_files(project, {"train.py": "A\n"})
     git(project, "add", "train.py")
     tree = load(project)
-    assert dict(tree.files)["train.py"] == git(project, "hash-object", "train.py").strip() and tree.changed == 1
+    assert tree.files["train.py"] == git(project, "hash-object", "train.py").strip() and tree.changed == 1
 
 
 def test_a_subfolder_belongs_to_the_whole_work_tree(project: Path) -> None:
@@ -93,7 +93,7 @@ def test_submodules_are_named_and_not_listed(project: Path, tmp_path: Path) -> N
     make_repository(tmp_path / "library", {"lib.py": "x\n"})
     git(project, "-c", "protocol.file.allow=always", "submodule", "-q", "add", str(tmp_path / "library"), "third")
     tree = load(project)
-    assert tree.submodules == ("third",) and not [path for path, _ in tree.files if path.startswith("third")]
+    assert tree.submodules == ("third",) and not [path for path in tree.files if path.startswith("third")]
 
 
 def test_the_variables_of_another_repository_do_not_count(project: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_git_that_gives_no_answer(
 @pytest.mark.parametrize("mark", ["pyvenv.cfg", "conda-meta/history"])
 def test_the_files_of_an_environment_are_no_code(project: Path, mark: str) -> None:
     write_files(project, {f"env/{mark}": "", "env/lib/site.py": "x\n", "lib/mine.py": "y\n"})
-    found = {file.path for file in load_work_tree(project, os.environ).files}
+    found = set(load_work_tree(project, os.environ).files)
     assert "env/lib/site.py" not in found and "lib/mine.py" in found
 
 
