@@ -73,7 +73,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     before = _parse_age(older_than, now)
     cluster = session.cluster(ui.note)
     targets = _find_targets(cluster, before, ui.note)
-    size = format_bytes(cleaning.total([target.item for target in targets]))
+    size = format_bytes(sum(target.item.size for target in targets))
     shown = [_row(target, now) for target in targets]
     if not targets:
         ui.data({"deleted": [], "bytes": 0})
@@ -99,7 +99,7 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     if any(target.what == CODE for target in deleted):
         with suppress(OSError):  # the next time
             cleaning.delete_contents(cluster.store().base, now - cleaning.RECENT)
-    freed = cleaning.total([target.item for target in deleted])
+    freed = sum(target.item.size for target in deleted)
     ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
     ctx.exit(0 if len(deleted) == len(targets) else 1)

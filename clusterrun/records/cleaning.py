@@ -96,11 +96,6 @@ def delete(item: Item) -> None:
         shutil.rmtree(name, dir_fd=parent.descriptor)
 
 
-def total(items: Sequence[Item]) -> int:
-    """Return the size of all items in bytes."""
-    return sum(item.size for item in items)
-
-
 def _measure(folder: Path) -> Item | None:
     try:
         if safe_files.owner_of(folder) != os.getuid():  # raises OSError for a link

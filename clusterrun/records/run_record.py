@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import JobId, is_run_id
-from clusterrun.run_folder import claims, launches, safe_files, scripts
+from clusterrun.run_folder import claims, identity, launches, safe_files
 from clusterrun.run_folder.claims import CLUSTER_NAME, Claim
 from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.run_folder.submissions import SubmissionRecord, read_all
@@ -86,7 +86,7 @@ class RunRecord:
     def sent_script(self) -> Path:
         """The script that sbatch got: of an array's task, the array's."""
         one = self.submission
-        return self.script if one.task is None else scripts.array_script(self.root, self.sweep, one.token)
+        return self.script if one.task is None else identity.array_script(self.root, self.sweep, one.token)
 
     @property
     def logs(self) -> Path:

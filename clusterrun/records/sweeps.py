@@ -17,7 +17,7 @@ from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import is_run_id
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import write
-from clusterrun.run_folder import safe_files, scripts
+from clusterrun.run_folder import identity, safe_files
 from clusterrun.run_folder.safe_files import RECORDS
 
 #: The maximum size of a sweep's file, in bytes: a set takes about a hundred.
@@ -88,16 +88,13 @@ def save_script(run: RunRecord, script: str) -> None:
     write(run.sent_script, script, run.shared)
 
 
-def add_job(sweep: Sweep, token: str, number: str, shared: bool) -> Sweep:
-    """Record the job number of an array that Slurm accepted, and return the updated sweep; raises OSError."""
-    new = replace(sweep, jobs={**sweep.jobs, token: number})
-    save(new, shared)
-    return new
+def record_job(sweep: Sweep, token: str, number: str | None, shared: bool) -> Sweep:
+    """Record the job number of an array that Slurm accepted, None if it did not; return the updated sweep.
 
-
-def remove_job(sweep: Sweep, token: str, shared: bool) -> Sweep:
-    """Record that an array did not become a job, and return the updated sweep; raises OSError."""
-    new = replace(sweep, jobs={key: number for key, number in sweep.jobs.items() if key != token})
+    Raises OSError.
+    """
+    others = {key: value for key, value in sweep.jobs.items() if key != token}
+    new = replace(sweep, jobs=others if number is None else {**others, token: number})
     save(new, shared)
     return new
 
@@ -144,5 +141,5 @@ def job_of(run: RunRecord) -> str | None:
 
 def runs_of_script(script: str) -> list[Path]:
     """Return the folders of all runs of the sweep that an array's script belongs to."""
-    sweep = load(Path(script).parents[2], scripts.sweep_of_script(script) or "")
+    sweep = load(Path(script).parents[2], identity.sweep_of_script(script) or "")
     return sweep.folders() if sweep is not None else []

@@ -259,29 +259,35 @@ def _own_folder(path: Path) -> Iterator[int]:
 @contextlib.contextmanager
 def open_folder(path: Path) -> Iterator[Folder]:
     """Yield a folder; below ``.clusterrun`` no link is followed, and the folders of a run belong to its owner."""
-    parts = path.parts
-    start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
-    if ".." in parts[start:]:
-        raise OSError(errno.EINVAL, "the path of a record must not contain '..'", str(path))
-    if not _is_path(path):
-        raise OSError(errno.EINVAL, "not a path", repr(str(path)))
-    descriptor, owner = os.open("/".join(parts[:start]) or ".", _PATH), None
+    above, parts = _split_at_records(path)
+    descriptor, owner = os.open(above, _PATH), None
     try:
-        for depth, name in enumerate(parts[start:], 1):
+        for depth, name in enumerate(parts, 1):
             below = os.open(name, _PATH | os.O_NOFOLLOW, dir_fd=descriptor)
             os.close(descriptor)
             descriptor = below
-            if depth >= _RUN_DEPTH and parts[start + 1] == "runs":
+            if depth >= _RUN_DEPTH and parts[1] == "runs":
                 info = os.fstat(descriptor)
                 owner = info.st_uid if owner is None else owner
                 _check_owner(info, owner, path)
-        yield Folder(path, descriptor, owner, parts[start + 1 :] == ("runs",))
+        yield Folder(path, descriptor, owner, parts[1:] == ("runs",))
     except OSError as error:  # calls relative to a descriptor report only the last name
         if not str(error.filename or "").startswith("/"):
             error.filename = str(path)
         raise
     finally:
         os.close(descriptor)
+
+
+def _split_at_records(path: Path) -> tuple[str, tuple[str, ...]]:
+    """Return the path above the last ``.clusterrun`` in it, and the names from there on."""
+    parts = path.parts
+    start = len(parts) - 1 - parts[::-1].index(RECORDS) if RECORDS in parts else len(parts)
+    if ".." in parts[start:]:
+        raise OSError(errno.EINVAL, "the path of a record must not contain '..'", str(path))
+    if not _is_path(path):
+        raise OSError(errno.EINVAL, "not a path", repr(str(path)))
+    return "/".join(parts[:start]) or ".", parts[start:]
 
 
 def _is_path(path: Path) -> bool:
@@ -332,12 +338,9 @@ def find_weakness(path: Path) -> Weakness | None:
             links += 1
             if info.st_uid not in _trusted() or links > _LINKS:
                 return Weakness(at, f"the symbolic link is owned by {user_name(info.st_uid)}")
-            target = at.readlink()
-            ahead += reversed(target.parts[1:] if target.is_absolute() else target.parts)
-            at = Path("/") if target.is_absolute() else at.parent
-        elif not stat.S_ISDIR(info.st_mode):
-            return Weakness(at, "not a folder")
-        elif weak := why_writable(at, info):
+            ahead += reversed((at.parent / at.readlink()).parts[1:])
+            at = Path("/")
+        elif weak := _why_writable(at, info):
             return weak
         if not ahead:
             return None
@@ -345,8 +348,10 @@ def find_weakness(path: Path) -> Weakness | None:
         at = at.parent if name == ".." else at / name
 
 
-def why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
+def _why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
     """Return why other users can replace entries of a folder, by its owner and mode, or None."""
+    if not stat.S_ISDIR(info.st_mode):
+        return Weakness(folder, "not a folder")
     if info.st_uid not in _trusted():
         return Weakness(folder, f"owned by {user_name(info.st_uid)}")
     if info.st_mode & stat.S_ISVTX:

@@ -16,9 +16,8 @@ from typing import Any
 
 from ..base.decode import Damaged, as_int, build, parse_object
 from ..base.job import MAX_TASKS, JobId, is_job_id
-from . import safe_files, scripts
+from . import identity, safe_files
 from .files import file_mode, read_json
-from .identity import new_token
 
 ENDED = "over"  # the folder beside those of the runs with the index of ended runs
 CANCEL_S = 3600.0  # in which a cancelled job ends, its grace time included
@@ -63,8 +62,8 @@ class SubmissionRecord:
 
 def next_after(last: SubmissionRecord, submitter: tuple[str, int, int]) -> SubmissionRecord:
     """Return a new submission of a run, later than its last one; its script is not written yet."""
-    token, at = new_token(), max(int(time.time()), last.at + 1)
-    return SubmissionRecord(token=token, at=at, submitter=submitter, script=scripts.name_of_next(token))
+    token, at = identity.new_token(), max(int(time.time()), last.at + 1)
+    return SubmissionRecord(token=token, at=at, submitter=submitter, script=identity.name_of_next(token))
 
 
 def path_of(run_dir: Path, token: str) -> Path:
@@ -129,7 +128,7 @@ def _why_wrong(one: SubmissionRecord) -> str:
     """Return what is wrong with a submission, or an empty text."""
     if not _TOKEN.fullmatch(one.token):
         return "the token is invalid"
-    if not scripts.is_script(one.script):
+    if not identity.is_script(one.script):
         return "the script's name is invalid"
     if one.task is not None and one.task >= MAX_TASKS:
         return "the array index is invalid"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, covers
-from clusterrun.run_folder import safe_files, scripts
+from clusterrun.run_folder import identity, safe_files
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
 
@@ -66,11 +66,11 @@ def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool
 
 def folders_of(script: str) -> list[Path]:
     """Return the folders of the runs that a job with this script may be: several if it is an array's."""
-    if scripts.sweep_of_script(script) is not None:
+    if identity.sweep_of_script(script) is not None:
         from clusterrun.records.sweeps import runs_of_script  # most jobs are of no sweep
 
         return runs_of_script(script)
-    folder = scripts.folder_of_script(script)
+    folder = identity.folder_of_script(script)
     return [folder] if folder is not None else []
 
 

@@ -17,7 +17,7 @@ from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import scripts
+from clusterrun.run_folder import identity
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
 from clusterrun.state import external, filters, reconcile
@@ -222,7 +222,7 @@ def unmatched_jobs(
     arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
     rows = list[JobStatus]()
     for row in shown:  # each task of a sweep is a run
-        of_sweep = row.tasks and (token_part(row) in arrays or scripts.sweep_of_script(row.script) is not None)
+        of_sweep = row.tasks and (token_part(row) in arrays or identity.sweep_of_script(row.script) is not None)
         rows += split_tasks(row) if of_sweep else [row]
     jobs = JobIndex(rows)
     matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.others(run))}

@@ -133,7 +133,7 @@ def recover_sweep(
             if local and number and records[0].submission.final is None:
                 earlier.append(number)
             if waiting and number:
-                sweep = sweep if local else sweeps.add_job(sweep, token, number, run.shared)
+                sweep = sweep if local else sweeps.record_job(sweep, token, number, run.shared)
                 protocol.Staged(store, waiting).commit(JobId(number), one_cluster(scheduler.cluster))
             elif waiting:
                 unsent.append(SweepArray([_begin(store, one) for one in waiting], rebuild(waiting[0])))
@@ -162,7 +162,7 @@ def _send(
         if job:
             jobs.append(job)
         if not local:
-            sweep = sweeps.add_job(sweep, token, job, shared)
+            sweep = sweeps.record_job(sweep, token, job, shared)
 
     try:
         for array in arrays:
@@ -177,7 +177,7 @@ def _send(
             raise
         if not local:
             with contextlib.suppress(OSError):  # the next command then looks the array up
-                sweeps.remove_job(sweep, array.submission.token, array.records[0].shared)
+                sweeps.record_job(sweep, array.submission.token, None, array.records[0].shared)
         left = sum(len(array.records) for array in arrays) - len(sent)
         tasks = f"{plural(left, 'task')} of the sweep {'was' if left == 1 else 'were'}"
         raise type(error)(

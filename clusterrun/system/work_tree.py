@@ -95,15 +95,11 @@ def _is_new_code(root: Path, path: str) -> bool:
     """Return whether an untracked file is the user's code: Python, but no record and not in an environment."""
     if not path.endswith(".py") or _is_record(path):
         return False
-    return not any(map(_is_environment, _parents(root, path)))
+    return not any(_is_environment(root / parent) for parent in Path(path).parents if parent.name)
 
 
 def _is_record(path: str) -> bool:
     return RECORDS in path.split("/")
-
-
-def _parents(root: Path, path: str) -> Iterator[Path]:
-    return (root / parent for parent in Path(path).parents if parent.name)
 
 
 @cache
