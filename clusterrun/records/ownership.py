@@ -32,15 +32,14 @@ class JobIndex:
         """Return all jobs of a run's submission, copies included, oldest first."""
         if not self._by_key:
             return []
-        token, script, task = run.submission.token[:8], str(run.sent_script), run.submission.task
-        named = self._by_key.get(token, []) if task is None else self._of_task(token, task)
-        renamed = self._by_key.get(script, []) if task is None else self._of_task(script, task)
-        found = [*named, *(job for job in renamed if not any(job is one for one in named))]
-        return sorted(
-            (job for job in found if run.mine or job.user == run.user), key=lambda job: int(job.id.raw.lstrip("L"))
-        )
+        alike = {id(job): job for key in (run.submission.token[:8], str(run.sent_script)) for job in self._of(key, run)}
+        jobs = [job for job in alike.values() if run.mine or job.user == run.user]
+        return sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
 
-    def _of_task(self, key: str, task: int) -> list[JobStatus]:
+    def _of(self, key: str, run: RunRecord) -> list[JobStatus]:
+        task = run.submission.task
+        if task is None:
+            return self._by_key.get(key, [])
         if key not in self._tasks:
             tasks = self._tasks[key] = {}
             for row in self._by_key.get(key, ()):
@@ -62,5 +61,4 @@ class JobIndex:
             return None
         claim = run_record.claim_of(run)
         own_id = claim.job if claim else run.job_id.base if run.job_id else None
-        found = next((job for job in alike if job.id.base == own_id), None)
-        return found or (alike[0] if alike and claim is None else None)
+        return next((job for job in alike if job.id.base == own_id), None if claim else alike[0])

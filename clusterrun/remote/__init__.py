@@ -2,7 +2,6 @@
 
 ssh.py     which host and folder, and the shared connection
 files.py   send the project's files with rsync
-run.py     run a command line there
-follow.py  follow logs through lost connections
+run.py     run a command line there, and follow logs through lost connections
 setup.py   install clusterrun there
 """

@@ -6,21 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
 
 from clusterrun.base.errors import Refused
 from clusterrun.base.job import TERMINAL, JobStatus
 from clusterrun.scheduler.local.jobfiles import is_id
 
 _WORDS = ("after", "afterany", "afterok", "afternotok")
-
-
-class Verdict(Enum):
-    """Whether a job may start now, later or never, in this order."""
-
-    MET = "met"
-    WAITING = "Dependency"  # the values of these two are Slurm's reasons
-    NEVER = "DependencyNeverSatisfied"
+#: Slurm's reasons of a job that waits for others, and of one that waits for ever.
+WAITING, NEVER = "Dependency", "DependencyNeverSatisfied"
 
 
 def parse(text: str) -> list[tuple[str, str]]:
@@ -31,10 +24,10 @@ def parse(text: str) -> list[tuple[str, str]]:
     return [condition for part in text.split(",") if text for condition in _parse_part(part)]
 
 
-def judge(conditions: Sequence[tuple[str, str]], status_of: Callable[[str], JobStatus | None]) -> Verdict:
-    """Return whether a job with these conditions may start, by the current states of the others."""
-    verdicts = [_judge_one(word, status_of(id)) for word, id in conditions]
-    return max(verdicts, key=[*Verdict].index, default=Verdict.MET)
+def judge(conditions: Sequence[tuple[str, str]], status_of: Callable[[str], JobStatus | None]) -> str:
+    """Return why a job with these conditions may not start, by the current states of the others; empty if it may."""
+    reasons = {_judge_one(word, status_of(id)) for word, id in conditions}
+    return next((reason for reason in (NEVER, WAITING) if reason in reasons), "")
 
 
 def _parse_part(part: str) -> list[tuple[str, str]]:
@@ -54,15 +47,15 @@ def _parse_part(part: str) -> list[tuple[str, str]]:
     return [(word, id) for id in ids]
 
 
-def _judge_one(word: str, status: JobStatus | None) -> Verdict:
+def _judge_one(word: str, status: JobStatus | None) -> str:
     """Judge one condition; a job whose folder was removed counts as ended, in a way that nobody knows."""
     ignores_end = word in ("after", "afterany")
     if status is None:
-        return Verdict.MET if ignores_end else Verdict.NEVER
+        return "" if ignores_end else NEVER
     if status.state not in TERMINAL:
         has_started = status.started is not None
-        return Verdict.MET if word == "after" and has_started else Verdict.WAITING
+        return "" if word == "after" and has_started else WAITING
     if ignores_end:
-        return Verdict.MET
+        return ""
     has_completed = status.state == "COMPLETED"
-    return Verdict.MET if has_completed == (word == "afterok") else Verdict.NEVER
+    return "" if has_completed == (word == "afterok") else NEVER

@@ -23,7 +23,6 @@ from typing import Any, BinaryIO
 from clusterrun.base.errors import CommandError
 from clusterrun.base.job import JobId, JobStatus, log_paths
 from clusterrun.scheduler.local import dependency
-from clusterrun.scheduler.local.dependency import Verdict
 from clusterrun.scheduler.local.devices import free_devices, visible
 from clusterrun.scheduler.local.jobfiles import (
     STARTING,
@@ -88,8 +87,7 @@ class Supervisor:
 
     def first_state(self) -> None:
         """Write the first state, for which the submitter waits. Raises OSError."""
-        verdict = self._verdict()
-        self._state = replace(self._state, reason="" if verdict is Verdict.MET else verdict.value)
+        self._state = replace(self._state, reason=self._awaited())
         write_state(self._folder, self._state)
 
     def run(self) -> None:
@@ -111,7 +109,7 @@ class Supervisor:
                 return True
             if reason != self._state.reason:
                 self._set(reason=reason)
-            if reason == Verdict.NEVER.value and self._job.kill_on_invalid_dep:
+            if reason == dependency.NEVER and self._job.kill_on_invalid_dep:
                 return False
             self._signals.sleep(pause)
             pause = min(pause * 1.5, longest)
@@ -119,12 +117,9 @@ class Supervisor:
 
     def _why_pending(self) -> str:
         """Return Slurm's reason why the job does not start now; empty if it does."""
-        verdict = self._verdict()
-        if verdict is not Verdict.MET:
-            return str(verdict.value)
-        return "" if self._take_devices() else "Resources"
+        return self._awaited() or ("" if self._take_devices() else "Resources")
 
-    def _verdict(self) -> Verdict:
+    def _awaited(self) -> str:
         def status_of(id: str) -> JobStatus | None:
             return read_status(self._folder.parent / id)
 

@@ -224,7 +224,8 @@ class SlurmScheduler:
         try:
             done = self._call(argv, timeout=timeout, **options)
         except CommandError as error:
-            return Reply("", f"{argv[0]}: {_last_line(error.detail) or error.message}")
+            detail = _last_line(error.detail)
+            return Reply("", f"{argv[0]}: {detail}" if detail else error.message)
         if done.status != 0:
             return Reply(done.stdout, f"{argv[0]}: {_last_line(done.stderr) or f'status {done.status}'}", done.stderr)
         return Reply(done.stdout, "", done.stderr)
@@ -270,16 +271,12 @@ class SlurmScheduler:
         return job
 
     def _query_jobs(self, argv: Sequence[str], parse: Callable[[str], list[JobStatus]]) -> Answer:
-        try:
-            done = self._call(argv)
-        except CommandError as error:
-            stderr = _last_line(error.detail)
-            return Answer(complete=False, note=f"{argv[0]}: {stderr}" if stderr else error.message)
-        if done.status != 0:
-            if "Invalid job id specified" in done.stderr:  # squeue was given one id, and does not know it
-                return Answer()
-            return Answer(complete=False, note=f"{argv[0]}: {_last_line(done.stderr)}")
-        return Answer(parse(done.stdout))
+        reply = self.answer(argv)
+        if not reply.note:
+            return Answer(parse(reply.text))
+        if "Invalid job id specified" in reply.stderr:  # squeue was given one id, and does not know it
+            return Answer()
+        return Answer(complete=False, note=reply.note)
 
     def _call(self, argv: Sequence[str], **kwargs: object) -> shell.Completed:
         self.calls[argv[0]] = self.calls.get(argv[0], 0) + 1

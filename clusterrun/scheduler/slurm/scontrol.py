@@ -162,8 +162,7 @@ def parse_features(text: str) -> dict[str, frozenset[str]]:
     )
     found = {}
     for block in parse_show("\n".join(lines)):
-        names = block.get("ActiveFeatures", "")
-        found[block.get("NodeName", "")] = frozenset() if names == "(null)" else frozenset(names.split(",")) - {""}
+        found[block.get("NodeName", "")] = frozenset(block.get("ActiveFeatures", "").split(",")) - {""}
     return found
 
 
