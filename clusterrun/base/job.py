@@ -48,6 +48,11 @@ class JobId(NamedTuple):
     def is_local(self) -> bool:
         return self.raw.startswith("L")
 
+    @property
+    def number(self) -> int:
+        """Its number, by which the jobs of a scheduler were submitted one after the other."""
+        return int(self.raw.lstrip("L"))
+
     def __str__(self) -> str:
         if self.task is not None:
             return f"{self.raw}_{self.task}"

@@ -279,8 +279,7 @@ def select_tasks(start: Mapping[str, Any] | None, ranks: Collection[int], nodes:
     """Return the srun tasks, which are the labels, of these ranks on these nodes. At least one must be given.
 
     With both, a rank must be on one of the nodes. Without ``start``, each rank is its own task, as srun starts one per
-    GPU. Raises RequestError for a rank or node that the job does not have, and for a
-    node without ``start``.
+    GPU. Raises RequestError for a rank or node that the job does not have, and for a node without ``start``.
     """
     entries: list[dict[str, Any]] = start["ranks"] if start is not None else []
     if not entries and nodes:

@@ -34,7 +34,7 @@ class JobIndex:
             return []
         alike = {id(job): job for key in (run.submission.token[:8], str(run.sent_script)) for job in self._of(key, run)}
         jobs = [job for job in alike.values() if run.mine or job.user == run.user]
-        return sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
+        return sorted(jobs, key=lambda job: job.id.number)
 
     def _of(self, key: str, run: RunRecord) -> list[JobStatus]:
         task = run.submission.task

@@ -210,7 +210,7 @@ def read_lines(path: Path) -> list[str]:
 def age_key(record: RunRecord) -> tuple[int, int, int, str]:
     """Return the sort key of a run's age; the job id decides between runs of the same second."""
     job = record.job_id
-    return record.at, int(job.raw.lstrip("L")) if job else 0, record.submission.task or 0, record.run_id
+    return record.at, job.number if job else 0, record.submission.task or 0, record.run_id
 
 
 def has_job_id(record: RunRecord, job: JobId) -> bool:

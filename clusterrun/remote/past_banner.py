@@ -55,8 +55,7 @@ def main(words: list[str]) -> int:
     for data in chunks(process.stdout):
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    status = process.wait()
-    return 128 - status if status < 0 else status
+    return shell.exit_status(process.wait())
 
 
 if __name__ == "__main__":

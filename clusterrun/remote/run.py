@@ -77,7 +77,7 @@ class Session:
             self.ui.note(line.decode("utf-8", "backslashreplace"))
         for data in chunks(process.stdout):
             self.ui.log_bytes(data)
-        return _status(process.wait())
+        return shell.exit_status(process.wait())
 
     def follow(self, words: Sequence[str]) -> int:
         """Print followed logs through lost connections, each line once; return the exit status."""
@@ -158,7 +158,7 @@ class Session:
                     self.ui.log_bytes(data)
                 if place is not None:  # only now: a line counts as printed once it is
                     places[file] = place
-            return _status(process.wait()), begun
+            return shell.exit_status(process.wait()), begun
         except Damaged as error:
             raise SchedulerError(
                 f"cannot read the output of clusterrun on {self.host.name}: {error}",
@@ -208,7 +208,3 @@ def _job_files(words: Sequence[str], target: Target, environ: Mapping[str, str])
         if not word.startswith("-"):
             with contextlib.suppress(ClusterrunError):  # not a job file; if it is one, the command there explains
                 yield load_job(word, target.root, cwd=target.root / target.below, environ=environ).values
-
-
-def _status(status: int) -> int:
-    return 128 - status if status < 0 else status

@@ -126,7 +126,7 @@ def _query(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
     jobs = [JobId.parse(one.job_id) for run in runs for one in run.submissions if one.job_id]
     if scheduler.local is None or any(run.job_id is None for run in runs):
         return scheduler.query()
-    return scheduler.local.query_since(min(jobs, key=lambda job: int(job.raw.lstrip("L"))))
+    return scheduler.local.query_since(min(jobs, key=lambda job: job.number))
 
 
 def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:

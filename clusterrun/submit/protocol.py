@@ -191,7 +191,7 @@ def choose_job(
 
     ``claimed`` is the job id in the run's claim, or None.
     """
-    alike = sorted(jobs, key=lambda job: int(job.id.raw.lstrip("L")))
+    alike = sorted(jobs, key=lambda job: job.id.number)
     if claimed is not None:
         chosen = JobId.parse(claimed)
     elif alike:

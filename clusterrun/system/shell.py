@@ -97,7 +97,7 @@ def run(
             _end_group(process)
         raise
     text = _text(out) if errors == "backslashreplace" else out.decode("utf-8", errors)
-    return Completed(_exit_status(process.returncode), text, _text(err))
+    return Completed(exit_status(process.returncode), text, _text(err))
 
 
 def _rest_of_output(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
@@ -109,7 +109,8 @@ def _rest_of_output(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
         return late.stdout or b"", late.stderr or b""
 
 
-def _exit_status(returncode: int) -> int:
+def exit_status(returncode: int) -> int:
+    """Return a program's exit status as a shell has it: 128+n for a signal."""
     return 128 - returncode if returncode < 0 else returncode
 
 
@@ -130,7 +131,7 @@ def run_here(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     # a handler that does nothing: the program would inherit SIG_IGN
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
-        return _exit_status(subprocess.Popen(argv, env=clean).wait())
+        return exit_status(subprocess.Popen(argv, env=clean).wait())
     except OSError as error:
         raise _not_started(argv, error) from error
     finally:

@@ -185,8 +185,7 @@ class LocalScheduler:
 
     def query_since(self, first: JobId) -> Answer:
         """Return the states of this user's local jobs from this id on, without opening the files of older ones."""
-        oldest = int(first.raw.lstrip("L"))
-        return self._read(lambda: [folder for folder in job_folders(self._root) if number_of(folder) >= oldest])
+        return self._read(lambda: [folder for folder in job_folders(self._root) if number_of(folder) >= first.number])
 
     def _read(self, find_folders: Callable[[], list[Path]]) -> Answer:
         try:

@@ -228,7 +228,7 @@ class Supervisor:
         if status is None:
             self._log("the job's script could not be killed")
             return None
-        return status if status >= 0 else 128 - status
+        return shell.exit_status(status)
 
     def _reap(self) -> None:
         """Reap ended children, adopted ones too; the script through its Popen, which needs the status."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId
 from clusterrun.scheduler import ClusterFacts
-from clusterrun.scheduler.slurm.values import clusters, short
+from clusterrun.scheduler.slurm.values import clusters, plain, short
 
 _HIDDEN = "Access/permission denied"
 """Slurm's words if PrivateData hides a list from the user (22.05: scontrol show node and partition, and sinfo)."""
@@ -100,7 +100,7 @@ def _parse_job(block: str) -> dict[str, str]:
     rest = block[begins[0] :]
     texts = _TEXTS_BEGIN.search(rest)
     end = texts.start() if texts else len(rest)
-    found = _parse_line(head) | {"JobName": _value(name)}
+    found = _parse_line(head) | {"JobName": plain(name)}
     for line in rest[:end].splitlines():
         found |= _parse_line(line.strip())
     return _parse_texts(rest[end:]) | found if "JobId" in found else {}
@@ -138,18 +138,14 @@ def _parse_line(line: str) -> dict[str, str]:
     free = re.search(_FREE_AT, line)
     # a node's reason is free text too, but a job's is among its states
     if free is None and line.startswith("Reason="):
-        return {"Reason": _value(line[len("Reason=") :])}
+        return {"Reason": plain(line[len("Reason=") :])}
     head = line if free is None else line[: free.start()]
     keys = list(re.finditer(_KEY, head))
     ends = [*(key.start() for key in keys[1:]), len(head)]
-    found = {key[1]: _value(head[key.end() : end].strip()) for key, end in zip(keys, ends, strict=False)}
+    found = {key[1]: plain(head[key.end() : end].strip()) for key, end in zip(keys, ends, strict=False)}
     if free is not None:
-        found[free[1]] = _value(line[free.end() :])
+        found[free[1]] = plain(line[free.end() :])
     return found
-
-
-def _value(text: str) -> str:
-    return "" if text in ("(null)", "N/A", "(none)") else text
 
 
 _NAME = r"[^&|*,()\[\]\s]+"
@@ -203,7 +199,7 @@ def parse_cluster_facts(answer: str) -> ClusterFacts:
 def parse_config(text: str) -> dict[str, str]:
     """Parse the configuration into keys and values; ``(null)`` becomes an empty text."""
     pairs = (re.fullmatch(r"([A-Za-z]\w*(?:\[\d+\])?)\s+= ?(.*)", line.rstrip()) for line in text.split("\n"))
-    return {m[1]: "" if m[2] == "(null)" else m[2] for m in pairs if m}
+    return {m[1]: plain(m[2]) for m in pairs if m}
 
 
 def inside_argv(job: JobId, node: str, command: Sequence[str], *, terminal: bool) -> list[str]:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from clusterrun.base.job import JobId, JobStatus, clean_state, outcome_of
-from clusterrun.scheduler.slurm.values import SEP, clusters, parse_duration, parse_int, parse_job_id, query_id
+from clusterrun.scheduler.slurm.values import SEP, clusters, parse_duration, parse_int, parse_job_id, plain, query_id
 
 # The long format has the allocated resources, which the short one lacks. The widths are limits, so they are generous;
 # only the id of an array with thousands of tasks may not fit.
@@ -73,8 +73,8 @@ def _queued(row: Mapping[str, str]) -> Queued:
         state=row["State"],
         reason="" if row["Reason"] == "None" else row["Reason"],
         user=row["UserName"],
-        account=_plain(row["Account"]),
-        qos=_plain(row["QOS"]),
+        account=plain(row["Account"]),
+        qos=plain(row["QOS"]),
         partitions=tuple(row["Partition"].split(",")),
         priority=parse_int(row["PriorityLong"]) or 0,
         nodes=parse_int(row["NumNodes"]) or 0,
@@ -102,7 +102,7 @@ def parse_tres(text: str) -> tuple[tuple[str, float], ...]:
 def parse_licenses(text: str) -> tuple[tuple[str, int], ...]:
     """Parse ``matlab:2,ansys`` into pairs; the number defaults to 1."""
     pairs = []
-    for part in "" if text in ("(null)", "N/A") else text.replace("|", ",").replace(";", ",").split(","):
+    for part in re.split("[|;,]", plain(text)):
         name, _, count = part.partition(":")
         if name:
             pairs.append((name, parse_int(count) or 1))
@@ -115,10 +115,6 @@ def _amount(text: str, sized: bool) -> float | None:
     if unit not in _UNITS or not number.isascii() or not number.replace(".", "", 1).isdigit() or len(number) > 30:
         return None
     return float(number) * (_UNITS[unit] if sized else {"K": 1e3, "M": 1e6, "G": 1e9}.get(unit, 1.0))
-
-
-def _plain(text: str) -> str:
-    return "" if text in ("(null)", "N/A") else text
 
 
 class ExtraField(NamedTuple):
@@ -186,7 +182,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 ended=parse_int(ended) if outcome != "running" else None,
                 exit_status=_signal_status(reason),
                 script=script,
-                extra=tuple((field.key, _plain(cell)) for field, cell in zip(EXTRA_FIELDS, extra, strict=False)),
+                extra=tuple((field.key, plain(cell)) for field, cell in zip(EXTRA_FIELDS, extra, strict=False)),
                 source="squeue",
             )
         )

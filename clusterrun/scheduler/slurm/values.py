@@ -34,6 +34,11 @@ def clusters(names: str) -> list[str]:
     return [f"--clusters={names}"] if names else []
 
 
+def plain(text: str) -> str:
+    """Return a value, or an empty text where Slurm has none."""
+    return "" if text in ("(null)", "N/A", "(none)") else text
+
+
 def query_id(id: JobId) -> str:
     """Return an id as squeue and sacct take it: an array's task, or the whole submission."""
     return id.base if id.task is None else f"{id.base}_{id.task}"
