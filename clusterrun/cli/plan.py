@@ -9,11 +9,12 @@ from typing import Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELD
 from clusterrun.base.gpus import GIB, Device, find_device
 from clusterrun.cli.common.options import F, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
-from clusterrun.jobspec.fields import FIELD, check_value, gres_gpus
+from clusterrun.jobspec.fields import check_value, gres_gpus
 from clusterrun.sizing import plot, text
 from clusterrun.sizing.answer import Answer, Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training

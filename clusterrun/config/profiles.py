@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from clusterrun.base.errors import RequestError, nearest
+from clusterrun.base.fields import FIELD
 from clusterrun.base.job import covers
 from clusterrun.config.files import (
     PROJECT_FILE,
@@ -32,7 +33,7 @@ from clusterrun.config.files import (
 from clusterrun.config.sweep_table import SweepTable, read_sweep
 from clusterrun.config.toml_lines import Document, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
-from clusterrun.jobspec.fields import FIELD, Value, gres_gpus, is_list_of_texts
+from clusterrun.jobspec.fields import Value, gres_gpus, is_list_of_texts
 
 DEFAULT_JOB = "lm"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"

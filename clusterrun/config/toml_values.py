@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.errors import ConfigError, nearest
+from clusterrun.base.fields import FIELD, Field
 from clusterrun.config.toml_lines import Document
 from clusterrun.jobspec.containers import is_file_name
-from clusterrun.jobspec.fields import FIELD, Field, Value, is_list_of_texts
+from clusterrun.jobspec.fields import Value, is_list_of_texts
 
 TABLES: Mapping[str, Mapping[str, str]] = {
     "restart": {

@@ -1,7 +1,4 @@
-"""The table of job options, and the checks of their values. No I/O.
-
-Flags, job files and profiles use the same names. Each value carries its source for error messages.
-"""
+"""The checks of the values of options, each of which carries its source for error messages. No I/O."""
 
 from __future__ import annotations
 
@@ -9,113 +6,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from clusterrun.base.errors import RequestError, from_source
+from clusterrun.base.fields import FIELD, NAME_BYTES, Field, Kind
 from clusterrun.base.job import is_reserved
 from clusterrun.base.units import parse_duration, parse_time_limit
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_named, refuse_shapes
 
-Kind = Literal["int", "text", "flag", "list", "map"]
-
-PG_TIMEOUT = 36_000
-"""Seconds a process group waits for a collective; loading and saving may take long."""
-JOIN_TIMEOUT = 600
-"""Seconds a rank waits for the other ranks to start before it fails and names the missing ones."""
 HOLD = "30m"
 """How long --on-failure hold keeps the nodes."""
-NAME_BYTES = 40
-"""The maximum length of a job name; clusterrun appends a part of the run's token."""
-
 EVENTS = ("started", "first-step", "stalled", "restarted", "stopped", "failed", "done")
 """What --notify-on chooses from; ``worker/job/notify.py`` sends them."""
 
-
-class Field(NamedTuple):
-    """One option; ``directive`` means that it is an ``#SBATCH`` directive of the same name."""
-
-    name: str
-    kind: Kind
-    metavar: str
-    help: str
-    directive: bool = False
-    least: int = 0
-
-
-FIELDS: tuple[Field, ...] = (
-    Field("scheduler", "text", "NAME", "Scheduler: slurm, local, or auto (Slurm if available, else this machine)."),
-    Field("nodes", "int", "N", "Number of nodes.", least=1),
-    Field("gpus-per-node", "int", "N", "GPUs per node, one rank per GPU; 0 for a CPU job."),
-    Field("tasks-per-node", "int", "N", "Ranks per node; default: one per GPU.", least=1),
-    Field("launcher", "text", "NAME", "How to start the ranks: srun (default), torchrun, accelerate, deepspeed, none."),
-    Field("max-restarts", "int", "N", "How many times to restart a job's ranks after a failure; default 0."),
-    Field("spare-nodes", "int", "N", "Extra nodes to replace lost ones; needs --max-restarts."),
-    Field("resume-args", "text", "WORDS", "Arguments to append when the script is restarted, such as --resume auto."),
-    Field(
-        "on-failure", "text", "hold[=TIME]", "Keep the nodes for debugging after the last failure; default TIME: 30m."
-    ),
-    Field("total-time", "text", "TIME", "Requeue at the time limit until the run has used TIME in total (5d, 36h)."),
-    Field("helper-job", "flag", "", "Submit a small helper job so that a requeued job starts at once; default on."),
-    Field(
-        "signal", "text", "SIG@SECONDS", "Signal to send to the ranks before the time limit (TERM@300).", directive=True
-    ),
-    Field("hang-timeout", "int", "SECONDS", "End ranks that make no progress for this long; 0 disables the check."),
-    Field("notify", "text", "TARGET", "Webhook URL or command that receives the run's events."),
-    Field("notify-on", "list", "EVENT", "Event to report; repeatable; default: all except started and first-step."),
-    Field("accelerate-config", "text", "FILE", "Configuration file (YAML) for --launcher accelerate."),
-    Field("cpus-per-task", "int", "N", "CPU cores per rank.", directive=True, least=1),
-    Field("mem", "text", "SIZE", "Memory per node (64G).", directive=True),
-    Field(
-        "time", "text", "TIME", "Time limit: 90m, 1h30m, 2d, or Slurm's minutes, HH:MM:SS, DAYS-HOURS.", directive=True
-    ),
-    Field("partition", "text", "NAME", "Partition; auto picks the one with the earliest start.", directive=True),
-    Field("account", "text", "NAME", "Account to charge.", directive=True),
-    Field("qos", "text", "NAME", "Quality of service.", directive=True),
-    Field("constraint", "text", "EXPR", "Required node features.", directive=True),
-    Field("gres", "text", "LIST", "Generic resources per node (gpu:a100:4); replaces --gpus-per-node.", directive=True),
-    Field("reservation", "text", "NAME", "Reservation to use.", directive=True),
-    Field("exclude", "text", "NODES", "Nodes to avoid.", directive=True),
-    Field("nodelist", "text", "NODES", "Nodes to use.", directive=True),
-    Field("dependency", "text", "LIST", "Start after other jobs (afterok:123).", directive=True),
-    Field("job-name", "text", "NAME", f"Job name, at most {NAME_BYTES} bytes."),
-    Field("mail-type", "text", "LIST", "Events to email you about (END,FAIL).", directive=True),
-    Field("comment", "text", "TEXT", "Comment stored with the job."),
-    Field("python", "text", "PATH", "The job's Python; default: the active venv or conda env, else clusterrun's own."),
-    Field("venv", "text", "DIR", "Virtual environment to activate in the job, or the uv project that contains it."),
-    Field("conda", "text", "ENV", "conda environment to activate in the job: its name or folder."),
-    Field("container-image", "text", "IMAGE", "Container image for the ranks: a file (.sif, .sqsh), or docker://NAME."),
-    Field("container-mounts", "list", "A:B", "Additional folders to mount in the container (A:B,C:D); repeatable."),
-    Field(
-        "container-runtime",
-        "text",
-        "NAME",
-        "Container runtime: pyxis or apptainer; default: the one installed on this machine.",
-    ),
-    Field("container-python", "text", "PATH", "Python in the container; default: python3."),
-    Field(
-        "stage-env", "flag", "", "Copy the venv or conda environment to each node's local disk before the ranks start."
-    ),
-    Field("modules", "list", "NAME", "Environment module to load in the job (cuda/12.4); repeatable."),
-    Field("env", "map", "KEY=VALUE", "Set an environment variable in the job; repeatable."),
-    Field(
-        "secret", "list", "NAME", "Pass an environment variable (HF_TOKEN) to the ranks without storing it; repeatable."
-    ),
-    Field("setup", "list", "LINE", "Shell line to run once before the ranks start; repeatable."),
-    Field("template", "text", "FILE", "Custom sbatch template."),
-    Field("sbatch-arg", "list", "ARG", "Extra argument for sbatch, passed unchanged; repeatable."),
-    Field("requeue", "flag", "", "Let Slurm restart the job after preemption or a node failure."),
-    Field("master-port", "int", "PORT", "Rendezvous port; default: a free port.", least=1),
-    Field("pg-timeout", "int", "SECONDS", f"Timeout for collectives; default {PG_TIMEOUT}.", least=1),
-    Field("join-timeout", "int", "SECONDS", f"Timeout for all ranks to start; default {JOIN_TIMEOUT}.", least=1),
-    Field("require-group", "flag", "", "Fail if no rank uses a process group (implied for built-in tasks)."),
-    Field("independent", "flag", "", "Treat ranks as separate programs: do not warn if none uses a process group."),
-    Field("check", "flag", "", "Check nodes and links before training starts; end the job if one is broken."),
-    Field("set", "map", "KEY=VALUE", "Change a setting of a built-in task (steps=300); repeatable."),
-    Field("fp16", "flag", "", "Run a built-in task in fp16 (--no-fp16: fp32); default: depends on the device."),
-    Field("snapshot", "flag", "", "Save the code and run the saved copy; default: on in a git work tree."),
-    Field("shared", "flag", "", "Let your group read the run's records and logs."),
-)
-FIELD: dict[str, Field] = {f.name: f for f in FIELDS}
 
 #: sbatch options that conflict with those that clusterrun sets, and what to use instead.
 TAKEN_SBATCH_OPTIONS: dict[str, str] = {

@@ -10,11 +10,12 @@ import functools
 import json
 import shlex
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.base.errors import RequestError, TemplateError
+from clusterrun.base.fields import OF_JOB
 from clusterrun.base.job import PICKLES
 from clusterrun.jobspec.containers import PYXIS
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task
@@ -184,43 +185,17 @@ def work_argv(spec: JobSpec, run_dir: Path = Path(), worker: Path = Path()) -> S
 
 def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     """Return the options of the job's supervisor (worker/job/supervisor.py)."""
-    words = ["--nodes", str(spec.nodes), "--tasks-per-node", str(spec.tasks_per_node), "--launcher", spec.launcher]
-    words += ["--pg-timeout", str(spec.pg_timeout), "--join-timeout", str(spec.join_timeout)]
+    words = []
+    for option in OF_JOB:
+        is_torchruns = option.name == "max-restarts" and spec.launcher == "torchrun"  # which restarts its ranks itself
+        if not is_torchruns and not (local and option.slurm):
+            words += option.words(spec.for_supervisor(option))
     words += ["--process-group", spec.process_group]
-    words += _given({"--master-port": spec.master_port})
     if spec.check:
         words += ["--check-gpus", str(spec.gpus_on_each_node)]
-    if spec.launcher != "torchrun":  # which restarts its ranks itself
-        words += _given({"--max-restarts": spec.max_restarts})
-    if spec.hang_timeout is not None:
-        words += ["--hang-timeout", str(spec.hang_timeout)]
-    words += _given({"--spare-nodes": spec.spare_nodes, "--stage-env": spec.stage_env})
-    if spec.resume_args:
-        words += [f"--resume-args={spec.resume_args}"]  # the value may be one word that begins with a dash
-    words += _given({"--time-limit": spec.time_limit, "--local": True} if local else _slurm_options(spec))
-    return (*words, *_given({"--shared": spec.shared}))
-
-
-def _slurm_options(spec: JobSpec) -> dict[str, str | int | None]:
-    """Return the supervisor's options that only a job of Slurm has."""
-    return {
-        "--requeue": spec.requeue,
-        "--total-time": spec.total_time,
-        "--hold-time": spec.hold_time,
-        "--signal": spec.directive("signal"),
-        "--no-helper-job": not spec.helper_job,
-    }
-
-
-def _given(options: Mapping[str, str | int | None]) -> list[str]:
-    """Return options as words: for True the name alone; an empty value or 0 gives no word."""
-    words = []
-    for name, value in options.items():
-        if value is True:
-            words.append(name)
-        elif value:
-            words += [name, str(value)]
-    return words
+    if local and spec.time_limit:
+        words += ["--time-limit", str(spec.time_limit)]
+    return (*words, "--local") if local else words
 
 
 def launch_argv(spec: JobSpec) -> Sequence[str]:
@@ -228,9 +203,11 @@ def launch_argv(spec: JobSpec) -> Sequence[str]:
     if spec.launcher == "srun":
         return ()
     words = ["launch", spec.launcher, "--ranks", str(spec.tasks_per_node)]
-    if spec.launcher == "torchrun":
-        words += _given({"--max-restarts": spec.max_restarts})
-    return (*words, *_given({"--config": spec.accelerate_config}), "--")
+    if spec.launcher == "torchrun" and spec.max_restarts:
+        words += ["--max-restarts", str(spec.max_restarts)]
+    if spec.accelerate_config:
+        words += ["--config", spec.accelerate_config]
+    return (*words, "--")
 
 
 def describe(spec: JobSpec) -> str:

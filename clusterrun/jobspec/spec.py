@@ -5,26 +5,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, get_args
 
 from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELD, FIELDS, NAME_BYTES, OF_JOB, Field
 from clusterrun.base.job import is_reserved
 from clusterrun.base.units import format_slurm_time, parse_duration, parse_time_limit
 from clusterrun.jobspec.containers import read_mounts
-from clusterrun.jobspec.fields import (
-    FIELD,
-    FIELDS,
-    JOIN_TIMEOUT,
-    NAME_BYTES,
-    PG_TIMEOUT,
-    Value,
-    check_value,
-    gres_gpus,
-    parse_hold,
-)
+from clusterrun.jobspec.fields import Value, check_value, gres_gpus, parse_hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +73,9 @@ class JobSpec:
     """What to run, and with which options.
 
     ``tasks_per_node`` is the number of ranks per node; ``gpus_per_node`` is None if ``gres`` requests the GPUs.
-    ``directives`` are sbatch options in the order of ``FIELDS``. Times are in seconds. ``sources`` holds each value
-    with its source. ``process_group`` is what a run of several ranks gets in which none joins a process group: a
-    warning, a failure, or nothing.
+    ``directives`` are sbatch options in the order of ``FIELDS``, ``for_job`` those that only the job's supervisor and
+    its ranks read. Times are in seconds. ``sources`` holds each value with its source. ``process_group`` is what a run
+    of several ranks gets in which none joins a process group: a warning, a failure, or nothing.
     """
 
     work: Work
@@ -96,6 +87,7 @@ class JobSpec:
     requeue: bool
     comment: str = ""
     directives: tuple[tuple[str, str], ...] = ()
+    for_job: tuple[tuple[str, Any], ...] = ()
     cpus_per_task: int | None = None
     time_limit: int | None = None
     env: tuple[tuple[str, str], ...] = ()
@@ -104,8 +96,6 @@ class JobSpec:
     template: str = ""
     sbatch_args: tuple[str, ...] = ()
     master_port: int | None = None
-    pg_timeout: int = PG_TIMEOUT
-    join_timeout: int = JOIN_TIMEOUT
     process_group: ProcessGroup = "expected"
     stage_env: bool = False
     snapshot: bool | None = None  # None: where the code is in a git work tree
@@ -115,10 +105,7 @@ class JobSpec:
     max_restarts: int = 0
     spare_nodes: int = 0
     resume_args: str = ""
-    total_time: int | None = None
-    helper_job: bool = True
-    hang_timeout: int | None = None
-    hold_time: int = 0
+    total_time: int = 0
     accelerate_config: str = ""
     container_image: str = ""
     container_mounts: tuple[str, ...] = ()  # SOURCE:TARGET[:FLAGS]
@@ -137,11 +124,6 @@ class JobSpec:
         return self.nodes + self.spare_nodes
 
     @property
-    def launches_per_node(self) -> bool:
-        """Whether one task per node starts the node's ranks, each of them a worker."""
-        return self.launcher not in ("srun", "none")
-
-    @property
     def workers_per_node(self) -> int:
         """The workers on a node, which write records: one per rank, or one if the program starts its own ranks."""
         return 1 if self.launcher == "none" else self.tasks_per_node
@@ -155,6 +137,17 @@ class JobSpec:
         """Return the value of an sbatch option, or an empty text."""
         return dict(self.directives).get(name, "")
 
+    def for_supervisor(self, option: Field) -> Any:
+        """Return the value of an option that the job's supervisor takes."""
+        if option.name in dict(self.for_job):
+            return dict(self.for_job)[option.name]
+        if option.directive:
+            return self.directive(option.name)
+        return getattr(self, option.attribute, option.default)
+
+
+_ATTRIBUTES = frozenset(attribute.name for attribute in fields(JobSpec))
+
 
 def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     """Build a specification from merged values and the work to run.
@@ -167,52 +160,31 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         check_value(FIELD[name], value)
 
     get = partial(_get, values)
-    total = get("total-time")
-    tasks_per_node = _tasks_per_node(values)
     _check_launcher(values, work)
     limit = parse_time_limit(get("time", "UNLIMITED"))
     _check_signal(get("signal", ""), limit)
-    return JobSpec(
-        work=work,
-        nodes=get("nodes", 1),
-        gpus_per_node=get("gpus-per-node"),
-        tasks_per_node=tasks_per_node,
-        job_name=get("job-name") or default_name(work),
-        python=get("python"),
+    given = {FIELD[name].attribute: value.value for name, value in values.items()}
+    plain = {attribute: value for attribute, value in given.items() if attribute in _ATTRIBUTES}
+    computed = {
+        "tasks_per_node": _tasks_per_node(values),
+        "job_name": get("job-name") or default_name(work),
         # built-in tasks resume; a user's script may not
-        requeue=get("requeue", isinstance(work, Task) or total is not None),
-        comment=get("comment", ""),
-        directives=_directives(values),
-        cpus_per_task=get("cpus-per-task"),
-        time_limit=limit,
-        env=tuple(sorted(get("env", {}).items())),
-        secrets=_secrets(get("secret", ()), get("env", {})),
-        setup=tuple(get("setup", ())),
-        template=get("template", ""),
-        sbatch_args=tuple(get("sbatch-arg", ())),
-        master_port=get("master-port"),
-        pg_timeout=get("pg-timeout", PG_TIMEOUT),
-        join_timeout=get("join-timeout", JOIN_TIMEOUT),
-        process_group=_process_group(work, get("require-group", False), get("independent", False)),
-        stage_env=get("stage-env", False),
-        snapshot=get("snapshot"),
-        shared=get("shared", False),
-        check=get("check", False) or isinstance(work, Check),
-        launcher=get("launcher", "srun"),
-        max_restarts=get("max-restarts", 0),
-        spare_nodes=get("spare-nodes", 0),
-        resume_args=_resume_args(work, get("resume-args", "")),
-        total_time=parse_duration(total, "--total-time") if total is not None else None,
-        helper_job=get("helper-job", True),
-        hang_timeout=get("hang-timeout"),
-        hold_time=parse_hold(get("on-failure")) if "on-failure" in values else 0,
-        accelerate_config=get("accelerate-config", ""),
-        container_image=get("container-image", ""),
-        container_mounts=read_mounts(values),
-        container_runtime=get("container-runtime", ""),
-        container_python=get("container-python", "python3"),
-        sources={name: Value(value.value, value.source) for name, value in values.items()},
-    )
+        "requeue": get("requeue", isinstance(work, Task) or "total-time" in values),
+        "directives": _directives(values),
+        "for_job": _for_job(values),
+        "time_limit": limit,
+        "env": tuple(sorted(get("env", {}).items())),
+        "secrets": _secrets(get("secret", ()), get("env", {})),
+        "setup": tuple(get("setup", ())),
+        "sbatch_args": tuple(get("sbatch-arg", ())),
+        "process_group": _process_group(work, get("require-group", False), get("independent", False)),
+        "check": get("check", False) or isinstance(work, Check),
+        "resume_args": _resume_args(work, get("resume-args", "")),
+        "total_time": parse_duration(get("total-time"), "--total-time") if "total-time" in values else 0,
+        "container_mounts": read_mounts(values),
+    }
+    sources = {name: Value(value.value, value.source) for name, value in values.items()}
+    return JobSpec(work=work, sources=sources, **{"nodes": 1, "gpus_per_node": None, **plain, **computed})
 
 
 def _get(values: Mapping[str, Value], name: str, default: Any = None) -> Any:
@@ -234,6 +206,18 @@ def _tasks_per_node(values: Mapping[str, Value]) -> int:
 def _directives(values: Mapping[str, Value]) -> tuple[tuple[str, str], ...]:
     names = (option.name for option in FIELDS if option.directive and option.name in values)
     return tuple((name, _directive(name, values[name].value)) for name in names)
+
+
+def _for_job(values: Mapping[str, Value]) -> tuple[tuple[str, Any], ...]:
+    """Return the options that only the supervisor and the ranks read, as they read them."""
+    given = {option.name: values[option.name].value for option in OF_JOB if option.name in values}
+    if "on-failure" in given:
+        given["on-failure"] = parse_hold(given["on-failure"])
+    return tuple((name, value) for name, value in given.items() if not _is_kept_elsewhere(FIELD[name]))
+
+
+def _is_kept_elsewhere(option: Field) -> bool:
+    return option.directive or option.attribute in _ATTRIBUTES
 
 
 def _directive(name: str, value: Any) -> str:

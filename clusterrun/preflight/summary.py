@@ -84,7 +84,7 @@ def _known_gpus_per_node(spec: JobSpec) -> int | None:
 
 def _starts(spec: JobSpec, seconds: int) -> int:
     """Return how many starts of at most so many seconds --total-time allows."""
-    return max(1, math.ceil((spec.total_time or 0) / seconds))
+    return max(1, math.ceil(spec.total_time / seconds))
 
 
 def _hours(seconds: int) -> str:

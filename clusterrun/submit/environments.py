@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from clusterrun.base.errors import RequestError, from_source
+from clusterrun.base.fields import FIELD
 from clusterrun.config.files import is_file
-from clusterrun.jobspec.fields import FIELD, Value, check_value
+from clusterrun.jobspec.fields import Value, check_value
 
 _MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)
 OPTIONS = ("modules", "conda", "venv")

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import NAME_BYTES
 from clusterrun.base.job import JobId
-from clusterrun.jobspec.fields import NAME_BYTES, Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Task
 from clusterrun.submit.depend import AFTER_OK, depend
 from clusterrun.submit.request import Request

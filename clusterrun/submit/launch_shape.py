@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELDS
 from clusterrun.base.units import plural
-from clusterrun.jobspec.fields import FIELDS, Value, gres_gpus
+from clusterrun.jobspec.fields import Value, gres_gpus
 from clusterrun.submit.launcher_table import on_each_node
 from clusterrun.submit.launchers import Launch
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.base.fields import FIELD
+from clusterrun.jobspec.fields import Value
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.launcher_options import Table, Typed, parse_options

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from clusterrun.base.errors import CommandError, RequestError, from_source, nearest
+from clusterrun.base.fields import FIELD, FIELDS
 from clusterrun.base.units import minutes_and_seconds
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile
 from clusterrun.config.rivals import drop_rivals
 from clusterrun.jobspec.containers import is_file_name
-from clusterrun.jobspec.fields import FIELD, Value, check_text, check_value, gres_gpus
+from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
@@ -32,19 +33,10 @@ from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
 _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL 2.5 and newer ignore it"}
-#: Options that the local scheduler ignores.
-_SLURM_ONLY = ("mem", "partition", "account", "qos", "constraint", "gres", "reservation", "exclude", "nodelist",
-               "mail-type", "sbatch-arg", "requeue", "spare-nodes", "total-time", "helper-job", "signal",
-               "on-failure", "stage-env")  # fmt: skip
 #: Options that take a time, the last after ``hold=``.
 _DURATIONS = ("time", "total-time", "on-failure")
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
-#: Options that a check does not take from a profile.
-NOT_FOR_CHECKS = ("launcher", "max-restarts", "spare-nodes", "resume-args", "total-time", "helper-job", "signal",
-                  "hang-timeout", "on-failure", "accelerate-config", "requeue", "require-group", "independent",
-                  "job-name", "dependency", "master-port", "check", "notify", "notify-on", "secret",
-                  "stage-env")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +185,7 @@ def load_request(
     values, origins = levels().merge(), levels().origins()
     notices += drop_rivals(levels().highest_first(), values)
     expand(values, environ)
-    for name in NOT_FOR_CHECKS if isinstance(work, Check) else ():  # the profile's, for training
-        values.pop(name, None)
+    values = _of_check(values) if isinstance(work, Check) else values
     settings, fp16 = values.pop("set", None), values.pop("fp16", None)
     if isinstance(work, Task):
         values["set"] = _with_precision(settings or Value({}, "default"), fp16, args)
@@ -207,6 +198,11 @@ def load_request(
     values["python"] = find_python(values.get("python"), environ)
     _refuse_separate_groups(args, work, values, known.root if job else cwd, environ)
     return Request(known.root, values, work, notices, python, origins, job)
+
+
+def _of_check(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the options that a check takes; those for training are the profile's."""
+    return {name: value for name, value in values.items() if not FIELD[name].training}
 
 
 def _refuse_task_options(args: SubmitArgs, work: Work) -> None:
@@ -271,7 +267,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
         gres = values.get("gres")
         if gres is not None:
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
-        ignored = [name for name in _SLURM_ONLY if name in values]
+        ignored = [field.name for field in FIELDS if field.slurm and field.name in values]
         arguments = values.get("sbatch-arg", Value([], "")).value
         kept = [one for one in arguments if one == KILL_ON_INVALID_DEP] if isinstance(arguments, list) else []
         typed = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))

@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.fields import FIELD
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
-from clusterrun.jobspec.fields import FIELD, Value, check_value
+from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files

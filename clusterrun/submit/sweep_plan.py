@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELD
 from clusterrun.base.job import LOCAL
 from clusterrun.jobspec.array_script import array_script
-from clusterrun.jobspec.fields import FIELD, Value, check_value
+from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
 from clusterrun.records.run_record import RunRecord

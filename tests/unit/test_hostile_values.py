@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, FIELDS, NAME_BYTES
+from clusterrun.base.fields import FIELD, FIELDS, NAME_BYTES
 from clusterrun.jobspec.render import Places
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
 from tests.support.hostile_texts import FORBIDDEN, NASTY, anything, hostile

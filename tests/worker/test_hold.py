@@ -26,13 +26,13 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(
-    folder: Path, hold_time: int = 600, runs_again: bool = False, ended: int | None = None, spare_nodes: int = 0
+    folder: Path, on_failure: int = 600, runs_again: bool = False, ended: int | None = None, spare_nodes: int = 0
 ) -> Any:
     attempt = folder / "attempt"
     attempt.mkdir(exist_ok=True)
     (attempt / "first_failure.json").write_text(json.dumps({"rank": 3, "node": "n2"}))
     return types.SimpleNamespace(
-        options=types.SimpleNamespace(hold_time=hold_time, ended=ended, spare_nodes=spare_nodes), attempt_dir=attempt,
+        options=types.SimpleNamespace(on_failure=on_failure, ended=ended, spare_nodes=spare_nodes), attempt_dir=attempt,
         name="5", nodes=["n1"], identity=types.SimpleNamespace(job_id="5"),
         runs_again=runs_again,
     )  # fmt: skip
@@ -68,12 +68,12 @@ def test_sigterm_ends_it_at_once(tmp_path: Path, slurm: Slurm) -> None:
 
 
 def test_it_ends_after_its_time(tmp_path: Path, slurm: Slurm) -> None:
-    hold.hold_nodes(job(tmp_path, hold_time=1), 1, was_terminated=False)
+    hold.hold_nodes(job(tmp_path, on_failure=1), 1, was_terminated=False)
 
 
 @pytest.mark.parametrize(("status", "terminated", "more"), [
     (0, False, {}), (85, False, {}), (143, True, {}), (1, False, {"runs_again": True}), (1, False, {"ended": 1}),
-    (1, False, {"hold_time": 0}),
+    (1, False, {"on_failure": 0}),
 ])  # fmt: skip
 def test_a_job_that_did_not_fail_or_runs_again_is_not_held(
     tmp_path: Path, slurm: Slurm, status: int, terminated: bool, more: dict[str, Any]
@@ -107,7 +107,7 @@ def test_the_time_limit_of_a_job_that_outlives_its_first_node_is_lowered(
 ) -> None:
     now = time.time()
     slurm.show(EndTime="Unknown" if limit is None else stamp(now + limit))
-    hold.hold_nodes(job(tmp_path, hold_time=1, spare_nodes=spare), 1, was_terminated=False)
+    hold.hold_nodes(job(tmp_path, on_failure=1, spare_nodes=spare), 1, was_terminated=False)
     expected = [f"scontrol update JobId=5 EndTime={stamp(now + 1 + hold.AFTER_S + late)}" for late in range(10)]
     assert slurm.calls[0] == "scontrol update JobId=5 Requeue=0"
     assert len(slurm.calls) == 1 + is_lowered and {*slurm.calls[1:]} <= {*expected}

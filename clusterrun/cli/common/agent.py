@@ -15,24 +15,15 @@ import click
 from click.core import ParameterSource
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELD, FIELDS
 from clusterrun.config.files import why_unused
-from clusterrun.jobspec.fields import FIELD
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import Request
 
-#: Fields that an agent may set. None names a program, a file, a host or a secret, or hides what a job costs.
-FIELDS_OF_AGENTS = frozenset(
-    {"scheduler", "nodes", "gpus-per-node", "tasks-per-node", "launcher", "max-restarts", "spare-nodes", "resume-args",
-     "on-failure", "total-time", "signal", "hang-timeout", "cpus-per-task", "mem", "time", "partition", "account",
-     "qos", "constraint", "gres", "reservation", "exclude", "dependency", "job-name", "comment", "env", "requeue",
-     "pg-timeout", "join-timeout", "require-group", "independent", "check", "set", "fp16", "snapshot"}
-)  # fmt: skip
-#: What files of the project may set too: the software and the place of its jobs.
-_FIELDS_OF_FILES = FIELDS_OF_AGENTS | {
-    "python", "venv", "conda", "modules", "setup", "stage-env", "container-image", "container-mounts",
-    "container-runtime", "container-python", "accelerate-config", "master-port", "secret", "mail-type", "helper-job",
-}  # fmt: skip
+#: The options that an agent may set, and those that files of the project may set: the software and the place of a job.
+FIELDS_OF_AGENTS = frozenset(field.name for field in FIELDS if field.writer == "agent")
+_FIELDS_OF_FILES = frozenset(field.name for field in FIELDS if field.writer != "user")
 #: Parameters of ``submit`` that are no fields.
 _PARAMETERS = frozenset({"words", "profile", "after", "after_ok"})
 _OF_SERVER = frozenset({"as_json", "dry_run"})

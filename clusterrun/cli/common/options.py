@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELDS, Field, Value
+from clusterrun.base.fields import FIELDS, Field
+from clusterrun.jobspec.fields import Value
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
@@ -41,7 +42,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
     flags = {}
     for one in FIELDS:
-        value = options.pop(one.name.replace("-", "_"), None)
+        value = options.pop(one.attribute, None)
         if value is None or value == ():
             continue
         if one.kind == "map":
@@ -53,14 +54,10 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
 
 def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
-    name = one.name.replace("-", "_")
+    name = one.attribute
     optional_value: dict[str, Any] = {"is_flag": False, "flag_value": BARE} if bare else {}
     if one.kind == "flag":
-        declaration = (
-            f"--{one.name}/--no-{one.name}"
-            if one.name in ("requeue", "fp16", "helper-job", "snapshot", "stage-env")
-            else f"--{one.name}"
-        )
+        declaration = f"--{one.name}/--no-{one.name}" if one.negatable else f"--{one.name}"
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
     return click.option(
         f"--{one.name}",

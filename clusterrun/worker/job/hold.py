@@ -26,7 +26,7 @@ NO_FAILURE = (0, ends.SAVED, 130, 143)  # done, stopped, ended by Ctrl-C, by SIG
 
 
 def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
-    """Keep the allocation of a job that failed for --hold-time seconds, or until SIGTERM or the removal of hold.json.
+    """Keep the allocation of a job that failed for --on-failure seconds, or until SIGTERM or the removal of hold.json.
 
     Does nothing without that option, for a job that Slurm ends or that runs again, and before its ranks started.
     """
@@ -37,7 +37,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
     facts = batch_host.show_job(job.identity.job_id)
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while the end was recorded
         return
-    until = time.time() + job.options.hold_time
+    until = time.time() + job.options.on_failure
     _keep_allocation(job, until, batch_host.end_time(facts))
     file, is_written, shell = job.attempt_dir / ends.HOLD, False, _shell_line(job)
     with suppress(OSError):
@@ -53,7 +53,7 @@ def hold_nodes(job: Job, status: int, was_terminated: bool) -> None:
 
 def _may_hold(job: Job, status: int, was_terminated: bool) -> bool:
     is_over = was_terminated or job.runs_again or job.options.ended is not None
-    return bool(job.options.hold_time) and not is_over and status not in NO_FAILURE
+    return bool(job.options.on_failure) and not is_over and status not in NO_FAILURE
 
 
 def _keep_allocation(job: Job, until: float, limit: str) -> None:

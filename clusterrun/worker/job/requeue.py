@@ -6,7 +6,6 @@ preemption (--requeue), and for a node that was lost. It does nothing for a job 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import signal
 import threading
@@ -280,14 +279,6 @@ def _describe(job_id: str, exclude: str) -> str:
     if job_id == successor.NOT_CONFIRMED:
         return "a job to continue the run was submitted, but not confirmed by Slurm"
     return f"job {job_id} continues the run"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the supervisor's options for this module."""
-    parser.add_argument("--requeue", action="store_true", help="the job may be requeued")
-    parser.add_argument("--total-time", type=int, default=0, help="total run time in seconds, across requeues")
-    parser.add_argument("--signal", default="", help="SIGNAL@SECONDS: signal that Slurm sends before the time limit")
-    parser.add_argument("--no-helper-job", dest="helper_job", action="store_false")
 
 
 def durations(job: Job) -> list[float]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base.errors import WorkerError
+from ...base.fields import OF_JOB
 from ..node import batch_host
 from ..rank import saved_code
 from . import spares
@@ -39,10 +40,7 @@ def describe(ranks: int, nodes: Sequence[str]) -> str:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the supervisor's options for where and how the ranks' Python runs."""
-    parser.add_argument(
-        "--stage-env", action="store_true", help="copy the venv or conda environment to the nodes' local disks"
-    )
+    """Add the supervisor's options for how the ranks' Python runs in a container."""
     parser.add_argument(
         "--rank-python", default=sys.executable, help="Python that runs the ranks; in a container, the image's Python"
     )
@@ -67,13 +65,11 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         "CLUSTERRUN_RESTART": str(job.earlier_starts),
         "CLUSTERRUN_CHECKPOINT_DIR": str(job.checkpoints),
         "CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir),
-        "CLUSTERRUN_NODES": str(len(nodes)),
         "CLUSTERRUN_WORLD_SIZE": str(options.nodes * per_node),
         # any process can connect to the rendezvous port, so each launch has a new secret
         "CLUSTERRUN_SECRET": os.urandom(16).hex(),
-        "CLUSTERRUN_PG_TIMEOUT": str(options.pg_timeout),
-        "CLUSTERRUN_JOIN_TIMEOUT": str(options.join_timeout),
         "CLUSTERRUN_PROCESS_GROUP": options.process_group,
+        **_option_variables(options),
         **saved_code.variables(job.run_dir, options.shown_late),
     }
     if options.rank_python == sys.executable:  # a module must not replace the job's Python; an image has its own PATH
@@ -81,8 +77,6 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         environ |= job.staged.variables()
     if options.max_restarts or options.total_time or options.requeue:
         environ["CLUSTERRUN_CONTINUES"] = "1"
-    if options.spare_nodes:
-        environ["CLUSTERRUN_SPARE_NODES"] = str(options.spare_nodes)
     if options.check_gpus is not None:
         environ["CLUSTERRUN_CHECK_GPUS"] = options.check_gpus
     environ["CLUSTERRUN_END_TIME"] = _local_end(options) if options.local else end_time
@@ -129,19 +123,26 @@ def _with_defaults(job: Job, environ: dict[str, str]) -> dict[str, str]:
     return environ | {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": recorder}  # its name before torch 2.9
 
 
+def _option_variables(options: argparse.Namespace) -> dict[str, str]:
+    """Return the variables in which the ranks find the options that they read."""
+    values = {option.variable: getattr(options, option.attribute) for option in OF_JOB}
+    return {variable: str(value) for variable, value in values.items() if variable and value}
+
+
 def hold_port(job: Job, address: str) -> tuple[subprocess.Popen[bytes], str]:
     """Start the helper that holds the rendezvous port until the step ends; return it and the port.
 
     So no other job can take the port, and rank 0 may exit first.
     """
     options = ["--host", address, "--parent", str(os.getpid()), "--clients", str(job.workers)]
+    options += ["--nodes", str(job.options.nodes)]
     if job.options.master_port:
         options += ["--port", str(job.options.master_port)]
     holder = subprocess.Popen(
         [sys.executable, "-u", str(WORKER / "rank" / "rendezvous.py"), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir), "CLUSTERRUN_NODES": str(job.options.nodes)},
+        env=os.environ | {"CLUSTERRUN_ATTEMPT_DIR": str(job.attempt_dir)},
     )
     assert holder.stdout is not None
     line = b""

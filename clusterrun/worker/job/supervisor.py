@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ...base.errors import WorkerError
+from ...base.fields import OF_JOB
 from ...run_folder import ends, rank_records
 from ...run_folder.attempt_number import FOLDER_GONE
 from ...run_folder.ends import SAVED
@@ -177,30 +178,17 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     split = list(argv).index("--") if "--" in argv else len(argv)
     about = "Supervise one execution of a job, until it ends or is requeued."
     parser = argparse.ArgumentParser(description=about, allow_abbrev=False)
-    parser.add_argument("--nodes", type=int, default=1)
-    parser.add_argument("--tasks-per-node", type=int, default=1, help="ranks (or GPUs) per node")
-    parser.add_argument("--launcher", default="srun")
+    for option in OF_JOB:
+        option.add_to(parser)
     parser.add_argument("--process-group", default="expected")
-    parser.add_argument("--pg-timeout", default="36000")
-    parser.add_argument("--join-timeout", default="600")
-    parser.add_argument("--master-port", type=int)
     parser.add_argument(
         "--check-gpus",
         help="check nodes and links before the launch; fail if a node has fewer GPUs than this",
     )
-    parser.add_argument("--max-restarts", type=int, default=0)
-    parser.add_argument("--spare-nodes", type=int, default=0, help="number of allocated nodes to keep as spares")
-    parser.add_argument(
-        "--hang-timeout", type=float, help="seconds without progress before the launch is ended; 0: no watchdog"
-    )
-    parser.add_argument("--resume-args", default="", help="arguments to append to the command when the ranks restart")
     step.add_options(parser)
-    requeue.add_options(parser)
-    parser.add_argument("--hold-time", type=int, default=0, help="seconds to keep the nodes after the last failure")
     parser.add_argument("--time-limit", type=int, default=0, help="time limit of a local job, in seconds")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
-    parser.add_argument("--shared", action="store_true")
     parser.add_argument("--log-start", default="0 0", help="sizes of both logs when the script began")
     parser.add_argument(
         "--shown-late", type=float, default=90.0, help="seconds to wait for other nodes' files to appear on NFS"

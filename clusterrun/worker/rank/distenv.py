@@ -11,12 +11,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ...base.errors import WorkerError
+from ...base.fields import JOIN_TIMEOUT, PG_TIMEOUT
 from ...run_folder import launches
 
 STORE = "CLUSTERRUN_STORE"  # host:port of the run's store in a rank that another launcher started
 STAGED = "CLUSTERRUN_STAGED"  # a line on the copies of the environment, for the table of ranks
-DEFAULT_PG_TIMEOUT = 36_000.0
-DEFAULT_JOIN_TIMEOUT = 600.0
 DEFAULT_PROGRESS_INTERVAL = 10.0
 # not after a $, where it is the shell's or OmegaConf's
 _NAMES = "local_rank|rank|node_rank|world_size"
@@ -71,8 +70,8 @@ class RunEnv:
     run_dir: Path | None = None
     attempt_dir: Path | None = None
     world_size: int | None = None
-    pg_timeout: float = DEFAULT_PG_TIMEOUT
-    join_timeout: float = DEFAULT_JOIN_TIMEOUT
+    pg_timeout: float = PG_TIMEOUT
+    join_timeout: float = JOIN_TIMEOUT
     progress_interval: float = DEFAULT_PROGRESS_INTERVAL
     end_time: float | None = None
     process_group: str = "expected"
@@ -96,8 +95,8 @@ class RunEnv:
             run_dir=path("CLUSTERRUN_RUN_DIR"),
             attempt_dir=path("CLUSTERRUN_ATTEMPT_DIR"),
             world_size=_integer(environ, "CLUSTERRUN_WORLD_SIZE") if environ.get("CLUSTERRUN_WORLD_SIZE") else None,
-            pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", DEFAULT_PG_TIMEOUT),
-            join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", DEFAULT_JOIN_TIMEOUT),
+            pg_timeout=_seconds(environ, "CLUSTERRUN_PG_TIMEOUT", PG_TIMEOUT),
+            join_timeout=_seconds(environ, "CLUSTERRUN_JOIN_TIMEOUT", JOIN_TIMEOUT),
             progress_interval=_seconds(environ, "CLUSTERRUN_PROGRESS_INTERVAL", DEFAULT_PROGRESS_INTERVAL),
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
             process_group=environ.get("CLUSTERRUN_PROCESS_GROUP") or "expected",

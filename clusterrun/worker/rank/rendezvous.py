@@ -210,6 +210,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     born_to = os.getppid()
     parser = argparse.ArgumentParser(description="Serve the TCPStore of one launch.")
     parser.add_argument("--host", required=True, help="the node's own name or address")
+    parser.add_argument("--nodes", type=int, default=1, help="the number of nodes of the ranks")
     parser.add_argument("--port", type=int, help="a fixed port instead of the first free one")
     parser.add_argument("--parent", type=int, help="serve until the process with this PID exits, and ignore SIGTERM")
     parser.add_argument(
@@ -229,7 +230,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.held is not None:
         return _serve(socket.socket(fileno=options.held), parent, born_to)
     try:
-        sock = _open(options.host, options.port)
+        sock = _open(options)
     except RendezvousError as error:
         print(f"rendezvous: {error}", file=sys.stderr)
         answer = {"text": f"rendezvous: {error}", "kind": error.kind, "values": error.values}
@@ -248,13 +249,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return _serve(sock, parent, born_to, store)
 
 
-def _open(host: str, port: int | None) -> socket.socket:
-    """Return a socket that listens on this port, else on the first free one; raises RendezvousError."""
+def _open(options: argparse.Namespace) -> socket.socket:
+    """Return a socket that listens on the given port, else on the first free one; raises RendezvousError."""
     if importlib.util.find_spec("torch") is None:  # now, not once a rank connects
         raise RendezvousError(f"{sys.executable} does not have torch, which provides the run's TCPStore")
+    port = options.port
     if port is not None and not 1 <= port <= 65_535:
         raise RendezvousError(f"port {port} is not between 1 and 65535")
-    return listen(host, port_range() if port is None else [port], int(os.environ.get("CLUSTERRUN_NODES") or 1))
+    return listen(options.host, port_range() if port is None else [port], options.nodes)
 
 
 def _serve(sock: socket.socket, parent: int, born_to: int, found: Any = None) -> int:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.fields import FIELD
 from clusterrun.cli.common import agent
 from clusterrun.cli.mcp import Denied, plan_submit
-from clusterrun.jobspec.fields import FIELD
 from tests.support.command_desk import Desk
 
 SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "1:00")

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from clusterrun.base.errors import ConfigError, RequestError
+from clusterrun.base.fields import FIELD
 from clusterrun.config.profiles import list_jobs, load_job, merge
 from clusterrun.config.toml_lines import parse
-from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Task, build_spec
 from tests.support.folders import PACKAGE
 from tests.support.profile_folders import job, make_root, write

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import FIELD, FIELDS
 from clusterrun.config import profiles
 from clusterrun.config.files import find_root
 from clusterrun.config.profiles import load_profiles, merge
-from clusterrun.jobspec.fields import FIELD, FIELDS, Value
+from clusterrun.jobspec.fields import Value
 from tests.support.profile_folders import load, load_on, make_root, merged, project, user, write
 
 

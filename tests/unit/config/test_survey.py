@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import CommandError
+from clusterrun.base.fields import FIELD
 from clusterrun.config import survey
 from clusterrun.config.init_file import choose_partition, config_text, toml_text
 from clusterrun.config.profiles import load_profiles, merge
 from clusterrun.config.survey import Survey, run_survey
-from clusterrun.jobspec.fields import FIELD, Value
+from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
 from clusterrun.scheduler.slurm.sacctmgr import Association

@@ -9,7 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value, gres_gpus
+from clusterrun.base.fields import FIELD, FIELDS
+from clusterrun.jobspec.fields import Value, check_value, gres_gpus
 
 
 def refused(name: str, value: object) -> RequestError:

@@ -14,7 +14,7 @@ from tests.support.rendered_scripts import make_spec
 @pytest.mark.parametrize(("text", "seconds"), [("hold", 1800), ("hold=45m", 2700), ("hold=2h", 7200)])
 def test_the_supervisor_gets_the_time_to_hold_the_nodes(text: str, seconds: int) -> None:
     options, _ = supervisor.parse([*supervise_argv(make_spec(on_failure=text), local=False), "--", "script"])
-    assert options.hold_time == seconds
+    assert options.on_failure == seconds
 
 
 @pytest.mark.parametrize("text", ["stop", "hold=", "hold=soon", "hold=0", "hold 5m", "HOLD"])

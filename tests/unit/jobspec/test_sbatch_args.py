@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, TAKEN_SBATCH_OPTIONS, Value, check_value, sbatch_option
+from clusterrun.base.fields import FIELD
+from clusterrun.jobspec.fields import TAKEN_SBATCH_OPTIONS, Value, check_value, sbatch_option
 
 
 def refused(argument: str) -> RequestError:

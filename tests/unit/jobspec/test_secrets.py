@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import FIELD, FIELDS, Value, check_value
+from clusterrun.base.fields import FIELD, FIELDS
+from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.secrets import SECRET_NAMES, SECRET_PATTERNS, named_secret, secret_shape
 from tests.support.command_desk import Desk, refused
 

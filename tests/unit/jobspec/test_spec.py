@@ -11,13 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.jobspec.fields import (
-    FIELD,
-    FIELDS,
-    NAME_BYTES,
-    Value,
-    check_value,
-)
+from clusterrun.base.fields import FIELD, FIELDS, NAME_BYTES
+from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.render import supervise_argv
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, build_spec, default_name
 
