@@ -44,7 +44,7 @@ export CLUSTERRUN_TOKEN=k3v7qaabcdefghij
 CR_PYTHON=/opt/venv/bin/python
 CR_WORKER=/opt/venv/lib/clusterrun/worker/__main__.py
 CR_WORK=(script -- /home/ann/project/src/train.py --lr 1e-4)
-CR_OPTIONS=(--nodes 3 --tasks-per-node 4 --launcher srun --pg-timeout 1800 --join-timeout 120 --process-group expected --master-port 12345 --stage-env --requeue --shared)
+CR_OPTIONS=(--nodes 3 --tasks-per-node 4 --launcher srun --stage-env --requeue --master-port 12345 --pg-timeout 1800 --join-timeout 120 --shared --process-group expected)
 # The sizes of both logs when this script starts: a requeued job, or a new job with a reused id, appends to them.
 CR_OPTIONS+=(--script "$0" --log-start "$(stat -L -c %s "/proc/$$/fd/1" || echo 0) $(stat -L -c %s "/proc/$$/fd/2" || echo 0)")
 
