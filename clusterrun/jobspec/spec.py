@@ -79,11 +79,11 @@ class JobSpec:
     """
 
     work: Work
-    nodes: int
-    gpus_per_node: int | None
+    nodes: int = 1
+    gpus_per_node: int | None = None
     tasks_per_node: int
     job_name: str
-    python: str
+    python: str = ""
     requeue: bool
     comment: str = ""
     directives: tuple[tuple[str, str], ...] = ()
@@ -184,7 +184,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         "container_mounts": read_mounts(values),
     }
     sources = {name: Value(value.value, value.source) for name, value in values.items()}
-    return JobSpec(work=work, sources=sources, **{"nodes": 1, "gpus_per_node": None, **plain, **computed})
+    return JobSpec(work=work, sources=sources, **(plain | computed))
 
 
 def _get(values: Mapping[str, Value], name: str, default: Any = None) -> Any:
