@@ -128,7 +128,7 @@ def top(site: Site, job: Job, size: tuple[int, int], theme: str) -> dict[str, st
 
     async def look() -> dict[str, str]:
         cluster = Cluster(cwd=site.project, environ=site.env)
-        run = cluster.run(job.id)
+        run = cluster.find(job.id).run
         app = Top(TopData(cluster, run), theme=theme, selected=run.run_id if run else "")
         async with app.run_test(size=size) as pilot:
             while "training" not in (one := screen(app)):

@@ -20,8 +20,7 @@ try:
 
     from clusterrun import __version__
     from clusterrun.base.errors import Ambiguous, ClusterrunError, RequestError
-    from clusterrun.cli.common import streams
-    from clusterrun.cli.common.session import AGENT, Session
+    from clusterrun.cli.common.session import AGENT, Session, is_full, repair_streams, silence_output, use_utf8
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
@@ -86,7 +85,8 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = "listing" if cmd_name == "list" else cmd_name  # clusterrun.cli.list would hide `list` in this module
+        # clusterrun.cli.list would hide `list` in this module
+        module = {"list": "listing", "resume": "resubmit"}.get(cmd_name, cmd_name)
         for value in vars(import_module(f"clusterrun.cli.{module}")).values():
             if isinstance(value, click.Command) and value.name == cmd_name:
                 return value
@@ -129,13 +129,13 @@ def cli(debug: bool, remote: str | None) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run a command and exit with its code; the only place that turns errors into text."""
     if argv is None:
-        streams.use_utf8()
+        use_utf8()
         argv = sys.argv[1:]
     host, words = _take_remote(list(argv))
     command = next((word for word in words if word in VERBS), "")
     words, script = _split_script(words, takes_script=command in TAKE_SCRIPT)
     debug, as_json = "--debug" in words, "--json" in words
-    streams.repair_streams()
+    repair_streams()
     try:
         status = _run(host, command, words, script, as_json)
     except click.exceptions.Exit as stop:
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         status = 130
     except (ReaderLeft, BrokenPipeError):
-        streams.silence_output()
+        silence_output()
         status = 0
     except Exception as error:
         if debug and not isinstance(error, click.ClickException):
@@ -176,9 +176,9 @@ def _run(host: str | None, command: str, words: list[str], script: list[str] | N
 def _session(script: list[str] | None) -> Session:
     if os.environ.get(REMOTE) != "link":
         return Session(script)
-    from clusterrun.cli.common.link import accept_link
+    from clusterrun.cli.common.link import read_link
 
-    return Session(script, accept_link(os.environ))
+    return Session(script, read_link(sys.stdin.read(), os.environ))
 
 
 def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
@@ -254,8 +254,8 @@ def _report(error: Exception, command: str, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and error.ctx is not None:
         print(error.ctx.get_help(), file=sys.stderr)
         return 2
-    if streams.is_full(error):
-        streams.silence_output()
+    if is_full(error):
+        silence_output()
         as_json = False  # there is no space for an envelope either
     reported = _as_own_error(error, command)
     Ui(command, as_json=as_json).error(reported)
@@ -268,7 +268,7 @@ def _as_own_error(error: Exception, command: str) -> ClusterrunError:
         return error
     if isinstance(error, click.ClickException):
         return _usage(error, command)
-    if streams.is_full(error):
+    if is_full(error):
         return Ambiguous(
             f"cannot write the output: {getattr(error, 'strerror', '')}",
             hint="the command may have taken effect; check with `clusterrun list`",

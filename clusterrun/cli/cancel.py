@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 import click
@@ -10,8 +9,9 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
-from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import json_option
+from clusterrun.cli.common.show import confirm
 from clusterrun.cluster import Cluster
 from clusterrun.scheduler import Cancelled
 from clusterrun.state import filters
@@ -22,7 +22,7 @@ from clusterrun.terminal.ui import Ui
 
 @click.command()
 @click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
-@click.option("--name", metavar="GLOB", help="Only jobs whose name matches GLOB.")
+@click.option("--name", default="", metavar="GLOB", help="Only jobs whose name matches GLOB.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
 @click.option("--all", "everything", is_flag=True, help="Cancel all your active jobs.")
 @click.option("--dry-run", is_flag=True, help="Show which jobs would be cancelled; do not cancel them.")
@@ -30,7 +30,7 @@ from clusterrun.terminal.ui import Ui
 @json_option
 @click.pass_context
 def cancel(
-    ctx: click.Context, job_ids: tuple[str, ...], name: str | None, state: str | None, everything: bool, dry_run: bool,
+    ctx: click.Context, job_ids: tuple[str, ...], name: str, state: str | None, everything: bool, dry_run: bool,
     yes: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Cancel jobs. Without a job id, the command asks for confirmation unless --yes is given.
@@ -42,43 +42,48 @@ def cancel(
       clusterrun cancel --all --dry-run
     """
     ui = Ui("cancel", as_json=as_json)
-    if job_ids and (name or state or everything):
-        raise RequestError("job ids cannot be combined with --name, --state or --all", hint="clusterrun cancel JOBID")
-    many = bool(name or state or everything)
-    states = filters.parse_states(state) if state else frozenset()
     cluster: Cluster = ctx.obj.cluster(ui.note)
-    targets = cluster.select(name=name or "") if many else _typed(cluster, job_ids or (LAST,))
-    targets = [target for target in targets if not states or target.status.state in states]
+    targets = _choose(cluster, job_ids, name, state, everything)
     count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
+    rows = [state_row(target) for target in targets]
     if dry_run or not targets:
         ui.data([state_json(target) for target in targets])
-        if targets:
-            ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
-        ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled" if targets else "no matching active jobs")
+        _note_dry(ui, rows, count)
+    elif job_ids or yes or not count or confirm(ui, "cancel", plural(len(targets), "job"), STATE_COLUMNS, rows):
+        results = cluster.cancel(targets)
+        _print(ui, results)
+        ctx.exit(_exit_code(results))
+
+
+def _choose(cluster: Cluster, ids: tuple[str, ...], name: str, state: str | None, everything: bool) -> list[RunState]:
+    if not (name or state or everything):
+        return _typed(cluster, ids or (LAST,))
+    if ids:
+        raise RequestError("job ids cannot be combined with --name, --state or --all", hint="clusterrun cancel JOBID")
+    states = filters.parse_states(state) if state else frozenset()
+    return [target for target in cluster.select(name=name) if not states or target.status.state in states]
+
+
+def _note_dry(ui: Ui, rows: Sequence[Sequence[str]], count: int) -> None:
+    if not rows:
+        ui.note("no matching active jobs")
         return
-    if not job_ids and not yes and count:
-        if not sys.stdin.isatty():
-            raise RequestError(
-                f"refusing to cancel {plural(len(targets), 'job')} without confirmation",
-                hint="add --yes, or check with --dry-run first",
-            )
-        ui.table(STATE_COLUMNS, [state_row(target) for target in targets])
-        if not click.confirm(f"Cancel {plural(len(targets), 'job')}?", err=True):
-            ui.note("nothing was cancelled")
-            return
-    results = cluster.cancel(targets)
+    ui.table(STATE_COLUMNS, rows)
+    ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled")
+
+
+def _print(ui: Ui, results: Sequence[tuple[RunState, Cancelled]]) -> None:
     ui.data([{**state_json(target), "cancelled": result.done, "said": result.detail} for target, result in results])
     for target, result in results:
         detail = f": {result.detail}" if result.detail else ""
         word = "Cancelled" if result.done else "Not confirmed" if result.may_be else "Not cancelled"
         ui.say(f"{word} {handle(target)}{detail}")
-    ctx.exit(_exit_code(results))
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
     """Return the named jobs, each once; raises NoSuchJob."""
-    states = cluster.status(find_ids(cluster, job_ids, several=True, active=True))
-    return list({s.record.submission.key if s.record else str(s.status.id): s for s in states}.values())
+    states = cluster.status(find_targets(cluster, job_ids, several=True, active=True))
+    return list({state.key: state for state in states}.values())
 
 
 def _exit_code(results: Sequence[tuple[RunState, Cancelled]]) -> int:

@@ -9,7 +9,7 @@ import click
 
 from clusterrun.base.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.base.units import plural
-from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
@@ -62,18 +62,22 @@ def check(ctx: click.Context, /, job_ids: tuple[str, ...], profile: str | None, 
     if not job_ids:
         flags = {"time": Value(TIME_LIMIT, "check"), "join-timeout": Value(JOIN_TIMEOUT, "check"), **typed.flags}
         ctx.exit(_check_nodes(ui, cluster, SubmitArgs(flags=flags, profile=profile, work=Check())))
-    (job_id,) = find_ids(cluster, job_ids)
-    run = cluster.run(job_id)
-    if run is None:
-        raise NoSuchJob(f"there is no clusterrun record of job {job_id}", hint=f"clusterrun why {job_id}")
-    if run.mine and not has_started(run) and (report := load_report(run)):  # of an earlier check
-        ctx.exit(_print_report(ui, run, report))
+    target = find_target(cluster, *job_ids)
+    if target.run is None:
+        raise NoSuchJob(f"there is no clusterrun record of job {target.text}", hint=f"clusterrun why {target.text}")
+    ctx.exit(_check_run(ui, target.run))
+
+
+def _check_run(ui: Ui, run: RunRecord) -> int:
+    """Print what differs from the request of a run, or the report of an earlier check; return the exit code."""
+    if run.mine and not has_started(run) and (report := load_report(run)):
+        return _print_report(ui, run, report)
     found = [finding._asdict() for finding in check_run(run)]
     wrong = any(finding["status"] == DIFFERS for finding in found)
     job = str(run.job_id) if run.job_id else None
     ui.data({"job_id": job, "run_id": run.run_id, "ok": not wrong, "findings": found})
     _print(ui, found)
-    ctx.exit(1 if wrong else 0)
+    return 1 if wrong else 0
 
 
 def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +14,7 @@ from clusterrun.base.errors import Ambiguous, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_age, format_bytes, parse_age, plural
 from clusterrun.cli.common.session import Session, json_option
+from clusterrun.cli.common.show import confirm
 from clusterrun.records import cleaning, code_store, run_record
 from clusterrun.records.cleaning import Item
 from clusterrun.terminal.tables import Column
@@ -26,17 +26,10 @@ if TYPE_CHECKING:
     from clusterrun.state.reconcile import RunState
 
 CACHE, CODE = "data cache", "saved code"
-COLUMNS = (
-    Column("WHAT"),
-    Column("JOBID"),
-    Column("NAME"),
-    Column("STATE"),
-    Column("ENDED"),
-    Column("SIZE", right=True),
-)
+COLUMNS = (*map(Column, ("WHAT", "JOBID", "NAME", "STATE", "ENDED")), Column("SIZE", right=True))
 
 
-class Target(NamedTuple):
+class Leftover(NamedTuple):
     """A folder to delete, and the run whose checkpoints it contains (None: other files) with its state and end."""
 
     item: Item
@@ -72,67 +65,86 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     now = time.time()
     before = _parse_age(older_than, now)
     cluster = session.cluster(ui.note)
-    targets = _find_targets(cluster, before, ui.note)
-    size = format_bytes(sum(target.item.size for target in targets))
-    shown = [_row(target, now) for target in targets]
-    if not targets:
+    leftovers = _find_leftovers(cluster, before, ui.note)
+    size = format_bytes(sum(leftover.item.size for leftover in leftovers))
+    rows = [_row(leftover, now) for leftover in leftovers]
+    if not leftovers:
         ui.data({"deleted": [], "bytes": 0})
         ui.note(f"nothing to delete in runs that ended more than {older_than} ago")
-        return
-    if dry_run:
-        ui.data({"deleted": [], "would_delete": [_json(target) for target in targets]})
-        ui.table(COLUMNS, shown)
+    elif dry_run:
+        ui.data({"deleted": [], "would_delete": [_json(leftover) for leftover in leftovers]})
+        ui.table(COLUMNS, rows)
         ui.note(f"would delete {size}; nothing was deleted")
-        return
-    if not yes:
-        if not sys.stdin.isatty():
-            raise RequestError(
-                f"refusing to delete {size} without confirmation", hint="add --yes, or check with --dry-run first"
-            )
-        ui.table(COLUMNS, shown)
-        if not click.confirm(f"Delete {size}?", err=True):
-            ui.note("nothing was deleted")
-            return
-        still = {target.item.path for target in _find_targets(cluster, before, lambda line: None)}
-        targets = [target for target in targets if target.item.path in still]  # a run may have been submitted meanwhile
-    deleted = [target for target in targets if _delete(ui, cluster, target)]
-    if any(target.what == CODE for target in deleted):
+    elif yes:
+        ctx.exit(_delete_all(ui, cluster, leftovers, now))
+    elif confirm(ui, "delete", size, COLUMNS, rows):
+        again = _find_leftovers(cluster, before, lambda line: None)  # a run may have been submitted meanwhile
+        ctx.exit(_delete_all(ui, cluster, _in_both(leftovers, again), now))
+
+
+def _in_both(leftovers: Sequence[Leftover], again: Sequence[Leftover]) -> list[Leftover]:
+    still = {leftover.item.path for leftover in again}
+    return [leftover for leftover in leftovers if leftover.item.path in still]
+
+
+def _delete_all(ui: Ui, cluster: Cluster, leftovers: Sequence[Leftover], now: float) -> int:
+    """Delete folders and print their size; return 1 if one is left."""
+    deleted = [leftover for leftover in leftovers if _delete(ui, cluster, leftover)]
+    if any(leftover.what == CODE for leftover in deleted):
         with suppress(OSError):  # the next time
             cleaning.delete_contents(cluster.store().base, now - cleaning.RECENT)
-    freed = sum(target.item.size for target in deleted)
-    ui.data({"deleted": [_json(target) for target in deleted], "bytes": freed})
+    freed = sum(leftover.item.size for leftover in deleted)
+    ui.data({"deleted": [_json(leftover) for leftover in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
-    ctx.exit(0 if len(deleted) == len(targets) else 1)
+    return 0 if len(deleted) == len(leftovers) else 1
 
 
-def _find_targets(cluster: Cluster, before: float, note: Callable[[str], None]) -> list[Target]:
+def _find_leftovers(cluster: Cluster, before: float, note: Callable[[str], None]) -> list[Leftover]:
     store = cluster.store()
     runs = store.all()
     if unreadable := cleaning.find_unreadable(store.folders(), runs):
         note(f"deleting nothing: cannot read {unreadable[0]}/record.json, and its run may be active")
         return []
-    states = cluster.current_states([run for run in runs if store.is_here(run)])
+    states = cluster.current_states(list(filter(store.is_here, runs)))
     over = [state for state in states if _is_over(state) and _ended(state) < before]
-    old = {state.record.run_id: state.record for state in over if state.record}
-    users = cleaning.find_users([*old.values()], [run for run in runs if run.run_id not in old])
-    targets = []
-    for target in filter(None, map(_target, over)):
-        if target.run and (user := users.get(target.run.run_id)):
-            note(f"keeping the checkpoints of {_name(target.run)}: {_name(user)} starts from them")
+    ids = {state.record.run_id for state in over if state.record is not None}
+    users = cleaning.find_users(*_split(runs, ids))
+    _, kept = _split(runs, ids - users.keys())
+    return [
+        *_find_checkpoints(over, users, note),
+        *_find_caches(store.base, states, before, note),
+        *_find_code(store.base, kept, before, note),
+    ]
+
+
+def _split(runs: Sequence[RunRecord], ids: Container[str]) -> tuple[list[RunRecord], list[RunRecord]]:
+    return [run for run in runs if run.run_id in ids], [run for run in runs if run.run_id not in ids]
+
+
+def _find_checkpoints(
+    over: Iterable[RunState], users: Mapping[str, RunRecord], note: Callable[[str], None]
+) -> Iterator[Leftover]:
+    """Yield the checkpoints of runs that have ended, which no other run of these ``users`` starts from."""
+    for leftover in filter(None, map(_checkpoints, over)):
+        if leftover.run and (user := users.get(leftover.run.run_id)):
+            note(f"keeping the checkpoints of {_name(leftover.run)}: {_name(user)} starts from them")
         else:
-            targets.append(target)
-    caches = cleaning.find_caches(store.base, before)
-    active = [state.record for state in states if state.record and not _is_over(state)]
+            yield leftover
+
+
+def _find_caches(
+    base: Path, states: Sequence[RunState], before: float, note: Callable[[str], None]
+) -> list[Leftover]:  # fmt: skip
+    """Return the data caches that were not used for some time; none while a run is active."""
+    caches = cleaning.find_caches(base, before)
+    active = next((state.record for state in states if state.record and not _is_over(state)), None)
     if caches and active:
-        note(f"keeping the data caches: {_name(active[0])} is active, or its state is unknown")
-        caches = []
-    targets += [Target(item, item.used, what=CACHE) for item in caches]
-    kept = [run for run in runs if run.run_id not in old or run.run_id in users]
-    return [*targets, *_find_code(store.base, kept, before, note)]
+        note(f"keeping the data caches: {_name(active)} is active, or its state is unknown")
+        return []
+    return [Leftover(item, item.used, what=CACHE) for item in caches]
 
 
-def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Target]:
-    """Yield the saved code that no kept run needs."""
+def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Leftover]:
     if unknown := next((run for run in kept if code_store.is_damaged(run)), None):
         note(f"keeping all saved code: cannot read snapshot.json in the folder of {_name(unknown)}")
         return
@@ -141,7 +153,7 @@ def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Calla
         if added := cleaning.find_added(item.path):
             note(f"keeping the saved code {item.path.name}: a run has written to the file {added}")
         else:
-            yield Target(item, item.used, what=CODE)
+            yield Leftover(item, item.used, what=CODE)
 
 
 def _is_over(state: RunState) -> bool:
@@ -160,35 +172,35 @@ def _ended(state: RunState) -> float:
     return max(state.record.submission.at, item.used if item else 0.0)
 
 
-def _target(state: RunState) -> Target | None:
+def _checkpoints(state: RunState) -> Leftover | None:
     """Return the checkpoints of a run; None if it has none, or if they may be the result of the user's script."""
     run = state.record
     assert run is not None
     item = cleaning.find_checkpoints(run)
     if item is None or (state.status.outcome is Outcome.DONE and not cleaning.is_task(run)):
         return None
-    return Target(item, _ended(state), run, state.status.state)
+    return Leftover(item, _ended(state), run, state.status.state)
 
 
-def _delete(ui: Ui, cluster: Cluster, target: Target) -> bool:
-    run = target.run
+def _delete(ui: Ui, cluster: Cluster, leftover: Leftover) -> bool:
+    run = leftover.run
     try:
-        if target.what == CODE:
-            return cleaning.delete_code(target.item)
+        if leftover.what == CODE:
+            return cleaning.delete_code(leftover.item)
         if run is None:
-            cleaning.delete(target.item)
+            cleaning.delete(leftover.item)
             return True
         with cluster.store().submitting(run):
             again = run_record.load(run.run_dir)
             if again is None or again.submission.token != run.submission.token:
                 ui.note(f"keeping the checkpoints of {_name(run)}: the run has been resumed")
                 return False
-            cleaning.delete(target.item)
+            cleaning.delete(leftover.item)
             return True
     except Ambiguous as error:
         ui.note(f"keeping the checkpoints of {_name(run)}: {error.message}" if run else error.message)
     except OSError as error:
-        ui.note(f"deleted only part of {target.item.path}: {error.strerror or error}; run the command again")
+        ui.note(f"deleted only part of {leftover.item.path}: {error.strerror or error}; run the command again")
     return False
 
 
@@ -196,22 +208,16 @@ def _name(run: RunRecord) -> str:
     return f"job {run.job_id}" if run.job_id is not None else f"run {run.run_id}"
 
 
-def _row(target: Target, now: float) -> Sequence[str]:
-    job, name = "", target.item.path.name
-    if target.run is not None:
-        job, name = str(target.run.job_id or ""), target.run.name
-    return (
-        target.what,
-        job,
-        name,
-        target.state,
-        f"{format_age(now - target.ended)} ago",
-        format_bytes(target.item.size),
-    )
+def _row(leftover: Leftover, now: float) -> Sequence[str]:
+    job, name = "", leftover.item.path.name
+    if leftover.run is not None:
+        job, name = str(leftover.run.job_id or ""), leftover.run.name
+    age, size = f"{format_age(now - leftover.ended)} ago", format_bytes(leftover.item.size)
+    return leftover.what, job, name, leftover.state, age, size
 
 
-def _json(target: Target) -> dict[str, object]:
-    item, run = target.item, target.run
+def _json(leftover: Leftover) -> dict[str, object]:
+    item, run = leftover.item, leftover.run
     return {"path": str(item.path), "bytes": item.size, "run_id": run.run_id if run else None}
 
 

@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
-from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.names import find_targets, require_run
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.records import run_record
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.cluster import Cluster
     from clusterrun.compare import Change
     from clusterrun.compare.code import Codes
+    from clusterrun.records.code_store import Snapshot
     from clusterrun.records.run_record import RunRecord
 
 _MOST_ROWS = 200  # of a section
 _WIDEST = 200  # characters of a value
+_ONLY_OURS = "only clusterrun's jobs can be compared"
 
 
 @click.command()
@@ -47,28 +48,23 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     ui = Ui("diff", as_json=as_json)
     session: Session = ctx.obj
     cluster = session.cluster(ui.note)
-    first, second = (_find_run(cluster, word) for word in find_ids(cluster, (job1, job2)))
+    first, second = (require_run(cluster, one, _ONLY_OURS) for one in find_targets(cluster, (job1, job2)))
     if first.run_id == second.run_id:
         raise RequestError(f"{job1} and {job2} are the same run", hint="`clusterrun list --all` shows your jobs")
     options, codes = compare_options(first, second), compare_code(first, second)
     environments, (metrics, unmeasured) = compare_environments(first, second), compare_metrics(first, second)
-    ui.data({
+    data = {
         "runs": [{"job_id": str(run.job_id or "") or None, "run_id": run.run_id, "name": run.name}
                  for run in (first, second)],
-        "options": [_json(one) for one in options],
-        "code": {
-            "same": codes.same,
-            "snapshots": [one and one.to_json() for one in (codes.first, codes.second)],
-            "deleted": [run.run_id for run in codes.gone],
-            "files": list(codes.files),
-            "diff": "\n".join(codes.diff),
-        },
-        "environment": [_json(one) for one in environments.changes],
-        "metrics": [_json(one) for one in metrics],
-    })  # fmt: skip
+        "options": list(map(_json, options)),
+        "code": _code_json(codes),
+        "environment": list(map(_json, environments.changes)),
+        "metrics": list(map(_json, metrics)),
+    }  # fmt: skip
+    ui.data(data)
     ui.say(f"first        {_name(first)}", f"second       {_name(second)}")
     _section(ui, "options", options)
-    ui.say(*_code_lines(codes, first, second))
+    ui.say(*_code_lines(codes))
     _section(ui, "environment", environments.changes, "; ".join(map(_why_no_environment, environments.missing)))
     for run in environments.mixed:
         ui.say(f"             the nodes of {_name(run)} do not all have the same packages")
@@ -76,16 +72,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     ui.say(*codes.diff)
 
 
-def _find_run(cluster: Cluster, word: str) -> RunRecord:
-    run = cluster.run(word)
-    if run is None:
-        cluster.status([word])  # raises NoSuchJob for a job that nobody knows
-        raise NoSuchJob(f"job {word} was not submitted by clusterrun", hint="only clusterrun's jobs can be compared")
-    return run
-
-
 def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") -> None:
-    """Print the values of a section that differ, or one line."""
     if not changes:
         ui.say(f"{name:<11}  {nothing or 'same'}")
         return
@@ -97,21 +84,39 @@ def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") ->
         ui.say(f"{'':<11}  and {len(changes) - _MOST_ROWS} more")
 
 
-def _code_lines(codes: Codes, first: RunRecord, second: RunRecord) -> list[str]:
+def _code_lines(codes: Codes) -> list[str]:
     one, other = codes.first, codes.second
+    saved = [code.line if code else "not saved" for code in (one, other)]
     if one is None and other is None:
         return ["code         not saved"]
-    if codes.same and one:
-        return [f"code         same: {one.line}"]
-    lines = [f"code         {one.line if one else 'not saved'} -> {other.line if other else 'not saved'}"]
+    if codes.same:
+        return [f"code         same: {saved[0]}"]
+    lines = [f"code         {' -> '.join(saved)}"]
     if codes.gone:
         lines.append(f"             the saved code of {' and '.join(map(_name, codes.gone))} cannot be read (deleted?)")
-        if one and other and one.commit and other.commit and one.commit != other.commit:
-            lines.append(f"             git -C {other.root} diff {one.commit[:12]} {other.commit[:12]}")
-    elif one and other:
+        return lines + _git_line(one, other)
+    if one and other:
         number = len(codes.files)
         lines.append(f"             {plural(number, 'file')} differ{'s' * (number == 1)}; the diff is below")
     return lines
+
+
+def _git_line(one: Snapshot | None, other: Snapshot | None) -> list[str]:
+    """Return a line with the command that compares the commits of two runs."""
+    commits = [code.commit[:12] for code in (one, other) if code and code.commit]
+    if other is None or len(commits) < 2 or commits[0] == commits[1]:
+        return []
+    return [f"             git -C {other.root} diff {' '.join(commits)}"]
+
+
+def _code_json(codes: Codes) -> dict[str, Any]:
+    return {
+        "same": codes.same,
+        "snapshots": [code and code.to_json() for code in (codes.first, codes.second)],
+        "deleted": [run.run_id for run in codes.gone],
+        "files": list(codes.files),
+        "diff": "\n".join(codes.diff),
+    }
 
 
 def _why_no_environment(run: RunRecord) -> str:

@@ -12,14 +12,14 @@ import click
 from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import first_few
-from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.session import Session
 from clusterrun.cluster import Cluster
 from clusterrun.records import run_record
 from clusterrun.run_folder import ends
 from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.scontrol import inside_argv
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import RunState, Target
 from clusterrun.system import shell
 from clusterrun.terminal.ui import Ui
 
@@ -53,7 +53,7 @@ def exec_command(ctx: click.Context, job_id: str, words: tuple[str, ...], node: 
     if command is None and not terminal:
         raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")
     cluster = session.cluster(ui.note)
-    state = find_running(cluster, *find_ids(cluster, [job_id], active=True))
+    state = find_running(cluster, find_target(cluster, job_id, active=True))
     if state.status.id.is_local:
         raise RequestError(f"job {state.status.id} is running on this machine", hint="run the command in this shell")
     where = _choose_node(state, node, rank)
@@ -73,14 +73,14 @@ def _refuse_words(ctx: click.Context, job_id: str, words: tuple[str, ...]) -> No
         raise RequestError("the command must follow --", hint=f"clusterrun exec {job_id} -- {shlex.join(words)}")
 
 
-def find_running(cluster: Cluster, job_id: str) -> RunState:
+def find_running(cluster: Cluster, target: Target) -> RunState:
     """Return the state of the job; raises RequestError unless it is one running job of this user."""
-    states = cluster.status([job_id])
+    states = cluster.status([target])
     state, job = states[0], states[0].status
     if (state.record is not None and not state.record.mine) or job.user not in ("", cluster.user):
         raise NoSuchJob(f"job {job.id} belongs to another user", hint="`clusterrun list` shows your jobs")
     if len(states) > 1 or job.tasks:
-        raise _several(job_id, states)
+        raise _several(target.text, states)
     if job.outcome is Outcome.UNKNOWN and state.note:
         raise SchedulerError(f"the state of job {job.id} is unknown", detail=state.note, hint="try again in a moment")
     if job.state != "RUNNING":
@@ -110,7 +110,6 @@ def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:
 
 
 def _node_of_rank(state: RunState, rank: int) -> str:
-    """Return the node of a rank, by the record of the newest launch."""
     run, job = state.record, state.status.id
     folders = run_record.attempts(run, job.task) if run is not None else []
     start = ends.load_start(folders[-1]) if folders else None

@@ -1,83 +1,339 @@
-"""Follow a run to its end, for ``logs -f``, ``submit --follow``, ``submit --wait`` and ``wait``."""
+"""Follow jobs to their end, for ``logs -f``, ``submit --follow``, ``submit --wait`` and ``wait``.
+
+Each log is read in its own thread: that of a run, that of an external job, those of an array's tasks side by side. At
+most ``AT_ONCE`` are read at the same time, so that an array of a thousand tasks does not open two thousand files; the
+others lose nothing, as their files are read later from the start.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+import queue
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, Outcome, log_paths
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobId, Outcome
+from clusterrun.cli import logfiles
+from clusterrun.cli.common.show import exit_code
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
-from clusterrun.logs.request import LogRequest, detect_format
+from clusterrun.logs.locations import LogLocation
+from clusterrun.logs.request import LogRequest, RankFilter, detect_format
 from clusterrun.logs.show import show_following
-from clusterrun.records import launches, run_record
+from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
-from clusterrun.state.canceller import canceller
-from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import state_json
-from clusterrun.state.watch import RunWatch, WatchThread
+from clusterrun.scheduler import Scheduler
+from clusterrun.state.pace import WATCH_LONGEST
+from clusterrun.state.reconcile import RunState, Target
+from clusterrun.state.show import canceller
+from clusterrun.state.watch import WatchThread
 from clusterrun.terminal.ui import Ui
 
 LATE = 75.0
 """Seconds after the end of a job until its logs must be visible: a network file system caches a folder for a minute."""
 PATIENCE = 3.0
 """Seconds that a job runs without a log before a note: it opens its files shortly after it starts."""
+AT_ONCE = 32
+"""Tasks that are read at the same time, each with two files."""
+CHECK, CHECK_RUN = 1.0, 0.25
+"""Seconds between two checks for external jobs' files that do not exist yet, and for files in the folder of a run."""
+_MANY = 4  # the most tasks whose ends are printed one by one
 _CAUSES = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
-
-def exit_code(states: Sequence[RunState]) -> int:
-    """Return 0 if all are done, 75 if one is unknown or lost, else 1."""
-    outcomes = {state.status.outcome for state in states}
-    if outcomes & {Outcome.UNKNOWN, Outcome.LOST}:
-        return 75
-    return 0 if outcomes <= {Outcome.DONE} else 1
+Piece = tuple[JobId, bytes | Notice | BaseException | None]
+Follow = Callable[[Sequence[Source], Callable[[], bool]], Iterator[bytes | Notice]]
 
 
-def follow_run(
-    ui: Ui, cluster: Cluster, run: RunRecord, *,
-    job: JobId | None = None, source: Source | None = None, request: LogRequest | None = None,
-) -> int:  # fmt: skip
+def follow_run(ui: Ui, cluster: Cluster, run: RunRecord) -> int:
     """Print a run's lines until it ends; return the exit code of its outcome."""
     assert run.job_id is not None
-    job = job or run.job_id
-    source = source or launches.log_source(run, job)
-    request = request or LogRequest(display=detect_format(sys.stdout.isatty(), os.environ))
-    watch = RunWatch([run], cluster.current_states, cluster.cached_states, follow=True)
-    follower = _RunFollower(ui, run, job, source, WatchThread(watch))
-    follower.note_attempt(whole=request.tail is None and request.since is None)
+    request = LogRequest(display=detect_format(sys.stdout.isatty(), os.environ))
+    source = launches.log_source(run, run.job_id)
+    return follow(ui, cluster, FollowedRun(ui, logfiles.RunLogs(run, run.job_id), source, request), request)
+
+
+def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: LogRequest) -> int:
+    """Print the lines of a job, or of the tasks of an array, until all end; return the exit code of the outcomes."""
+    watch = cluster.watch([logs.target], follow=True)
+    watcher, notes = WatchThread(watch), StateNotes(ui, logs.job)
+    reader = TaskReader(logs.source, lambda sources, stop: show_following(sources, request, stop=stop))
     try:
-        print_pieces(ui, show_following([source], request, stop=follower.is_complete), follower.watcher)
+        while not (watcher.settled and reader.are_read(logs.jobs(watcher.states))):
+            states = watcher.poll()
+            if states and not watcher.settled:
+                notes.update(states, logs.missing(states, reader), time.monotonic())
+            logs.update(reader, states, watch.is_settled)
+            for piece in reader.pieces(0.1):
+                if isinstance(piece, Notice):
+                    ui.note(piece.text)
+                else:
+                    ui.log_bytes(piece)
+                    watcher.on_output()
     except KeyboardInterrupt:
-        note_still_running(ui, job)
+        ui.note(f"job {logs.job} was not cancelled; to cancel it, run `clusterrun cancel {logs.job}`")
         raise
     finally:
-        follower.watcher.close()
-    states = follower.watcher.states
-    follower.note_missing_logs(cluster, states[0])
-    return report_end(ui, states)
+        watcher.close()
+    states = watcher.states
+    for line in logs.missing_lines(cluster, reader, states):
+        ui.note(line)
+    if len(states) <= _MANY:
+        return report_end(ui, states)
+    ui.note(_format_states(states))
+    return exit_code(states)
 
 
-def print_pieces(ui: Ui, pieces: Iterable[bytes | Notice], watcher: WatchThread | None = None) -> None:
-    """Print the output of ``show`` or ``show_following``. The watcher learns of each line."""
-    for piece in pieces:
-        if isinstance(piece, Notice):
-            ui.note(piece.text)
-            continue
-        ui.log_bytes(piece)
-        if watcher is not None:
-            watcher.on_output()
+class FollowedRun:
+    """The logs of a run that is followed: its attempts, and when they are whole."""
+
+    def __init__(self, ui: Ui, logs: logfiles.RunLogs, source: Source, request: LogRequest) -> None:
+        """Print the attempt if it is not the first."""
+        self._ui, self._logs, self._source = ui, logs, source
+        self.job, self.target = logs.job, Target(logs.run.run_id, logs.run)
+        self._paths = [path for path in (source.out, source.err) if path is not None]
+        self._seen: set[Path] = set()
+        self._over_at = self._checked = -1.0
+        attempts = format_attempts(logs.attempts)
+        self._attempts_noted = len(attempts)
+        if attempts:
+            whole = "; showing the log from the beginning" if request.tail is None and request.since is None else ""
+            ui.note(f"the job is on {attempts[-1]}{whole}")
+
+    def source(self, job: JobId, begun: bool, over: bool) -> Source:
+        return self._source
+
+    def jobs(self, states: Sequence[RunState]) -> list[JobId]:
+        """Return the jobs that are read."""
+        return [self.job]
+
+    def missing(self, states: Sequence[RunState], reader: TaskReader) -> Path | None:
+        """Return the log that does not exist yet."""
+        return self._paths[0] if not self._seen else None
+
+    def update(self, reader: TaskReader, states: Sequence[RunState], is_settled: Callable[[RunState], bool]) -> None:
+        """Read the run's files, print new attempts, and end when it has ended and its logs are whole."""
+        if self._checked < 0:
+            reader.read(self.job, self._source)  # before the scheduler answers
+        now = time.monotonic()
+        if now - self._checked < CHECK_RUN:
+            return
+        self._checked = now
+        self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
+        attempts = format_attempts(self._logs.attempts)
+        for line in attempts[self._attempts_noted :]:
+            self._ui.note(line)
+        self._attempts_noted = max(self._attempts_noted, len(attempts))
+        if states and is_settled(states[0]) and self._are_whole(states[0], now):
+            reader.read(self.job, over=True)
+
+    def missing_lines(self, cluster: Cluster, reader: TaskReader, states: Sequence[RunState]) -> list[str]:
+        """Return why logs do not exist."""
+        gone = [path for path in self._paths if path in self._seen and not path.exists()]
+        if gone:
+            return [f"the log was removed: {gone[0]}; later lines are lost"]
+        return [] if self._seen else [logfiles.format_missing_log(cluster, self._logs, states[0])]
+
+    def _are_whole(self, state: RunState, now: float) -> bool:
+        """Return whether the logs are as large as the log clock recorded, or the time to wait for that is over."""
+        is_new = self._over_at < 0
+        self._over_at = now if is_new else self._over_at
+        folders = self._logs.attempts
+        over_for = max(now - self._over_at, time.time() - (state.status.ended or time.time()))
+        if not folders or over_for >= LATE:
+            return True
+        ticks = clock_ticks(folders)
+        least = ticks[-1][1:] if ticks else (0, 0)
+        if all(map(self._is_whole, self._paths, least)) and (ticks or self._seen):
+            return True
+        if is_new:
+            self._ui.note(f"job {self.job} has ended; waiting up to {LATE:.0f} s for its logs to appear")
+        return False
+
+    def _is_whole(self, path: Path, size: int) -> bool:
+        try:
+            return path.stat().st_size >= size
+        except OSError:
+            return path in self._seen
 
 
-def note_still_running(ui: Ui, job: JobId) -> None:
-    """Print at Ctrl-C that the job keeps running."""
-    ui.note(f"job {job} was not cancelled; to cancel it, run `clusterrun cancel {job}`")
+class FollowedJobs:
+    """The logs of an external job, or of the tasks of an array, that are followed."""
+
+    def __init__(self, scheduler: Scheduler, logs: logfiles.ExternalLogs, ranks: RankFilter) -> None:
+        self._logs, self._ranks = logs, ranks
+        self.job, self.target = logs.job, Target(str(logs.job), None, logs.job)
+        self._locator = LogLocator(logs, partial(logfiles.find_external_logs, logs.job, scheduler))
+
+    def source(self, job: JobId, begun: bool, over: bool) -> Source | None:
+        """Return the files of a task; None while Slurm may still complete their names. Raises RequestError."""
+        location = self._locator.find(job, begun=begun, over=over)
+        if location is None:
+            return None
+        for path in logfiles.files_of(location):
+            logfiles.check_readable(path, job)
+        return logfiles.external_source(location, self._ranks, named=self._logs.is_array)
+
+    def jobs(self, states: Sequence[RunState]) -> list[JobId]:
+        return [state.status.id for state in states]
+
+    def missing(self, states: Sequence[RunState], reader: TaskReader) -> Path | None:
+        """Return the log that does not exist yet; None for an array: usually some of its tasks have files."""
+        if len(states) != 1 or reader.has_begun:
+            return None
+        job = states[0].status
+        location = self._locator.find(job.id, begun=job.state != "PENDING", over=False)
+        return location.out if location is not None else None
+
+    def update(self, reader: TaskReader, states: Sequence[RunState], is_settled: Callable[[RunState], bool]) -> None:
+        reader.update(states, is_settled)
+
+    def missing_lines(self, cluster: Cluster, reader: TaskReader, states: Sequence[RunState]) -> list[str]:
+        lines = []
+        for job in reader.without_log:
+            location = self._locator.find(job, begun=True, over=True)
+            why = "Slurm does not report the path of the log" if location is None else f"{location.out} does not exist"
+            lines.append(f"no log for job {job}: {why}")
+        return lines
+
+
+class LogLocator:
+    """Finds the log files of external tasks. Queries Slurm again when they run, every ``WATCH_LONGEST`` s at most.
+
+    A node name in a file name (%N) is known only then. A file that exists shows that its task runs, before the queue,
+    which is queried rarely, shows it.
+    """
+
+    def __init__(
+        self,
+        logs: logfiles.ExternalLogs,
+        query: Callable[[], logfiles.ExternalLogs],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._logs, self._query, self._now = logs, query, now
+        self._queried = self._answered = -math.inf
+        self._begun: dict[JobId, float] = {}  # when a task with incomplete file names was first known to run
+
+    def find(self, job: JobId, *, begun: bool, over: bool) -> LogLocation | None:
+        """Return the files of a task; None while Slurm may still complete their names."""
+        location = self._logs.find(job)
+        if _is_whole(location):
+            return location
+        if not (begun or over or _has_file(location)):
+            return None
+        since = self._begun.setdefault(job, self._now())
+        if self._answered < since:
+            self._query_again(CHECK if over else WATCH_LONGEST)
+        location = self._logs.find(job)
+        return location if over or _is_whole(location) or self._answered >= since else None
+
+    def _query_again(self, wait: float) -> None:
+        """Query Slurm if the last query was ``wait`` seconds ago."""
+        if self._now() - self._queried >= wait:
+            self._queried = self._now()
+            with contextlib.suppress(ClusterrunError):  # Slurm forgot the job or did not respond: keep what is known
+                self._logs, self._answered = self._query(), self._queried
+
+
+def _is_whole(location: LogLocation | None) -> bool:
+    return location is not None and location.is_whole
+
+
+def _has_file(location: LogLocation | None) -> bool:
+    return location is not None and any(map(os.path.exists, logfiles.files_of(location)))
+
+
+class TaskReader:
+    """Reads the logs of tasks in threads, and collects their pieces of output."""
+
+    def __init__(self, source: Callable[[JobId, bool, bool], Source | None], follow: Follow) -> None:
+        self._source, self._follow = source, follow
+        self._pieces: queue.Queue[Piece] = queue.Queue(maxsize=256)  # a full queue stops the threads
+        self._active: dict[JobId, threading.Event] = {}
+        self._done: set[JobId] = set()
+        self._checked = -CHECK
+        self.without_log: list[JobId] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any task had a file."""
+        return bool(self._active or self._done)
+
+    def update(self, states: Sequence[RunState], settled: Callable[[RunState], bool]) -> None:
+        """Start to read tasks whose files exist, up to the limit; record which have ended."""
+        now = time.monotonic()
+        check = now - self._checked >= CHECK  # each check looks for the files of all tasks
+        self._checked = now if check else self._checked
+        for state in states:
+            job = state.status.id
+            if job in self._done:
+                continue
+            over = settled(state)
+            if job in self._active:
+                self.read(job, over=over)
+            elif (check or over) and len(self._active) < AT_ONCE:
+                self._begin(job, self._source(job, state.status.state != "PENDING", over), over=over)
+
+    def _begin(self, job: JobId, source: Source | None, *, over: bool) -> None:
+        """Start to read a task if one of its files exists; without one, nothing is read of a task that is over."""
+        if source is not None and any(path.exists() for _, path in source.files("both")):
+            self.read(job, source, over=over)
+        elif over:
+            self._done.add(job)
+            self.without_log.append(job)
+
+    def read(self, job: JobId, source: Source | None = None, *, over: bool = False) -> None:
+        """Start to read a task's files, or go on; what they have now is the rest if it is ``over``."""
+        if source is not None:
+            ended = self._active[job] = threading.Event()
+            threading.Thread(target=self._read, args=(job, source, ended), daemon=True).start()
+        if over and job in self._active:
+            self._active[job].set()
+
+    def are_read(self, jobs: Iterable[JobId]) -> bool:
+        """Return whether these tasks have been read to their end."""
+        return not self._active and self._pieces.empty() and self._done.issuperset(jobs)
+
+    def pieces(self, timeout: float) -> Iterator[bytes | Notice]:
+        """Yield new pieces of output; wait up to ``timeout`` seconds for the first. Raises errors of the threads."""
+        with contextlib.suppress(queue.Empty):
+            for number in range(self._pieces.maxsize):
+                job, piece = self._pieces.get(block=not number, timeout=timeout)
+                if isinstance(piece, BaseException):
+                    raise piece
+                if piece is not None:
+                    yield piece
+                    continue
+                self._done.add(job)
+                del self._active[job]
+
+    def _read(self, job: JobId, source: Source, ended: threading.Event) -> None:
+        try:
+            for piece in self._follow([source], ended.is_set):
+                self._pieces.put((job, piece))
+        except BaseException as error:
+            self._pieces.put((job, error))
+        self._pieces.put((job, None))
+
+
+def _format_states(states: Sequence[RunState]) -> str:
+    """Return the states of jobs in one line: of one job in full, of an array as counts."""
+    if len(states) == 1:
+        return format_state(states[0])
+    note = next((state.note for state in states if state.note), "")
+    counts = Counter(f"{state.status.state} {state.status.reason}".rstrip() for state in states)
+    counted = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+    return f"job {states[0].status.id.raw}: {counted}" + (f" ({note})" if note else "") if states else ""
 
 
 def format_state(state: RunState) -> str:
@@ -85,8 +341,10 @@ def format_state(state: RunState) -> str:
     job = state.status
     if state.note:
         return f"job {job.id}: {state.note}"
-    line = f"job {job.id}: {job.state} {job.reason}".rstrip()
-    return f"{line}: {meaning}" if job.reason and (meaning := _explain_reason(job.reason)) else line
+    from clusterrun.scheduler.slurm import reasons  # late import: only a pending job needs this large table
+
+    known = reasons.find_reason(job.reason) if job.reason else None
+    return f"job {job.id}: {job.state} {job.reason}".rstrip() + (f": {known.meaning}" if known is not None else "")
 
 
 def format_attempts(folders: Sequence[Path]) -> list[str]:
@@ -103,166 +361,32 @@ def format_attempts(folders: Sequence[Path]) -> list[str]:
     return lines
 
 
-class MissingLogNote:
-    """Notes once that a job runs and has no log, so that the user knows what the follower waits for."""
+class StateNotes:
+    """Notes about a followed job: each change of its state, and once that it runs and has no log."""
 
     def __init__(self, ui: Ui, job: JobId) -> None:
         self._ui, self._job = ui, job
+        self._line = ""
         self._since: float | None = None
         self._noted = False
 
-    def update(self, missing: Path | None, state: str, now: float) -> None:
-        """``missing`` is the path that does not exist, None if a log does; ``now`` in seconds of any clock."""
-        if missing is None or state != "RUNNING":
+    def update(self, states: Sequence[RunState], missing: Path | None, now: float) -> None:
+        """``missing`` is a log that does not exist, None if there is none; ``now`` in seconds of any clock."""
+        line, are_running = _format_states(states), all(state.status.state == "RUNNING" for state in states)
+        if line != self._line and not are_running:
+            self._ui.note(line)
+        self._line = line
+        if missing is None or not are_running:
             self._since = None
             return
         self._since = now if self._since is None else self._since
         if not self._noted and now - self._since >= PATIENCE:
             self._noted = True
-            self._ui.note(f"job {self._job} is {state}, but its log {missing} does not exist yet; waiting")
+            self._ui.note(f"job {self._job} is RUNNING, but its log {missing} does not exist yet; waiting")
 
 
-class _RunFollower:
-    """Prints notes about a followed run, and decides when its logs are complete."""
-
-    def __init__(self, ui: Ui, run: RunRecord, job: JobId, source: Source, watcher: WatchThread) -> None:
-        self._ui, self._run, self._job, self._source = ui, run, job, source
-        self.watcher = watcher
-        self._state_line = ""
-        self._attempts_noted = 0
-        self._seen: set[Path] = set()
-        self._over_at: float | None = None
-        self._missing_log = MissingLogNote(ui, job)
-        self._checked = -1.0
-
-    def note_attempt(self, *, whole: bool) -> None:
-        """Print the attempt if it is not the first; ``is_complete`` prints later ones."""
-        attempts = format_attempts(run_record.attempts(self._run, self._job.task))
-        self._attempts_noted = len(attempts)
-        if attempts:
-            self._ui.note(f"the job is on {attempts[-1]}" + ("; showing the log from the beginning" if whole else ""))
-
-    def is_complete(self) -> bool:
-        """Whether the run has ended and its logs are complete. Prints changes of its state."""
-        now = time.monotonic()
-        if now - self._checked < 0.25:
-            return False
-        self._checked = now
-        self._check_files()
-        states = self.watcher.poll()
-        if not states:
-            return False
-        state, settled = states[0], self.watcher.settled
-        line = format_state(state)
-        if line != self._state_line and state.status.state != "RUNNING" and not settled:
-            self._ui.note(line)
-        self._state_line = line
-        if not settled:
-            self._missing_log.update(self._paths[0] if not self._seen else None, state.status.state, now)
-            return False
-        if self._over_at is None:
-            self._over_at = now
-        return self._has_whole_logs(state, now)
-
-    def note_missing_logs(self, cluster: Cluster, state: RunState) -> None:
-        """Print why logs do not exist."""
-        gone = [path for path in self._paths if path in self._seen and not path.exists()]
-        if gone:
-            self._ui.note(f"the log was removed: {gone[0]}; later lines are lost")
-        elif not self._seen:
-            self._ui.note(format_missing_log(cluster, self._run, self._job, state))
-
-    @property
-    def _paths(self) -> list[Path]:
-        return [path for path in (self._source.out, self._source.err) if path is not None]
-
-    def _check_files(self) -> None:
-        self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
-        attempts = format_attempts(run_record.attempts(self._run, self._job.task))
-        for line in attempts[self._attempts_noted :]:
-            self._ui.note(line)
-        self._attempts_noted = max(self._attempts_noted, len(attempts))
-
-    def _has_whole_logs(self, state: RunState, now: float) -> bool:
-        """Whether the logs are as large as the log clock recorded, or the time to wait for that is over."""
-        assert self._over_at is not None
-        folders = run_record.attempts(self._run, self._job.task)
-        ended = state.status.ended
-        if not folders or now - self._over_at >= LATE or (ended is not None and time.time() - ended >= LATE):
-            return True
-        ticks = clock_ticks(folders)
-        least = ticks[-1][1:] if ticks else (0, 0)
-        missing = [
-            path for path, size in zip(self._paths, least, strict=False)
-            if not (path in self._seen and not path.exists()) and _size(path) < size
-        ]  # fmt: skip
-        if not missing and (ticks or self._seen):
-            return True
-        if now == self._over_at:
-            self._ui.note(f"job {self._job} has ended; waiting up to {LATE:.0f} s for its logs to appear")
-        return False
-
-
-def format_missing_log(cluster: Cluster, run: RunRecord, job: JobId, state: RunState) -> str:
-    """Return why a run has no log."""
-    out = log_paths(run.logs, job)[0]
-    if run_record.attempts(run, job.task):
-        return f"no log for job {job}: {out} does not exist; was it removed?"
-    if state.status.outcome is not Outcome.FAILED or run.scheduler == LOCAL:
-        over = state.status.is_over and state.status.outcome is not Outcome.UNKNOWN
-        return f"job {job} never started, so it has no log" if over else f"no log for job {job} yet"
-    # the state has the exit code of accounting; without accounting only scontrol has it, for some minutes
-    code = "0:53" if state.status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, run, job)
-    problem = "open the log files (exit code 0:53)" if code == "0:53" else ""
-    if not code and state.status.reason == LAUNCH_REASON:
-        problem = f"start the job on its node ({LAUNCH_REASON})"
-    if problem:
-        return (
-            f"job {job} failed before its script began: Slurm could not {problem};"
-            f" is {run.logs} missing, full or not writable on the node?"
-        )
-    return f"job {job} failed before its script began" + (f" (exit code {code})" if code else "") + ", so it has no log"
-
-
-def _exit_code(cluster: Cluster, run: RunRecord, job: JobId) -> str:
-    from clusterrun.scheduler.slurm.scontrol import parse_jobs, show_argv
-
-    slurm = cluster.scheduler(run.scheduler).slurm
-    if slurm is None:
-        return ""
-    blocks = parse_jobs(slurm.answer(show_argv("job", [str(job)])).text)
-    return blocks[0].get("ExitCode", "") if blocks else ""
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return -1
-
-
-def _format_clock(seconds: Any) -> str:
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds < 2**40:
-        return ""
-    return time.strftime("at %H:%M:%S", time.localtime(seconds))
-
-
-def _explain_reason(reason: str) -> str:
-    from clusterrun.scheduler.slurm import reasons  # late import: only a pending job needs this large table
-
-    found = reasons.find_reason(reason)
-    return found.meaning if found is not None else ""
-
-
-def wait_to_end(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord], *, one: bool = False) -> int:
-    """Wait for runs and print how each ended; return the exit code of their outcomes.
-
-    With ``one``, the JSON data is the state of the only run, else a list of states.
-    """
-    states = cluster.wait(runs, sleep=time.sleep)
-    data = [state_json(state) for state in states]
-    ui.data(data[0] if one else data)
-    return report_end(ui, states)
+def _format_clock(seconds: float | None) -> str:
+    return time.strftime("at %H:%M:%S", time.localtime(seconds)) if seconds is not None and 0 <= seconds < 2**40 else ""
 
 
 def report_end(ui: Ui, states: Sequence[RunState]) -> int:

@@ -23,6 +23,7 @@ from clusterrun.scheduler.slurm.sbatch import No, Silence, Start
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
+    from clusterrun.jobspec.fields import Value
     from clusterrun.submit.request import SubmitArgs
 
 
@@ -62,16 +63,21 @@ def free(ctx: click.Context, /, words: tuple[str, ...], profile: str | None, as_
         if not found.starts:
             ctx.exit(3)
     else:
-        seen = cluster.free()
-        if partition := request.flags.get("partition"):
-            kept = find_partitions(seen, str(partition.value))
-            names = {one.name for one in kept}
-            nodes = tuple(node for node in seen.nodes if names & set(node.partitions))
-            seen = replace(seen, partitions=tuple(kept), nodes=nodes)
-        ui.data(_summary_json(seen))
-        ui.say(*format_summary(seen, time.time()))
-        for note in seen.notes:
-            ui.note(note)
+        _print_summary(ui, cluster, request.flags.get("partition"))
+
+
+def _print_summary(ui: Ui, cluster: Cluster, partition: Value | None) -> None:
+    """Print the free resources, of one partition if it is given."""
+    seen = cluster.free()
+    if partition is not None:
+        kept = find_partitions(seen, str(partition.value))
+        names = {one.name for one in kept}
+        nodes = tuple(node for node in seen.nodes if not names.isdisjoint(node.partitions))
+        seen = replace(seen, partitions=tuple(kept), nodes=nodes)
+    ui.data(_summary_json(seen))
+    ui.say(*format_summary(seen, time.time()))
+    for note in seen.notes:
+        ui.note(note)
 
 
 def _find_soonest(cluster: Cluster, request: SubmitArgs) -> StartEstimates:

@@ -63,7 +63,6 @@ def list_command(
 def _job_filter(
     everything: bool, state: str | None, name: str | None, since: str | None, all_clusters: bool, cluster: str | None
 ) -> JobFilter:
-    """Return what the options choose; raises RequestError."""
     if cluster is not None and all_clusters:
         raise RequestError("--cluster and --all-clusters cannot be combined", hint="use one of them")
     if cluster == "":

@@ -7,14 +7,16 @@ import pwd
 import shlex
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.base.job import JobId, is_job_id, is_run_id, log_paths
+from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, LOCAL, JobId, JobStatus, Outcome, is_job_id, log_paths
+from clusterrun.cli.common.show import exit_code
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, read_ticks
 from clusterrun.logs.locations import LogLocation, find_location, locate, parse_locations, parse_submit_line
-from clusterrun.logs.request import LogRequest, RankFilter, filter_run
+from clusterrun.logs.request import LogRequest, RankFilter, filter_external, filter_run
 from clusterrun.records import launches, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
@@ -24,6 +26,8 @@ from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.sacct import NEW, OLD, files_argv, parse_files
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, show_argv
 from clusterrun.state import external
+from clusterrun.state.filters import refuse_part
+from clusterrun.state.reconcile import RunState, Target
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,30 @@ class RunLogs:
     @property
     def paths(self) -> tuple[Path, Path]:
         return log_paths(self.run.logs, self.job)
+
+    @property
+    def exist(self) -> bool:
+        return any(path.exists() for path in self.paths)
+
+    def select(self, request: LogRequest) -> tuple[list[Source], RankFilter]:
+        """Return the requested files and ranks. Raises RequestError."""
+        for path in self.paths:
+            check_readable(path, self.job)
+        ranks = self.filter_ranks(request)
+        source = self.source(ranks, request.attempt)
+        if request.since is not None and self.exist and not source.ticks:
+            raise _no_clock(self.job)
+        return [source], ranks
+
+    def explain_missing(self, cluster: Cluster) -> tuple[str, int]:
+        """Return why there is no log, and the exit code."""
+        (state,) = cluster.states([self.run])
+        job = state.status
+        if job.is_over:
+            return format_missing_log(cluster, self, state), exit_code([state])
+        if job.state in ("PENDING", "UNKNOWN"):
+            return f"no log yet: job {self.job} is {job.state}" + (f" ({job.reason})" if job.reason else ""), 0
+        return f"no log for job {self.job} ({job.state}): {self.paths[0]} does not exist", 0
 
     def filter_ranks(self, request: LogRequest) -> RankFilter:
         """Return the filter for the requested ranks and nodes. Raises RequestError."""
@@ -101,28 +129,75 @@ class ExternalLogs:
             return self.locations[0]
         return find_location(job, self.locations)
 
+    @cached_property
     def existing(self) -> list[LogLocation]:
-        """Return the locations with a file, in order of tasks."""
+        """The locations with a file, in order of tasks."""
         found = [location if not location.is_pattern else self.find(self.job) for location in self.locations]
         return [location for location in found if location is not None and any(map(_exists, files_of(location)))]
 
+    @property
+    def exist(self) -> bool:
+        return bool(self.existing)
 
-def find_logs(cluster: Cluster, text: str, *, follow: bool) -> RunLogs | ExternalLogs:
-    """Return the logs of a job id or run id; of a run's several active jobs those of the newest.
+    def select(self, request: LogRequest) -> tuple[list[Source], RankFilter]:
+        """Return the requested files and ranks. Raises RequestError."""
+        self._refuse(request)
+        files: list[Path] = []
+        for location in self.existing:
+            for path in files_of(location):
+                check_readable(path, location.job)
+                files.append(path)
+        if (request.ranks or request.nodes) and request.follow and not files:
+            raise RequestError(
+                f"job {self.job} has no log yet, so its lines cannot be selected by rank",
+                hint="use --rank after the job has started",
+            )
+        ranks = filter_external(request.ranks, request.nodes, files)
+        return [external_source(location, ranks, named=self.is_array) for location in self.existing], ranks
+
+    def _refuse(self, request: LogRequest) -> None:
+        """Raise RequestError for what needs clusterrun's own records, or a file of each stream."""
+        if request.since is not None:
+            raise _no_clock(self.job)
+        if request.attempt:
+            raise RequestError(
+                "--attempt works only for jobs submitted by clusterrun", hint="omit --attempt to show the whole log"
+            )
+        if request.filter.stream == "err" and all(location.err is None for location in self.locations):
+            raise RequestError(
+                f"job {self.job} writes stdout and stderr to one file",
+                hint="omit --stream, or use --errors to find errors",
+            )
+
+    def explain_missing(self, cluster: Cluster) -> tuple[str, int]:
+        """Return that there is no log, and the exit code."""
+        states = cluster.status([str(self.job)])
+        paths = ", ".join(str(location.out) for location in self.locations[:2])
+        verb = "does" if len(self.locations) == 1 else "do"
+        line = f"no log for job {self.job} ({states[0].status.state}): {paths} {verb} not exist"
+        return line, 0 if any(state.status.outcome is Outcome.RUNNING for state in states) else exit_code(states)
+
+
+def find_logs(cluster: Cluster, named: Target, *, follow: bool) -> RunLogs | ExternalLogs:
+    """Return the logs of a job; of a run's several active jobs those of the newest.
 
     Raises NoSuchJob, also if Slurm does not report their paths, and RequestError to ``follow`` several jobs.
     """
-    found = cluster.find_jobs([text])
-    run = found[-1]
-    if isinstance(run, JobId):
-        cluster.status([text])  # raises NoSuchJob
-        return find_external_logs(run, cluster.scheduler("slurm"))
-    if run.job_id is None:
+    targets = cluster.live_targets([named])
+    run, job = targets[-1].run, targets[-1].job_id
+    if run is None and job is not None:
+        cluster.status([named])  # raises NoSuchJob
+        return find_external_logs(job, cluster.scheduler("slurm"))
+    assert run is not None
+    if job is None:
         raise NoSuchJob(f"run {run.run_id} has no job yet", hint=f"clusterrun submit --recover {run.run_id}")
-    if follow and len(found) > 1:
-        ids = ", ".join(str(one if isinstance(one, JobId) else one.job_id) for one in found)
+    if follow and len(targets) > 1:
+        ids = ", ".join(str(target.job_id) for target in targets)
         raise RequestError(f"run {run.run_id} has several active jobs: {ids}", hint="give one of these ids")
-    return RunLogs(run, run.job_id if is_run_id(text) else JobId.parse(text))
+    logs = RunLogs(run, job)
+    if job != run.job_id and not logs.exist:
+        refuse_part(job, cluster.states([run])[0].status)
+    return logs
 
 
 def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
@@ -222,6 +297,44 @@ def _find_unreadable(path: Path) -> Path | None:
         if not os.access(folder, os.X_OK, effective_ids=os.access in os.supports_effective_ids):
             return folder
     return path
+
+
+def format_missing_log(cluster: Cluster, logs: RunLogs, state: RunState) -> str:
+    """Return why a run has no log."""
+    job, status = logs.job, state.status
+    if logs.attempts:
+        return f"no log for job {job}: {logs.paths[0]} does not exist; was it removed?"
+    if status.outcome is Outcome.FAILED and logs.run.scheduler != LOCAL:
+        return _why_not_begun(cluster, logs, status)
+    over = status.is_over and status.outcome is not Outcome.UNKNOWN
+    return f"job {job} never started, so it has no log" if over else f"no log for job {job} yet"
+
+
+def _why_not_begun(cluster: Cluster, logs: RunLogs, status: JobStatus) -> str:
+    """Return why Slurm failed to start a job's script."""
+    # the state has the exit code of accounting; without accounting only scontrol has it, for some minutes
+    code = "0:53" if status.exit_status == LAUNCH_FAILURE else _exit_code(cluster, logs)
+    failed = f"job {logs.job} failed before its script began"
+    if code == "0:53":
+        problem = "open the log files (exit code 0:53)"
+    elif not code and status.reason == LAUNCH_REASON:
+        problem = f"start the job on its node ({LAUNCH_REASON})"
+    else:
+        return failed + (f" (exit code {code})" if code else "") + ", so it has no log"
+    return f"{failed}: Slurm could not {problem}; is {logs.run.logs} missing, full or not writable on the node?"
+
+
+def _exit_code(cluster: Cluster, logs: RunLogs) -> str:
+    slurm = cluster.scheduler(logs.run.scheduler).slurm
+    blocks = parse_jobs(slurm.answer(show_argv("job", [str(logs.job)])).text) if slurm is not None else []
+    return blocks[0].get("ExitCode", "") if blocks else ""
+
+
+def _no_clock(job: JobId) -> RequestError:
+    return RequestError(
+        f"--since: the log lines of job {job} have no timestamps, and clusterrun recorded none",
+        hint="use -n 200 or --grep PATTERN instead",
+    )
 
 
 def _format(attempt: tuple[int, ...]) -> str:

@@ -14,18 +14,20 @@ from clusterrun.base.gpus import GIB, Device, find_device
 from clusterrun.cli.common.options import F, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
+from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import check_value, gres_gpus
 from clusterrun.sizing import plot, text
 from clusterrun.sizing.answer import Answer, Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.job_facts import JobFacts, count_job
 from clusterrun.sizing.measure import measure
-from clusterrun.sizing.memory import ModelSize, guess_shape
+from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.scaling import QUARTERS, scaling_notes, scaling_rows
 from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
 from clusterrun.submit.request import Request, SubmitArgs
 from clusterrun.terminal.ui import Ui
 
+_UNKNOWN_DEVICE = Device("device", memory_gib=0, tflops=0, link_gbs=DEFAULT_LINK)
 MOST_COUNTS, MOST_GPUS, _MOST = 32, 1_000_000, 10**12
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _EXAMPLE = "--parameters 135M --seq-len 2048"
@@ -103,44 +105,51 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     """
     ui = Ui("plan", as_json=as_json)
     counts = parse_gpu_counts(options["gpus"])
-    device = find_device(options["device"]) if options["device"] else None
-    if not job and options["parameters"] and not options["samples"]:
-        raise RequestError(
-            "--parameters needs --samples", hint=f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
-        )
-    if not job and options["samples"]:
-        if options["measured"]:
-            raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
-        if options["set"]:
-            raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
-        found = answer(_question(options, counts, device, options["gpus_per_node"] or 8, None))
-        ui.data(found.json())
-        _print(ui, found, None)
+    _device(options)  # raises RequestError
+    if not job and _has_size(options):
+        _show(ui, answer(_question(options, counts, options["gpus_per_node"] or 8, None)), None)
         return
     session: Session = ctx.obj
     cluster = session.planner(ui.note, submits=options["measured"])
     args = _job_args(job, options)
     request = cluster.request(args)
     facts = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)
-    question = _question(options, counts, device, _ranks_per_node(request), facts)
-    if not options["measured"]:
-        found = answer(question)
-        ui.data(found.json())
-        _print(ui, found, facts)
-        return
+    question = _question(options, counts, _ranks_per_node(request), facts)
+    if options["measured"]:
+        _measure(ui, cluster, args, options, question, facts)
+    else:
+        _show(ui, answer(question), facts)
+
+
+def _has_size(options: dict[str, Any]) -> bool:
+    """Return whether the work is given by its size, without a job. Raises RequestError for what only a job has."""
+    if options["parameters"] and not options["samples"]:
+        raise RequestError(
+            "--parameters needs --samples", hint=f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
+        )
+    if options["samples"] and options["measured"]:
+        raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
+    if options["samples"] and options["set"]:
+        raise RequestError("--set needs a JOB", hint="clusterrun plan lm --set KEY=VALUE")
+    return bool(options["samples"])
+
+
+def _measure(
+    ui: Ui, cluster: Cluster, args: SubmitArgs, options: dict[str, Any], question: Question, facts: JobFacts
+) -> None:
+    """Measure the job in short runs, and print the plan with what was measured."""
     steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
-    first = answer(question._replace(gpu_counts=counts[:1])).plans[0]
+    first = answer(question._replace(gpu_counts=question.gpu_counts[:1])).plans[0]
     same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
     found = answer(question._replace(training=question.training._replace(batches=same)))
     runs = measure(
         args, found.plans, lambda one: run_to_end(ui, cluster, one, "measures"), steps=steps,
         gpus_per_node=question.gpus_per_node, on_gpus=cluster.plan(args).spec.gpus_per_node != 0,
     )  # fmt: skip
-    machine = question.machine or _machine(options, device, question.gpus_per_node, 1.0)
+    machine = question.machine or _machine(options, question.gpus_per_node, 1.0)
     rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
     found.notes.extend(scaling_notes(runs, rows, steps))
-    ui.data(found.json() | {"measured": [row._asdict() for row in rows]})
-    _print(ui, found, facts)
+    _show(ui, found, facts, measured=[row._asdict() for row in rows])
     ui.say("", text.scaling_line(first, machine, steps))
     ui.table(*text.scaling_table(rows))
     if len(rows) > 1 and plot.can_plot():
@@ -199,53 +208,63 @@ def _ranks_per_node(request: Request) -> int:
     return 8
 
 
-def _machine(options: dict[str, Any], device: Device | None, gpus_per_node: int, tflops: float) -> Machine:
+def _device(options: dict[str, Any]) -> Device:
+    """Return the GPU to predict for, with what was given of its data. Raises RequestError for an unknown name."""
+    known = find_device(options["device"]) if options["device"] else _UNKNOWN_DEVICE
+    memory, tflops = options["device_memory"] or known.memory_gib, options["tflops"] or known.tflops
+    return known._replace(memory_gib=memory, tflops=tflops, link_gbs=options["link"] or known.link_gbs)
+
+
+def _machine(options: dict[str, Any], gpus_per_node: int, tflops: float) -> Machine:
     return Machine(
         peak=tflops * 1e12,
         utilization=options["utilization"] or UTILIZATION,
-        link=(options["link"] or (device.link_gbs if device else DEFAULT_LINK)) * 1e9,
+        link=_device(options).link_gbs * 1e9,
         network=(options["network"] or DEFAULT_NETWORK) / 8 * 1e9,
         gpus_per_node=gpus_per_node,
     )
 
 
-def _question(
-    options: dict[str, Any], counts: list[int], device: Device | None, gpus_per_node: int, facts: JobFacts | None
-) -> Question:
-    memory = options["device_memory"] or (device.memory_gib if device else None)
-    tflops = options["tflops"] or (device.tflops if device else None)
-    if tflops and not device and not options["link"] and counts[-1] > 1:
+def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, facts: JobFacts | None) -> Question:
+    """Return what is to be planned: of the job with these ``facts``, else of the work that the options describe."""
+    device = _device(options)
+    if device.tflops and not (options["device"] or options["link"]) and counts[-1] > 1:
         raise RequestError(
             "--tflops needs --link, the bandwidth within a node",
             hint="for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)",
         )
-    if facts is not None:
-        training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
-        model: ModelSize | None = facts.model
-        precision = facts.settings["precision"]
-        seq_len, per_sample = facts.settings["seq_len"], facts.tokens_per_sample
-    else:
-        training, precision = _typed_training(options), options["precision"]
-        seq_len, size = options["seq_len"] or 0, parse_parameters(options["parameters"]) if options["parameters"] else 0
-        if bool(size) != bool(seq_len):
-            missing = "--seq-len" if size else "--parameters"
-            raise RequestError(f"the memory and speed estimates also need {missing}", hint=_EXAMPLE)
-        if not size and (memory or tflops):
-            raise RequestError("the memory and speed estimates need the model size", hint=_EXAMPLE)
-        model, per_sample = guess_shape(size) if size else None, float(seq_len)
-    return Question(
-        training=training,
-        gpu_counts=counts,
-        model=model,
-        seq_len=seq_len,
-        tokens_per_sample=per_sample,
-        precision="bf16" if precision in (None, "auto") else precision,
-        gradient_copies=1 if facts else 2,  # the shipped tasks use gradient_as_bucket_view
-        device=device.name if device else "device",
-        memory_bytes=memory * GIB if memory else None,
-        machine=_machine(options, device, gpus_per_node, tflops) if tflops else None,
-        gpus_per_node=gpus_per_node,
+    question = (
+        _of_job(options, facts) if facts else _of_options(options, needs_size=bool(device.memory_gib or device.tflops))
     )
+    return question._replace(
+        gpu_counts=counts, device=device.name, memory_bytes=device.memory_gib * GIB or None,
+        gpus_per_node=gpus_per_node,
+        machine=_machine(options, gpus_per_node, device.tflops) if device.tflops else None,
+    )  # fmt: skip
+
+
+def _of_job(options: dict[str, Any], facts: JobFacts) -> Question:
+    training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
+    return Question(
+        training, (), facts.model, facts.settings["seq_len"], facts.tokens_per_sample,
+        _precision(facts.settings["precision"]), gradient_copies=1,  # the shipped tasks use gradient_as_bucket_view
+    )  # fmt: skip
+
+
+def _of_options(options: dict[str, Any], *, needs_size: bool) -> Question:
+    """Return the question about work that the options describe. Raises RequestError if the model's size is missing."""
+    seq_len, size = options["seq_len"] or 0, parse_parameters(options["parameters"]) if options["parameters"] else 0
+    if bool(size) != bool(seq_len):
+        missing = "--seq-len" if size else "--parameters"
+        raise RequestError(f"the memory and speed estimates also need {missing}", hint=_EXAMPLE)
+    if not size and needs_size:
+        raise RequestError("the memory and speed estimates need the model size", hint=_EXAMPLE)
+    model, precision = guess_shape(size) if size else None, _precision(options["precision"])
+    return Question(_typed_training(options), (), model, seq_len, float(seq_len), precision, gradient_copies=2)
+
+
+def _precision(word: str | None) -> str:
+    return "bf16" if word in (None, "auto") else str(word)
 
 
 def _typed_training(options: dict[str, Any]) -> Training:
@@ -260,7 +279,8 @@ def _typed_training(options: dict[str, Any]) -> Training:
     )
 
 
-def _print(ui: Ui, found: Answer, facts: JobFacts | None) -> None:
+def _show(ui: Ui, found: Answer, facts: JobFacts | None, **more: object) -> None:
+    ui.data(found.json() | more)
     ui.say(text.title(found, facts.task if facts else ""), "")
     ui.table(*text.batch_table(found))
     if found.memory:

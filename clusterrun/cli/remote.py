@@ -65,12 +65,9 @@ def dispatch(
 def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int:
     if verb == "logs" and _follows(words):
         return _interruptible(session, typed)
-    if verb in ("submit", "resubmit") and not _NOT_ONE.intersection(word.partition("=")[0] for word in words):
+    if verb in ("submit", "resubmit") and _is_one_run(words):
         return _submit(session, words, typed)
-    status = session.run_fed(typed) if verb in SUBMIT else session.run(typed)
-    while status == LOST and verb == "wait":
-        session.reconnect()
-        status = session.run(typed)
+    status = _run_there(session, verb, typed)
     if status != LOST or (verb == "exec" and session.host.is_connected()):
         return status
     lost = f"cannot connect to {session.host.name}, or the connection was lost"
@@ -82,13 +79,26 @@ def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int
     )
 
 
+def _run_there(session: Session, verb: str, typed: list[str]) -> int:
+    """Run a command there, and ``wait`` again after each lost connection."""
+    status = session.run_fed(typed) if verb in SUBMIT else session.run(typed)
+    while status == LOST and verb == "wait":
+        session.reconnect()
+        status = session.run(typed)
+    return status
+
+
+def _is_one_run(words: list[str]) -> bool:
+    return _NOT_ONE.isdisjoint(word.partition("=")[0] for word in words)
+
+
 def _submit(session: Session, words: list[str], typed: list[str]) -> int:
     """Submit one run, once: it has an identity, by which it is looked up after a lost connection."""
     identity = new_identity()
     follow = "--follow" in words and "--json" not in words
     if follow:
         typed.remove("--follow")
-    json = ["--json"] if "--json" in words else []
+    json = ["--json"] * ("--json" in words)
     try:
         status = session.run_fed(typed, identity)
         if status == LOST:
@@ -120,7 +130,6 @@ def _interruptible(session: Session, words: Sequence[str]) -> int:
 
 
 def _follows(words: Sequence[str]) -> bool:
-    """Return whether a command line of ``logs`` follows."""
     from clusterrun.cli.logs import logs
 
     try:

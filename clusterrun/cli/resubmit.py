@@ -1,20 +1,28 @@
-"""``resubmit``: submit a job again as a new run, with changes."""
+"""``resubmit``: submit a job again as a new run, with changes. ``resume``: continue a run that ended early."""
 
 from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.cli.common.after import after_options, find_after, plan_after
-from clusterrun.cli.common.names import find_ids
+from clusterrun.base.errors import RequestError
+from clusterrun.cli.common.names import find_target, find_targets, require_run
 from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import How, how_options, refuse_pairs, submit_plan
+from clusterrun.cli.common.submitting import (
+    How,
+    after_options,
+    announce,
+    find_after,
+    how_options,
+    interrupt_deferred,
+    plan_after,
+    refuse_pairs,
+    submit_plan,
+)
 from clusterrun.records.code_store import code_line
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
@@ -76,15 +84,15 @@ def resubmit(
 
 def _find_run(cluster: Cluster, word: str) -> RunRecord:
     """Return the run that a word names. Raises NoSuchJob, and RequestError for a whole sweep."""
-    named = find_ids(cluster, [word], several=True)
-    if len(named) > 1:
-        raise _whole_sweep(word, named, cluster)
-    (job_id,) = named
-    run = cluster.run(job_id)
-    if run is None:
-        cluster.status([job_id])  # raises NoSuchJob for a job that nobody knows
-        raise NoSuchJob(f"job {job_id} was not submitted by clusterrun", hint="submit its script again with sbatch")
-    return run
+    target, *others = find_targets(cluster, [word], several=True)
+    if others:
+        raise RequestError(
+            f"{word} is a sweep of {1 + len(others)} tasks: to submit all of them, run its `clusterrun sweep` command"
+            " again",
+            hint=f"`clusterrun resubmit {shlex.quote(word)} --failed` for those that failed,"
+            f" `clusterrun resubmit {target.job_id or target.text}` for one",
+        )
+    return require_run(cluster, target, "submit its script again with sbatch")
 
 
 def _note_what_is_shared(ui: Ui, cluster: Cluster, run: RunRecord, args: SubmitArgs, changes: SubmitArgs) -> None:
@@ -99,15 +107,34 @@ def _note_what_is_shared(ui: Ui, cluster: Cluster, run: RunRecord, args: SubmitA
         )
 
 
-def _whole_sweep(word: str, tasks: Sequence[str], cluster: Cluster) -> RequestError:
-    first = cluster.run(tasks[0])
-    job_id = first.job_id if first is not None else None
-    return RequestError(
-        f"{word} is a sweep of {len(tasks)} tasks: to submit all of them, run its `clusterrun sweep` command again",
-        hint=f"`clusterrun resubmit {shlex.quote(word)} --failed` for those that failed,"
-        f" `clusterrun resubmit {job_id or tasks[0]}` for one",
-    )
-
-
 def _setting(args: SubmitArgs, name: str) -> Any:
     return args.flags["set"].value.get(name) if "set" in args.flags else None
+
+
+@click.command()
+@click.argument("job_id", metavar="JOBID")
+@click.option(
+    "--secret", "secrets", multiple=True, metavar="NAME",
+    help="With --remote, send the secret NAME from this shell's environment; repeatable.",
+)  # fmt: skip
+@json_option
+@click.pass_context
+def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: bool) -> None:
+    """Continue a stopped, cancelled or failed run from its checkpoints.
+
+    \b
+      clusterrun resume 123
+
+    A new job continues the run in the same folder with the same options. A built-in task loads its newest checkpoint;
+    your own script is started with the arguments of --resume-args. JOBID may also be a run id, a job name or last.
+    """
+    ui = Ui("resume", as_json=as_json)
+    cluster = ctx.obj.cluster(ui.note)
+    target = find_target(cluster, job_id)
+    run = target.run
+    if secrets and run is not None and run.mine:
+        from clusterrun.submit.checks import check_recorded_secrets
+
+        check_recorded_secrets(secrets, run)
+    with interrupt_deferred(ui, f"resume {target.text}"):
+        announce(ui, cluster.resume(target), data=True)

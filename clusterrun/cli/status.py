@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.show import first_cause, is_certain, ladder_reports, status_lines
 from clusterrun.cluster import Cluster
@@ -47,7 +47,7 @@ def status(
         states = _watch(ui, session, job_ids, explain=explain)
         ctx.exit(0 if is_certain(states) else 75)
     cluster = session.cluster(ui.note)
-    states = cluster.status(find_ids(cluster, job_ids or (LAST,), several=True))
+    states = cluster.status(find_targets(cluster, job_ids or (LAST,), several=True))
     if best or _are_a_sweep(states):
         from clusterrun.cli.sweep import show_sweep  # most jobs are of no sweep
 
@@ -58,17 +58,15 @@ def status(
 
 
 def _watch(ui: Ui, session: Session, job_ids: Sequence[str], *, explain: bool) -> Sequence[RunState]:
-    """Show jobs until all have ended; return their last states."""
     from clusterrun.cli.common.watching import NamedJobs, refuse_json, watch_jobs
 
     refuse_json(ui, " ".join(["status", *job_ids]))
     cluster = session.cluster(ui.note, polling=True)
-    names = find_ids(cluster, job_ids or (LAST,), several=True)
-    return watch_jobs(ui, NamedJobs(cluster, names, explain=explain))
+    targets = find_targets(cluster, job_ids or (LAST,), several=True)
+    return watch_jobs(ui, NamedJobs(cluster, targets, explain=explain))
 
 
 def _are_a_sweep(states: Sequence[RunState]) -> bool:
-    """Return whether these are several tasks of one sweep."""
     sweeps = {state.record.sweep if state.record is not None else "" for state in states}
     return len(states) > 1 and len(sweeps) == 1 and "" not in sweeps
 

@@ -12,11 +12,18 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.base.units import plural
-from clusterrun.cli.common.after import After, after_options, find_after, plan_after
 from clusterrun.cli.common.names import find_sweep
 from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import How, interrupt_deferred, show_plans
+from clusterrun.cli.common.submitting import (
+    After,
+    How,
+    after_options,
+    find_after,
+    interrupt_deferred,
+    plan_after,
+    show_plans,
+)
 from clusterrun.cluster import Cluster
 from clusterrun.cluster.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
 from clusterrun.records.run_record import RunRecord
@@ -27,8 +34,7 @@ from clusterrun.state.sweep_table import load_table
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
-    from clusterrun.submit.plan import Plan
-    from clusterrun.submit.request import Request, SubmitArgs
+    from clusterrun.submit.request import SubmitArgs
     from clusterrun.submit.sweep_plan import PlannedArray
 
 _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
@@ -78,7 +84,7 @@ def sweep(
     session: Session = ctx.obj
     cluster = session.planner(ui.note, submits=not dry_run)
     args = submit_args(*job_and_script(words, session.script), profile, options)
-    base, request = _plan(cluster, args, find_after(cluster, after, after_ok))
+    base, request = plan_after(cluster, args, find_after(cluster, after, after_ok)), cluster.request(args)
     from clusterrun.submit.parameters import parse_axis, show
 
     grid, together = [parse_axis(text, "--grid") for text in grids], [parse_axis(text, "--zip") for text in zips]
@@ -98,7 +104,7 @@ def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text:
     """Submit the tasks of ``submit --array``, each a run; return the exit code."""
     if how.follow:
         raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")
-    base, _ = _plan(cluster, args, after)
+    base = plan_after(cluster, args, after)
     from clusterrun.submit.parameters import parse_array
     from clusterrun.submit.sweep_plan import max_array_size, new_sweep
 
@@ -229,11 +235,6 @@ def _format_counts(states: Sequence[RunState]) -> str:
     """Return the number of tasks in each outcome, the pending apart from the running ones."""
     counts = Counter("pending" if s.status.state == "PENDING" else s.status.outcome.value for s in states)
     return ", ".join(f"{counts[word]} {word}" for word in ("pending", *Outcome) if counts[word])
-
-
-def _plan(cluster: Cluster, args: SubmitArgs, after: After) -> tuple[Plan, Request]:
-    """Return the plan of the job without parameters, and its merged request."""
-    return plan_after(cluster, args, after), cluster.request(args)
 
 
 def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord]) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import RunState, Target
 from clusterrun.state.show import state_json
 from clusterrun.terminal.ui import Ui
 
@@ -38,14 +38,14 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     Keys: arrows and enter select, f shows the log, e explains, c cancels (asks first), h holds or releases, q quits.
     """
     ui = Ui("top", as_json=as_json)
-    if not as_json and not (sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
+    if not as_json and not _is_terminal():
         raise RequestError("clusterrun top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
     notes: list[str] = []
     session: Session = ctx.obj
     cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
     from clusterrun.top.source import TopData, key_of
 
-    state = _find_job(cluster, *find_ids(cluster, [job_id])) if job_id else None
+    state = _find_job(cluster, find_target(cluster, job_id)) if job_id else None
     pinned, selected = (state.record, key_of(state)) if state is not None else (None, "")
     source = TopData(cluster, pinned, polled=session.cluster(lambda line: None, polling=True))
     if as_json:
@@ -57,19 +57,22 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
     ctx.exit(app.run() or 0)
 
 
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def theme_of(environ: Mapping[str, str]) -> str:
     """Return ``light`` if the terminal reports a light background (COLORFGBG: ``0;15``), else ``dark``."""
     background = environ.get("COLORFGBG", "").rpartition(";")[2]
     return "light" if background in ("7", "15") else "dark"
 
 
-def _find_job(cluster: Cluster, job_id: str) -> RunState:
+def _find_job(cluster: Cluster, target: Target) -> RunState:
     """Return the named job; raises NoSuchJob for another user's, which top does not show."""
-    state = cluster.status([job_id])[0]
-    owner = state.record.user if state.record is not None else state.status.user
-    if owner and owner != cluster.user:
+    state, job = cluster.status([target])[0], target.text
+    if state.user not in ("", cluster.user):
         raise NoSuchJob(
-            f"job {job_id} belongs to {owner}; clusterrun top shows only your jobs", hint=f"clusterrun status {job_id}"
+            f"job {job} belongs to {state.user}; clusterrun top shows only your jobs", hint=f"clusterrun status {job}"
         )
     return state
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from clusterrun.cli.common.names import find_ids
+from clusterrun.cli.common.names import find_targets
 from clusterrun.cli.common.session import json_option
 from clusterrun.state import filters
 from clusterrun.state.show import state_json
@@ -25,13 +25,14 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     Works for any job that you can see, including array tasks. Ctrl-C stops the wait; the jobs keep running.
     """
     from clusterrun.cli.follow import report_end  # `list` and `status` read no logs
+    from clusterrun.state.watch import wait_for_end
 
     ui = Ui("wait", as_json=as_json)
     cluster = ctx.obj.cluster(ui.note)
-    named = find_ids(cluster, job_ids, several=True, active=True, newest=True)  # `submit …; wait last`
-    parts = [name for name in named if filters.is_part(name) and cluster.run(name) is not None]
+    named = find_targets(cluster, job_ids, several=True, active=True, newest=True)  # `submit …; wait last`
+    parts = [target for target in named if target.run is not None and target.is_part]
     if parts:
         cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run
-    states = cluster.wait(cluster.find_jobs(named))
+    states = wait_for_end(cluster.watch(cluster.live_targets(named)), ui.note)
     ui.data([state_json(state) for state in states])
     ctx.exit(report_end(ui, filters.collapse(states)))

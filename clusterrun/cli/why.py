@@ -11,12 +11,12 @@ import click
 from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.base.units import first_few
-from clusterrun.cli.common.names import LAST, find_ids
+from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.exec import find_running
 from clusterrun.cluster import Cluster
-from clusterrun.state.held import failed_state, held_line
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.launches import failed_state, held_line
+from clusterrun.state.reconcile import RunState, Target
 from clusterrun.state.show import handle
 from clusterrun.terminal.ui import Ui
 from clusterrun.why import pending
@@ -48,34 +48,39 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bo
         _logs(ui, Path(logs))
         return
     cluster = session.cluster(ui.note)
-    job_ids = find_ids(cluster, job_ids or (LAST,))
+    targets = find_targets(cluster, job_ids or (LAST,))
     if stacks:
-        _stacks(ui, cluster, job_ids)
+        _stacks(ui, cluster, targets)
         return
-    groups = _group(cluster.status(job_ids))
+    _explain_all(ui, cluster, targets)
+
+
+def _explain_all(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
+    """Print the explanation of each job. A silent scheduler is reported after the jobs that could be explained."""
+    groups = _group(cluster.status(targets))
     answers, failure = [], None
     for state, alike in groups:
         try:
-            answers.append(_explain(cluster, state, alike, _array(state, groups, job_ids)))
+            answers.append(_explain(cluster, state, alike, _array(state, groups, targets)))
         except SchedulerError as error:
             failure = failure or error
-    if failure and (as_json or not answers):
+    if failure and (ui.as_json or not answers):
         raise failure
     ui.data([data for data, _ in answers])
     for number, (_, facts) in enumerate(answers):
-        ui.say(*([""] if number else []))
+        ui.say(*[""] * min(number, 1))
         ui.facts(facts)
-    if failure:  # after the jobs that could be explained
+    if failure:
         raise failure
 
 
-def _stacks(ui: Ui, cluster: Cluster, job_ids: Sequence[str]) -> None:
-    if len(job_ids) > 1:
-        raise RequestError("--stacks takes one job", hint=f"clusterrun why {job_ids[0]} --stacks")
+def _stacks(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
+    if len(targets) > 1:
+        raise RequestError("--stacks takes one job", hint=f"clusterrun why {targets[0].text} --stacks")
     from clusterrun.records import progress
     from clusterrun.why import stacks
 
-    state = find_running(cluster, *job_ids)
+    state = find_running(cluster, targets[0])
     job, run = state.status.id, state.record
     ranks = progress.ranks(run, job.task) if run is not None else []
     if run is None or not ranks:
@@ -112,23 +117,25 @@ def _urgency(job: JobStatus) -> int:
     return {Outcome.FAILED: 0, Outcome.DONE: 4}.get(job.outcome, 1)
 
 
-def _array(state: RunState, groups: Sequence[tuple[RunState, list[str]]], typed: Sequence[str]) -> str:
+def _array(state: RunState, groups: Sequence[tuple[RunState, list[str]]], typed: Sequence[Target]) -> str:
     """Return the id of an array that was typed and whose tasks all have the same state and reason; else ""."""
     base = state.status.id.base
-    return base if base in typed and sum(one.status.id.base == base for one, _ in groups) == 1 else ""
+    is_typed = any(target.text == base for target in typed)
+    return base if is_typed and sum(one.status.id.base == base for one, _ in groups) == 1 else ""
 
 
 def _explain(cluster: Cluster, state: RunState, alike: Sequence[str], array: str) -> tuple[dict[str, Any], Facts]:
-    """Return the explanation of one job, for ``--json`` and as named lines."""
     job, run = state.status, state.record
     kind, data, found = _find_cause(cluster, state, array)
-    name = run.name if run else job.name
-    facts: Facts = [("job", [f"{handle(state)}  {name}"]), ("state", [_state_text(state, data.get("exit_status"))])]
+    facts: Facts = [
+        ("job", [f"{handle(state)}  {state.name}"]),
+        ("state", [_state_text(state, data.get("exit_status"))]),
+    ]
     facts += [("alike", [first_few(list(alike))])] if alike else []
     as_json = {
-        "job_id": str(job.id) if run is None or run.job_id is not None else None,
+        "job_id": None if state.is_unsubmitted else str(job.id),
         "run_id": run.run_id if run else None,
-        "name": name,
+        "name": state.name,
         "state": job.state,
         "reason": job.reason,
         "outcome": job.outcome.value,
@@ -140,9 +147,9 @@ def _explain(cluster: Cluster, state: RunState, alike: Sequence[str], array: str
 
 
 def _find_cause(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Facts]:
-    job, run = state.status, state.record
+    job = state.status
     if job.state == "PENDING":
-        found = pending.explain(cluster.scheduler(run.scheduler if run else "slurm"), state, array=array)
+        found = pending.explain(cluster.scheduler(state.scheduler), state, array=array)
         return "waiting", found.json(), found.facts()
     held = failed_state(state)
     if job.outcome is Outcome.RUNNING and held is None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.base.job import LOCAL, JobId, is_run_id
-from clusterrun.cluster.arrays import ArrayMethods
+from clusterrun.base.job import LOCAL, is_run_id
+from clusterrun.cluster import arrays
 from clusterrun.config.files import find_root
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, state_folder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a command that queries jobs needs only some of them, a subm
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.jobspec.fields import Value
     from clusterrun.state.query import StateQuery
-    from clusterrun.state.reconcile import Listing, RunState
+    from clusterrun.state.reconcile import Listing, RunState, Target
     from clusterrun.state.watch import Watch
     from clusterrun.submit.job_python import Starts
     from clusterrun.submit.plan import LocalContext, Plan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # a command that queries jobs needs only some of them, a subm
 ACCOUNTING_INTERVAL = 60.0
 
 
-class Cluster(ArrayMethods):
+class Cluster:
     """One user's view from one folder: its project, its records, and the schedulers it can use.
 
     ``notify`` gets lines for the user (what is waited for, what was left out). ``environ`` and ``cwd`` default to this
@@ -43,16 +43,10 @@ class Cluster(ArrayMethods):
     """
 
     def __init__(
-        self,
-        *,
-        cwd: Path | None = None,
-        environ: Mapping[str, str] | None = None,
-        notify: Callable[[str], None] = lambda line: None,
-        polling: bool = False,
-        scheduler: Scheduler | None = None,
-        starts: Starts | None = None,
-        vet: Callable[[Request], None] = lambda request: None,
-    ) -> None:
+        self, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None,
+        notify: Callable[[str], None] = lambda line: None, polling: bool = False, scheduler: Scheduler | None = None,
+        starts: Starts | None = None, vet: Callable[[Request], None] = lambda request: None,
+    ) -> None:  # fmt: skip
         self.environ = dict(os.environ if environ is None else environ)
         self.notify = notify
         self._cwd = cwd
@@ -213,13 +207,13 @@ class Cluster(ArrayMethods):
             raise NoSuchJob(f"no record of run {run_id} found", hint="cd to the folder that the run was submitted from")
         return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
-    def resume(self, text: str) -> RunRecord:
+    def resume(self, job: str | Target) -> RunRecord:
         """Submit a run that has ended once more, to continue from its checkpoints; return its record.
 
         An interrupted submission is finished instead, as by :meth:`recover`. Raises NoSuchJob, RequestError,
         SchedulerError or Ambiguous.
         """
-        from clusterrun.state.resumable import refuse_to_resume
+        from clusterrun.state.cancel import refuse_to_resume
         from clusterrun.submit import checks, resume
         from clusterrun.submit.job_python import JobPython
 
@@ -227,11 +221,11 @@ class Cluster(ArrayMethods):
             answer = self._query().queue([run])
             refuse_to_resume(self.states([run], answer)[0], time.time(), answer)
 
-        run = self.run(text)
-        if run is None:
-            self.status([text])  # raises NoSuchJob
-            raise RequestError(f"job {text} is not a clusterrun job", hint="submit the script again with sbatch")
-        run = run.newest
+        target = self.find(job) if isinstance(job, str) else job
+        if target.run is None:
+            self.status([target])  # raises NoSuchJob
+            raise RequestError(f"job {target.text} is not a clusterrun job", hint="submit the script again with sbatch")
+        run = target.run.newest
         if run.mine and run.job_id is None:
             return self.recover(run.run_id)
         confirm(run)
@@ -240,34 +234,17 @@ class Cluster(ArrayMethods):
             lambda spec, script: checks.check(spec, script, self.environ, JobPython(spec.python)), self.notify,
         )  # fmt: skip
 
+    sweep, map, table = arrays.sweep, arrays.map_function, arrays.table
+
     # -- querying --------------------------------------------------------------------------------------------------
 
-    def run(self, text: str) -> RunRecord | None:
-        """Return the run of a job id, as that job's submission has it, or of a run id; None for an external job.
+    def find(self, text: str) -> Target:
+        """Return the job of a job id, as that job's submission of the run has it, or of a run id. Raises NoSuchJob."""
+        return self._query().find(text)
 
-        If Slurm reused the id it is the newest run.
-        """
-        if is_run_id(text):
-            run = self.store().by_run_id(text)
-            if run is None:
-                raise NoSuchJob(f"no record of run {text} found", hint="`clusterrun list --all` shows your jobs")
-            return run
-        return self._query().find_run(JobId.parse(text))
-
-    def find_jobs(self, texts: Iterable[str]) -> list[RunRecord | JobId]:
-        """Return the jobs of job ids and run ids, each once: runs, and the ids of external jobs.
-
-        A job id means that job's submission of the run, a run id each live job of the run, else its newest.
-        """
-        typed = {text: self.run(text) for text in dict.fromkeys(texts)}
-        live = self._query().live_runs([run for text, run in typed.items() if run is not None and is_run_id(text)])
-        found: dict[object, RunRecord | JobId] = {}
-        for text, run in typed.items():
-            if run is None:
-                found[text] = JobId.parse(text)
-            else:
-                found |= {one.submission.key: one for one in (live[run.run_id] if is_run_id(text) else [run])}
-        return [*found.values()]
+    def live_targets(self, targets: Sequence[Target]) -> list[Target]:
+        """Return the jobs that are meant, each once: of a run that was named, each live job, else its newest."""
+        return self._query().live_targets(targets)
 
     def ladder(self, run: RunRecord) -> list[RunRecord]:
         """Return the rungs of a ladder up to this run, smallest first; only this run if it is no rung, or the first."""
@@ -277,10 +254,7 @@ class Cluster(ArrayMethods):
         return runs
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
-        """Return the states of runs, in their order, with one query per scheduler.
-
-        ``answer`` is a Slurm answer to use instead of a new query.
-        """
+        """Return the states of runs, in their order, with one query per scheduler, or by this answer of Slurm's."""
         return self._query().states(runs, answer)
 
     def current_states(self, runs: Sequence[RunRecord]) -> list[RunState]:
@@ -292,80 +266,50 @@ class Cluster(ArrayMethods):
         """Return the states of runs, from another process's squeue if its answer is good enough."""
         return self._query().cached_states(runs)
 
-    def status(self, texts: Iterable[str]) -> list[RunState]:
-        """Return the states of jobs by their ids: runs, and any other job that Slurm shows; an array by its tasks.
+    def status(self, jobs: Iterable[str | Target]) -> list[RunState]:
+        """Return the states of jobs, given by ids or found before; of any that Slurm shows, of an array its tasks'.
 
         A job id means that job, a run id all live jobs of the run. Raises NoSuchJob for an unknown job, and for a task
         of a run that is not an array.
         """
-        from clusterrun.state import filters
-
-        texts = list(texts)
-        typed = {text: self.run(text) for text in texts}
-        runs = {text: run for text, run in typed.items() if run is not None}
-        query, answer = self._query(), self._query().queue([*runs.values()])
-        known = query.states([*runs.values()], answer)
-        filters.refuse_parts(texts, known)
-        found = {
-            text: query.live_jobs([state], answer) if is_run_id(text) else [state]
-            for text, state in zip(runs, known, strict=True)
-        }
-        found |= self._external_states([text for text in typed if text not in runs])
-        return [state for text in texts for state in found[text]]
-
-    def _external_states(self, texts: Sequence[str]) -> dict[str, list[RunState]]:
-        from clusterrun.state import external
-
-        ids = [JobId.parse(text) for text in texts]
-        if not ids:
-            return {}
-        found = external.query_states(ids, self._factory.slurm_for(ids), time.time())
-        return {text: found[job] for text, job in zip(texts, ids, strict=True)}
+        query = self._query()
+        return query.status([query.find(job) if isinstance(job, str) else job for job in jobs])
 
     def listing(self, *, everything: bool = False, all_clusters: bool = False, cluster: str = "") -> Listing:
-        """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
-
-        With ``everything`` also the jobs that have ended: all runs known here, and what the queue still shows. Runs of
-        other clusters are counted in a line, or listed with ``all_clusters``; ``cluster`` selects the jobs of one.
-        Raises SchedulerError if Slurm does not respond and there is nothing to show, RequestError for an unknown one.
-        """
+        """Return the user's active jobs, with ``everything`` also the ended ones; see :meth:`StateQuery.list_jobs`."""
         return self._query().list_jobs(
             everything=everything, all_clusters=all_clusters, cached=self._polling, cluster=cluster
         )
 
-    def watches(self, jobs: Sequence[RunRecord | JobId]) -> list[Watch]:
-        """Return watches over runs and over external jobs, which are queried now. Raises NoSuchJob."""
-        from clusterrun.state.external_watch import ExternalWatch
-        from clusterrun.state.watch import RunWatch
+    def watch(self, targets: Sequence[Target], *, follow: bool = False) -> Watch:
+        """Return a watch over jobs, with ``follow`` for a reader of their logs; external jobs are queried now.
 
-        runs, ids = [one for one in jobs if not isinstance(one, JobId)], [one for one in jobs if isinstance(one, JobId)]
-        watches: list[Watch] = []
-        if runs:
-            watches.append(RunWatch(runs, self.current_states, self.cached_states if self._polling else None))
-        if ids:
-            watches.append(ExternalWatch(ids, self._factory.slurm_for(ids)))
-        return watches
+        Raises NoSuchJob.
+        """
+        from clusterrun.state.external import ExternalJobs
+        from clusterrun.state.reconcile import external_ids
+        from clusterrun.state.watch import Watch
 
-    def wait(self, jobs: Sequence[RunRecord | JobId], *, sleep: Callable[[float], None] = time.sleep) -> list[RunState]:
-        """Wait until runs and external jobs have ended, also while the scheduler does not respond. Raises NoSuchJob."""
+        runs, ids = [target.run for target in targets if target.run is not None], external_ids(targets)
+        others = ExternalJobs(ids, self._factory.slurm_for(ids)) if ids else None
+        cached = self.cached_states if self._polling or follow else None
+        return Watch(runs, self.current_states, cached, others, follow=follow)
+
+    def wait(self, runs: Sequence[RunRecord], *, sleep: Callable[[float], None] = time.sleep) -> list[RunState]:
+        """Wait until runs have ended, also while the scheduler does not respond, and return their states."""
+        from clusterrun.state.reconcile import Target
         from clusterrun.state.watch import wait_for_end
 
-        return wait_for_end(self.watches(jobs), self.notify, sleep)
+        return wait_for_end(self.watch([Target(run.run_id, run) for run in runs]), self.notify, sleep)
 
     # -- changing --------------------------------------------------------------------------------------------------
 
     def select(self, *, name: str = "") -> list[RunState]:
-        """Return the user's active runs in :meth:`listing` whose name matches a glob.
-
-        Raises SchedulerError if a scheduler is silent.
-        """
+        """Return the user's active runs whose name matches a glob. Raises SchedulerError if a scheduler is silent."""
         return self._query().active_runs(name)
 
     def cancel(self, targets: Sequence[RunState]) -> list[tuple[RunState, Cancelled]]:
-        """Cancel the user's own jobs, and return the results as the scheduler shows the jobs afterwards.
-
-        Raises NoSuchJob for another user's, before anything is cancelled.
-        """
+        """Cancel the user's own jobs, and return the results as the scheduler shows the jobs afterwards."""
         from clusterrun.state import cancel
 
         results = cancel.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))

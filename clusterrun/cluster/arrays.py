@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.store import Store
-from clusterrun.scheduler import Scheduler
 
 if TYPE_CHECKING:  # commands that query jobs need none of them, and start sooner
+    from clusterrun.cluster import Cluster
     from clusterrun.records.sweeps import Sweep
     from clusterrun.state.reconcile import RunState
     from clusterrun.state.sweep_table import SweepTable
     from clusterrun.submit.parameters import Axis, Set
     from clusterrun.submit.plan import Plan
-    from clusterrun.submit.request import Request, SubmitArgs
+    from clusterrun.submit.request import Request
     from clusterrun.submit.sweep_plan import PlannedArray
 
 
@@ -31,93 +30,76 @@ class SubmittedSweep(NamedTuple):
     runs: Sequence[RunRecord]
 
 
-class Submits(Protocol):
-    """What the methods here need of a Cluster."""
+def sweep(
+    cluster: Cluster, *words: str, grid: Mapping[str, Iterable[object]] | None = None,
+    rows: Sequence[Mapping[str, object]] | None = None, max_running: int | None = None, **options: Any,
+) -> SubmittedSweep:  # fmt: skip
+    """Submit a script, or a job file (``job="sft"``), once for each set of parameters, as ``clusterrun sweep``.
 
-    environ: dict[str, str]
-    notify: Callable[[str], None]
-    state: Path
+    ``grid`` has the values of each parameter, ``rows`` sets of them; together they combine. Without both the job
+    file's table ``[sweep]`` counts. ``options`` are those of :meth:`SubmitArgs.of`. Raises what ``submit`` raises.
+    """
+    from clusterrun.submit.request import SubmitArgs
 
-    @property
-    def cwd(self) -> Path: ...
-    def store(self, root: Path | None = None) -> Store: ...
-    def scheduler(self, name: str) -> Scheduler: ...
-    def request(self, args: SubmitArgs) -> Request: ...
-    def plan(self, args: SubmitArgs) -> Plan: ...
-    def check(self, plan: Plan, *, preload: bool = False, tasks: int = 1) -> list[str]: ...
-    def states(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
-    def wait(self, runs: Sequence[RunRecord]) -> list[RunState]: ...
+    args = SubmitArgs.of(*words, **options)
+    axes, typed = _read_axes(grid or {}), _read_sets(rows)
+    sets, at_once = parameter_sets(cluster.request(args), axes, (), typed, max_running)
+    made, arrays = plan_sweep(cluster, cluster.plan(args), sets, at_once)
+    _check(cluster, arrays)
+    return SubmittedSweep(made.name, submit_arrays(cluster, made, arrays))
 
 
-class ArrayMethods:
-    """The methods of Cluster that submit many runs as arrays."""
+def table(cluster: Cluster, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
+    """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
+    from clusterrun.records.sweeps import sweep_of
+    from clusterrun.state.sweep_table import load_table
 
-    def sweep(
-        self: Submits, *words: str, grid: Mapping[str, Iterable[object]] | None = None,
-        rows: Sequence[Mapping[str, object]] | None = None, max_running: int | None = None, **options: Any,
-    ) -> SubmittedSweep:  # fmt: skip
-        """Submit a script, or a job file (``job="sft"``), once for each set of parameters, as ``clusterrun sweep``.
+    return load_table(sweep_of(runs[0]), cluster.states(runs), metric, largest=largest)
 
-        ``grid`` has the values of each parameter, ``rows`` sets of them; together they combine. Without both the job
-        file's table ``[sweep]`` counts. ``options`` are those of :meth:`SubmitArgs.of`. Raises what ``submit`` raises.
-        """
-        from clusterrun.submit.request import SubmitArgs
 
-        args = SubmitArgs.of(*words, **options)
-        axes, typed = _read_axes(grid or {}), _read_sets(rows)
-        sets, at_once = parameter_sets(self.request(args), axes, (), typed, max_running)
-        made, arrays = plan_sweep(self, self.plan(args), sets, at_once)
-        for line in check_arrays(self, arrays):
-            self.notify(line)
-        return SubmittedSweep(made.name, submit_arrays(self, made, arrays))
+def map_function(
+    cluster: Cluster, function: Callable[[Any], Any], values: Iterable[Any], *, max_running: int | None = None,
+    return_exceptions: bool = False, **options: Any,
+) -> list[Any]:  # fmt: skip
+    """Call a function with each value, each call in a run of its own, wait, and return the results in order.
 
-    def table(self: Submits, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
-        """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
-        from clusterrun.records.sweeps import sweep_of
-        from clusterrun.state.sweep_table import load_table
+    The runs are one array, or several above MaxArraySize. submitit pickles the function for each call, as in
+    ``submit_function``. Several ranks all call it; the result is that of rank 0. When all have ended, the first
+    exception is raised, or with ``return_exceptions`` each is in its place in the list. ``options`` are those of
+    :meth:`SubmitArgs.of`.
+    """
+    from clusterrun.jobspec.spec import Function
+    from clusterrun.submit.parameters import MOST
+    from clusterrun.submit.request import SubmitArgs
 
-        return load_table(sweep_of(runs[0]), self.states(runs), metric, largest=largest)
+    calls = list(values)
+    if not calls:
+        return []
+    if len(calls) > MOST:
+        raise RequestError(f"{len(calls)} calls; the limit is {MOST}", hint="pass several values to each call")
+    name = getattr(function, "__name__", "function")
+    base = cluster.plan(replace(SubmitArgs.of(**options), work=Function(name)))
+    made, arrays = plan_sweep(cluster, base, [{}] * len(calls), max_running)
+    by_run = {task.runs[0]: call for task, call in zip(made.tasks, calls, strict=True)}
 
-    def map(
-        self: Submits, function: Callable[[Any], Any], values: Iterable[Any], *, max_running: int | None = None,
-        return_exceptions: bool = False, **options: Any,
-    ) -> list[Any]:  # fmt: skip
-        """Call a function with each value, each call in a run of its own, wait, and return the results in order.
+    def save_call(run: RunRecord) -> None:
+        from clusterrun.scheduler.slurm.executor import save_call
 
-        The runs are one array, or several above MaxArraySize. submitit pickles the function for each call, as in
-        ``submit_function``. Several ranks all call it; the result is that of rank 0. When all have ended, the first
-        exception is raised, or with ``return_exceptions`` each is in its place in the list. ``options`` are those of
-        :meth:`SubmitArgs.of`.
-        """
-        from clusterrun.jobspec.spec import Function
-        from clusterrun.submit.parameters import MOST
-        from clusterrun.submit.request import SubmitArgs
+        save_call(run.run_dir, function, by_run[run.run_id])
 
-        calls = list(values)
-        if not calls:
-            return []
-        if len(calls) > MOST:
-            raise RequestError(f"{len(calls)} calls; the limit is {MOST}", hint="pass several values to each call")
-        name = getattr(function, "__name__", "function")
-        base = self.plan(replace(SubmitArgs.of(**options), work=Function(name)))
-        made, arrays = plan_sweep(self, base, [{} for _ in calls], max_running)
-        by_run = dict(zip((task.runs[0] for task in made.tasks), calls, strict=True))
+    _check(cluster, arrays)
+    runs = submit_arrays(cluster, made, arrays, prepare=save_call)
+    cluster.notify(f"submitted {plural(len(runs), 'call')}; to cancel: clusterrun cancel {made.name}")
+    results = list(map(_result, cluster.wait(runs)))
+    errors = [error for _, error in results if error is not None]
+    if errors and not return_exceptions:
+        raise errors[0]
+    return [result if error is None else error for result, error in results]
 
-        def save_call(run: RunRecord) -> None:
-            from clusterrun.scheduler.slurm.executor import save_call
 
-            save_call(run.run_dir, function, by_run[run.run_id])
-
-        for line in check_arrays(self, arrays):
-            self.notify(line)
-        runs = submit_arrays(self, made, arrays, prepare=save_call)
-        self.notify(f"submitted {plural(len(runs), 'call')}; to cancel: clusterrun cancel {made.name}")
-        ended = self.wait(runs)
-        results = [_result(state) for state in ended]
-        failed = next((error for _, error in results if error is not None), None)
-        if failed is not None and not return_exceptions:
-            raise failed
-        return [result if error is None else error for result, error in results]
+def _check(cluster: Cluster, arrays: Sequence[PlannedArray]) -> None:
+    for line in check_arrays(cluster, arrays):
+        cluster.notify(line)
 
 
 def _read_axes(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
@@ -167,16 +149,19 @@ def parameter_sets(
     at_once: int | None,
 ) -> tuple[list[Set], int | None]:  # fmt: skip
     """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
-    from clusterrun.submit.parameters import combine, parse_axis
+    from clusterrun.submit.parameters import combine
 
     table = request.job.sweep if request.job is not None else None
     if table is not None and not (grid or together or rows):
-        grid, together = (
-            [parse_axis(f"{name}={one}", table.source) if isinstance(one, str) else (name, one) for name, one in axes]
-            for axes in (table.grid, table.together)
-        )
+        grid, together = (_table_axes(axes, table.source) for axes in (table.grid, table.together))
         rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
     return combine(grid, together, rows), table.max_running if at_once is None and table is not None else at_once
+
+
+def _table_axes(axes: Iterable[tuple[str, Any]], source: str) -> list[Axis]:
+    from clusterrun.submit.parameters import parse_axis
+
+    return [parse_axis(f"{name}={one}", source) if isinstance(one, str) else (name, one) for name, one in axes]
 
 
 def read_rows(path: Path, source: str) -> list[Set]:
@@ -192,7 +177,7 @@ def read_rows(path: Path, source: str) -> list[Set]:
 
 
 def plan_sweep(
-    cluster: Submits, base: Plan, sets: Sequence[Set], at_once: int | None
+    cluster: Cluster, base: Plan, sets: Sequence[Set], at_once: int | None
 ) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
     """Return a new sweep, and its arrays of at most MaxArraySize tasks."""
     from clusterrun.submit.sweep_plan import max_array_size, new_sweep
@@ -201,7 +186,7 @@ def plan_sweep(
     return new_sweep(base, sets, [index % size for index in range(len(sets))], size, at_once)
 
 
-def check_arrays(cluster: Submits, arrays: Sequence[PlannedArray]) -> list[str]:
+def check_arrays(cluster: Cluster, arrays: Sequence[PlannedArray]) -> list[str]:
     """Check the first run as any job and the settings of the others; return lines. Raises RequestError."""
     from clusterrun.preflight.checks import LIMIT
     from clusterrun.preflight.patience import Patience
@@ -217,7 +202,7 @@ def check_arrays(cluster: Submits, arrays: Sequence[PlannedArray]) -> list[str]:
 
 
 def submit_arrays(
-    cluster: Submits, made: Sweep, arrays: Sequence[PlannedArray], before: Sweep | None = None,
+    cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], before: Sweep | None = None,
     prepare: Callable[[RunRecord], None] | None = None,
 ) -> list[RunRecord]:  # fmt: skip
     """Submit the arrays of a sweep with the code they run, and return the runs.

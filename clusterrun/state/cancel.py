@@ -1,4 +1,4 @@
-"""Cancel, hold and release the user's own jobs.
+"""Cancel, hold and release the user's own jobs, and refuse to resume a run that has not ended.
 
 A job id alone is not enough: after a controller crash it may belong to another job. So a job is cancelled only if the
 query just before showed the run's own token.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
@@ -16,16 +17,14 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Answer, Cancelled, Scheduler
-from clusterrun.state import external, reconcile
-from clusterrun.state.reconcile import RunState
+from clusterrun.state import external
+from clusterrun.state.reconcile import ACCOUNTING_LAG, RunState
 
 
 def cancel(
-    targets: Sequence[RunState],
-    user: str,
-    scheduler_of: Callable[[RunRecord | None], Scheduler],
+    targets: Sequence[RunState], user: str, scheduler_of: Callable[[RunRecord | None], Scheduler],
     store_of: Callable[[RunRecord], Store],
-) -> list[tuple[RunState, Cancelled]]:
+) -> list[tuple[RunState, Cancelled]]:  # fmt: skip
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
 
     The results name a scheduler that does not respond and a record that cannot be written. Raises,
@@ -37,7 +36,7 @@ def cancel(
     by_scheduler: dict[str, list[int]] = {}
     for index, target in enumerate(targets):
         if _is_requested(target):
-            by_scheduler.setdefault(_scheduler_of(target), []).append(index)
+            by_scheduler.setdefault(target.scheduler, []).append(index)
     schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
     found: dict[int, Cancelled] = {}
     for name, indices in by_scheduler.items():
@@ -51,16 +50,7 @@ def cancel(
 
 
 def _is_requested(target: RunState) -> bool:
-    """Return whether a scheduler has a job to cancel."""
-    return not _is_unsent(target) and (_may_run(target) or bool(target.copies))
-
-
-def _scheduler_of(target: RunState) -> str:
-    return target.record.scheduler if target.record is not None else "slurm"
-
-
-def _is_unsent(target: RunState) -> bool:
-    return target.record is not None and target.record.job_id is None
+    return not target.is_unsubmitted and (_may_run(target) or bool(target.copies))
 
 
 def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *, keep: bool) -> Cancelled:
@@ -69,7 +59,7 @@ def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *
     A run that was never submitted is only a folder, which is deleted; ``keep`` it after a cancel that failed.
     """
     run, job = target.record, target.status
-    if run is None or not _is_unsent(target):
+    if run is None or not target.is_unsubmitted:
         return Cancelled(job.id, done=False, detail=_nothing_to_cancel(target))
     if keep:
         detail = "the run was never submitted; its folder is kept, since other jobs were not cancelled"
@@ -154,7 +144,6 @@ def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelle
 
 
 def _jobs_of(target: RunState) -> list[JobId]:
-    """Return what there is to cancel of a run: its job and its copies."""
     own = [target.status.id] if _may_run(target) else []
     return [*own, *target.copies]
 
@@ -168,7 +157,8 @@ def _record(target: RunState, store_of: Callable[[RunRecord], Store], at: int, *
     if run is None:
         return ""
     try:
-        reconcile.record_cancel(store_of(run), run, at, {**_CANCELLED, "ended": at} if ended else None)
+        final = {**_CANCELLED, "ended": at} if ended else run.submission.final
+        store_of(run).save_submission(run, replace(run.submission, cancel_asked=at, final=final))
     except OSError as error:
         return f"the record of run {run.run_id} cannot be written: {error.strerror}"
     return ""
@@ -193,10 +183,9 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
 
 def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
-    owner = run.user if run else job.user
-    if not run.mine if run else owner not in ("", user):
-        raise NoSuchJob(f"job {job.id} belongs to {owner}, not to you", hint=f"only the job's owner can {to}")
-    if run is not None and run.job_id is None and run.submission.state != submissions.NOT_SUBMITTED:
+    if not run.mine if run else job.user not in ("", user):
+        raise NoSuchJob(f"job {job.id} belongs to {target.user}, not to you", hint=f"only the job's owner can {to}")
+    if run is not None and target.is_unsubmitted and run.submission.state != submissions.NOT_SUBMITTED:
         raise Ambiguous(
             f"cannot tell whether run {run.run_id} was submitted",
             hint=f"run `clusterrun submit --recover {run.run_id}`",
@@ -205,6 +194,37 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
         raise SchedulerError(
             "the scheduler did not respond; nothing was done", detail=target.note, hint="try again in a moment"
         )
+
+
+def refuse_to_resume(state: RunState, now: float, answer: Answer | None = None) -> None:
+    """Raise unless a run has ended and is not finished; ``now`` is in epoch seconds, ``answer`` the queue's.
+
+    Raises RequestError for an active or finished run, NoSuchJob for another user's, SchedulerError if the scheduler
+    does not respond, and Ambiguous for a job that was submitted a moment ago.
+    """
+    run, job = state.record, state.status
+    assert run is not None
+    if not run.mine:
+        raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only the run's owner can resume it")
+    if job.outcome is Outcome.DONE:
+        raise RequestError(f"job {job.id} is {job.state}: there is nothing left to resume", hint="submit a new run")
+    _refuse_active(state)
+    silence = answer.note if answer is not None and not answer.complete else ""
+    if job.outcome is Outcome.UNKNOWN:
+        silence = silence or state.note
+    if silence:
+        raise SchedulerError(
+            f"cannot tell whether job {job.id} has ended, so nothing was submitted", detail=silence, hint="try again"
+        )
+    if job.outcome is Outcome.UNKNOWN and now - run.submission.at < ACCOUNTING_LAG:
+        raise Ambiguous(f"job {job.id} was just submitted and is not in the queue yet", hint="try again in a moment")
+
+
+def _refuse_active(state: RunState) -> None:
+    job, beside = state.status, (*state.copies, *state.others)
+    if job.outcome is Outcome.RUNNING or beside:
+        active, word = (beside[0], "active") if beside else (job.id, job.state)
+        raise RequestError(f"job {active} is {word}: this run has not ended", hint=f"clusterrun cancel {active}")
 
 
 #: States of a job that has been cancelled and whose last processes are being ended, or whose files are copied out.

@@ -1,18 +1,24 @@
-"""External jobs, which have no run record here: what Slurm shows about them."""
+"""External jobs, which have no run record here: what Slurm shows about them, once or until they end."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from clusterrun.base.errors import NoSuchJob, SchedulerError
-from clusterrun.base.job import JobId, JobStatus, covers
+from clusterrun.base.job import JobId, JobStatus, Outcome, covers, split_tasks
 from clusterrun.run_folder import identity, safe_files
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state.reconcile import RunState
 
 #: Seconds back that accounting is queried about a job whose submission time is unknown.
 WINDOW = 30 * 86_400
+#: Seconds between two queries of accounting. It may record an end late, so a job is given up after two of them.
+ACCOUNTING = 60.0
 END_UNKNOWN = "the job left the queue, and accounting has no record of how it ended"
 NO_ACCOUNTING = "the job left the queue, and its outcome is unknown because this cluster has no accounting"
 
@@ -22,36 +28,132 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
 
     Raises NoSuchJob for an unknown job, and SchedulerError if Slurm does not respond and the job is not in the cache.
     """
-    elsewhere = next((i for i in ids if i.cluster and not covers(scheduler.cluster, i.cluster)), None)
-    if elsewhere:
-        raise NoSuchJob(
-            f"no such job: {elsewhere} on cluster {elsewhere.cluster}",
-            hint=f"this shell is configured for cluster {scheduler.cluster}",
-        )
+    for job in ids:
+        if job.cluster and not covers(scheduler.cluster, job.cluster):
+            raise NoSuchJob(
+                f"no such job: {job} on cluster {job.cluster}",
+                hint=f"this shell is configured for cluster {scheduler.cluster}",
+            )
     answer = scheduler.query(ids)
-    found = {i: [RunState(None, job) for job in answer.jobs if is_answer_for(job, i)] for i in ids}
-    absent = [i for i in ids if not found[i]]
+    states = {job: [RunState(None, row) for row in _rows_of(job, answer.jobs)] for job in ids}
+    absent = [job for job in ids if not states[job]]
     past = scheduler.account(absent, int(now) - WINDOW) if absent else Answer()
-    for one in absent:
-        accounted = [job for job in past.jobs if is_answer_for(job, one)]
-        last = [job for job in answer.last if is_answer_for(job, one)]
-        if last and not all(job.is_over for job in accounted or last):
-            found[one] = [RunState(None, job, answer.note, answer.last_at) for job in last]
-        elif accounted:
-            found[one] = [RunState(None, job) for job in accounted]
-        elif not answer.complete:
-            hint = "run `scontrol ping`, then try again"
-            raise SchedulerError("Slurm is not responding", detail=answer.note, hint=hint)
-        elif not past.complete:
-            raise SchedulerError(
-                f"job {one} is not in the queue, and accounting is not responding", detail=past.note,
-                hint="try again; accounting may still have a record of the job",
-            )  # fmt: skip
+    return states | {job: _absent_states(job, answer, past) for job in absent}
+
+
+def _absent_states(job: JobId, answer: Answer, past: Answer) -> list[RunState]:
+    """Return the states of a job that the queue does not show, by accounting (``past``) or the last answer."""
+    accounted, last = _rows_of(job, past.jobs), _rows_of(job, answer.last)
+    if last and not _are_over(accounted or last):
+        return [RunState(None, row, answer.note, answer.last_at) for row in last]
+    if accounted:
+        return [RunState(None, row) for row in accounted]
+    if not answer.complete:
+        hint = "run `scontrol ping`, then try again"
+        raise SchedulerError("Slurm is not responding", detail=answer.note, hint=hint)
+    if not past.complete:
+        raise SchedulerError(
+            f"job {job} is not in the queue, and accounting is not responding", detail=past.note,
+            hint="try again; accounting may still have a record of the job",
+        )  # fmt: skip
+    hint = "`clusterrun list --all` shows your jobs"
+    if past.no_accounting:
+        hint = "Slurm forgets a job a few minutes after it ends, and this cluster has no accounting"
+    raise NoSuchJob(f"no such job: {job}", hint=hint)
+
+
+def _are_over(rows: Sequence[JobStatus]) -> bool:
+    return all(row.is_over for row in rows)
+
+
+def _rows_of(job: JobId, rows: Sequence[JobStatus]) -> list[JobStatus]:
+    return [row for row in rows if is_answer_for(row, job)]
+
+
+class ExternalJobs:
+    """External jobs that are queried again and again, an array as its tasks. Raises NoSuchJob for an unknown id.
+
+    One squeue queries all of them, one sacct those that have left the queue; jobs that have ended are not queried.
+    """
+
+    def __init__(
+        self, ids: Sequence[JobId], scheduler: Scheduler, *, now: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._ids, self._scheduler, self._now, self._clock = list(ids), scheduler, now, clock
+        self._states: dict[JobId, RunState] = {}
+        self._missing_since: dict[JobId, float] = {}  # when accounting first answered without them
+        self._accounted = self._answered = -ACCOUNTING  # when accounting was last queried, and when it last answered
+        for states in query_states(ids, scheduler, clock()).values():
+            self._update([state.status for state in states])
+
+    @property
+    def states(self) -> list[RunState]:
+        return list(self._states.values())
+
+    def is_settled(self, state: RunState) -> bool:
+        """Return whether a job has ended, or accounting answered twice about its end and has no record."""
+        missing_since = self._missing_since.get(state.status.id, math.inf)
+        return state.status.is_final or self._answered - missing_since >= ACCOUNTING
+
+    def query(self) -> None:
+        """Query the jobs that have not ended."""
+        open_ids = [job for job, state in self._states.items() if not self.is_settled(state)]
+        if not open_ids:
+            return
+        answer = self._scheduler.query(self._requested(open_ids))
+        if not answer.complete:
+            for job in open_ids:
+                self._states[job] = replace(self._states[job], note=answer.note)
+            return
+        seen = self._update(answer.jobs)
+        absent = [job for job in open_ids if job not in seen]
+        if absent and self._now() - self._accounted >= ACCOUNTING:
+            self._account(absent)
         else:
-            forgets = "Slurm forgets a job a few minutes after it ends, and this cluster has no accounting"
-            hint = forgets if past.no_accounting else "`clusterrun list --all` shows your jobs"
-            raise NoSuchJob(f"no such job: {one}", hint=hint)
-    return found
+            self._mark_left(absent)
+
+    def _account(self, absent: Sequence[JobId]) -> None:
+        self._accounted = now = self._now()
+        past = self._scheduler.account(self._requested(absent), self._oldest(absent))
+        ended = self._update([row for row in past.jobs if row.is_over], only=absent)
+        self._answered = now if past.complete else self._answered
+        for job in ended.symmetric_difference(absent):
+            self._mark_unknown(job, NO_ACCOUNTING if past.no_accounting else END_UNKNOWN, past.note)
+            if past.complete:
+                self._missing_since.setdefault(job, -math.inf if past.no_accounting else now)
+
+    def _oldest(self, jobs: Sequence[JobId]) -> int:
+        """Return an epoch second before the submission of all jobs."""
+        submitted = [self._states[job].status.submitted or 0 for job in jobs]
+        return min(submitted) - 3600 if all(submitted) else int(self._clock()) - WINDOW
+
+    def _mark_left(self, absent: Sequence[JobId]) -> None:
+        """Set jobs to unknown that have left the queue since accounting was queried; its answer counts for the rest."""
+        for job in absent:
+            if self._states[job].status.outcome is not Outcome.UNKNOWN:
+                self._mark_unknown(job, END_UNKNOWN, "")
+
+    def _mark_unknown(self, job: JobId, reason: str, note: str) -> None:
+        last = self._states[job].status
+        gone = replace(last, state="UNKNOWN", outcome=Outcome.UNKNOWN, reason=reason, source="squeue")
+        self._states[job] = RunState(None, gone, note)
+
+    def _requested(self, ids: Sequence[JobId]) -> list[JobId]:
+        return [one for one in self._ids if any(i.raw == one.raw and one.task in (None, i.task) for i in ids)]
+
+    def _update(self, rows: Sequence[JobStatus], only: Collection[JobId] | None = None) -> set[JobId]:
+        """Take over the states of requested jobs that are not settled, and return the ids found."""
+        requested = [row for row in rows if any(is_answer_for(row, one) for one in self._ids)]
+        seen = set()
+        for job in chain.from_iterable(map(split_tasks, requested)):
+            known = self._states.get(job.id)
+            is_open = known is None or not self.is_settled(known)
+            if is_open and (only is None or job.id in only):
+                self._states[job.id] = RunState(None, job)
+                self._missing_since.pop(job.id, None)
+                seen.add(job.id)
+        return seen
 
 
 def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool]:

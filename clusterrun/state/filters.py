@@ -6,35 +6,25 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple
 
 from clusterrun.base import units
 from clusterrun.base.errors import NoSuchJob, RequestError
-from clusterrun.base.job import TERMINAL, JobId, Outcome, format_tasks, is_run_id, parse_tasks, split_tasks
+from clusterrun.base.job import TERMINAL, JobId, JobStatus, Outcome, format_tasks, parse_tasks, split_tasks
 from clusterrun.state.reconcile import RunState
 
 
-def is_part(text: str) -> bool:
-    """Return whether an id names an array task (``5_2``) or a component (``5+1``)."""
-    job = None if is_run_id(text) else JobId.parse(text)
-    return job is not None and (job.task is not None or job.part is not None)
-
-
-def refuse_parts(texts: Iterable[str], states: Sequence[RunState]) -> None:
-    """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run that has none.
+def refuse_part(job: JobId, status: JobStatus) -> None:
+    """Raise NoSuchJob for a task (``5_2``) or a component (``5+1``) of a run that has none; ``status`` is the run's.
 
     A record is found by the job number alone, so the whole run would be taken for the part.
     """
-    whole = {state.status.id.raw: state.status for state in states if state.record is not None}
-    for job in (JobId.parse(text) for text in texts if not is_run_id(text)):
-        status = whole.get(job.raw)
-        if status is None:
-            continue
-        hint = f"for the whole job, use {job.raw}"
-        if job.task is not None and status.id.task is None and not status.tasks:
-            raise NoSuchJob(f"no such job: {job} (job {job.raw} is not an array)", hint=hint)
-        if job.part is not None and status.id.part is None:
-            raise NoSuchJob(f"no such job: {job} (job {job.raw} has no components)", hint=hint)
+    hint = f"for the whole job, use {job.raw}"
+    if job.task is not None and status.id.task is None and not status.tasks:
+        raise NoSuchJob(f"no such job: {job} (job {job.raw} is not an array)", hint=hint)
+    if job.part is not None and status.id.part is None:
+        raise NoSuchJob(f"no such job: {job} (job {job.raw} has no components)", hint=hint)
 
 
 #: Slurm's short state names (man squeue 22.05, JOB STATE CODES), as `squeue -t` takes them.
@@ -135,16 +125,18 @@ def submitted(state: RunState) -> int | None:
 
 
 def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
-    job, run = state.status, state.record
-    if not wanted.history and job.outcome not in OPEN:
+    if not wanted.history and state.status.outcome not in OPEN:
         return False
-    if wanted.states and not (
-        job.state in wanted.states or any(_OWN_STATES.get(word) is job.outcome for word in wanted.states)
-    ):
+    if wanted.states and wanted.states.isdisjoint(_words_of(state.status)):
         return False
-    if wanted.since is not None and (at := submitted(state)) is not None and at < wanted.since:
+    at = submitted(state)
+    if wanted.since is not None and at is not None and at < wanted.since:
         return False
-    return not wanted.name or fnmatch.fnmatchcase(run.name if run is not None else job.name, wanted.name)
+    return not wanted.name or fnmatch.fnmatchcase(state.name, wanted.name)
+
+
+def _words_of(job: JobStatus) -> list[str]:
+    return [job.state, *(word for word, outcome in _OWN_STATES.items() if outcome is job.outcome)]
 
 
 def _each(state: RunState) -> list[RunState]:
@@ -155,35 +147,42 @@ def _each(state: RunState) -> list[RunState]:
 
 def _merged(group: Sequence[RunState]) -> list[RunState]:
     """Merge tasks of one array in one state; values that differ are left out."""
-    tasks: list[int] = []
-    together, apart, limit = [], [], ""
-    for state in group:
-        job = state.status
-        found = [job.id.task] if job.id.task is not None else parse_tasks(job.tasks)
-        if found is None:
-            apart.append(state)  # a list that cannot be parsed keeps its row
-            continue
-        tasks += found
-        together.append(state)
-        limit = limit or "".join(job.tasks.partition("%")[1:])
-    jobs = [state.status for state in together]
-    if len(jobs) < 2:
+    together = [state for state in group if _task_numbers(state.status)]
+    apart = [state for state in group if not _task_numbers(state.status)]  # a list that cannot be parsed keeps its row
+    if len(together) < 2:
         return list(group)
-    first = jobs[0]
-    counts = [job.node_count or 0 for job in jobs]
+    jobs = [state.status for state in together]
+    first, numbers = jobs[0], chain.from_iterable(map(_task_numbers, jobs))
+    limits = [job.tasks.partition("%")[2] for job in jobs if "%" in job.tasks]
     merged = replace(
         first,
         id=JobId(first.id.raw, None, None, first.id.cluster),
-        tasks=format_tasks(tasks) + limit,
-        reason=first.reason if len({job.reason for job in jobs}) == 1 else "",
-        nodes=first.nodes if len({job.nodes for job in jobs}) == 1 else "",
-        node_count=sum(counts) if first.state != "PENDING" else first.node_count,
-        elapsed=max(job.elapsed or 0 for job in jobs),
-        started=min((job.started for job in jobs if job.started), default=None),
-        ended=max((job.ended for job in jobs if job.ended), default=None),
-        exit_status=first.exit_status if len({job.exit_status for job in jobs}) == 1 else None,
+        tasks="%".join([format_tasks(numbers), *limits[:1]]),
+        reason=_common(jobs, "reason", ""),
+        nodes=_common(jobs, "nodes", ""),
+        node_count=first.node_count if first.state == "PENDING" else sum(_values(jobs, "node_count")),
+        elapsed=max(_values(jobs, "elapsed"), default=0),
+        started=min(_values(jobs, "started"), default=None),
+        ended=max(_values(jobs, "ended"), default=None),
+        exit_status=_common(jobs, "exit_status", None),
     )
     return [replace(together[0], status=merged), *apart]
+
+
+def _task_numbers(job: JobStatus) -> list[int]:
+    """Return the tasks of a row, none if their list cannot be parsed."""
+    return [job.id.task] if job.id.task is not None else parse_tasks(job.tasks) or []
+
+
+def _values(jobs: Iterable[JobStatus], name: str) -> list[int]:
+    """Return the known values of a field, those that are 0 aside."""
+    return [value for job in jobs if (value := getattr(job, name))]
+
+
+def _common(jobs: Iterable[JobStatus], name: str, otherwise: Any) -> Any:
+    """Return the value that a field has in all jobs."""
+    values = {getattr(job, name) for job in jobs}
+    return values.pop() if len(values) == 1 else otherwise
 
 
 def _order(state: RunState) -> tuple[int, int, int]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from clusterrun.base.decode import as_int, parse_rows
+from clusterrun.base.decode import as_int
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files, safe_files
+from clusterrun.run_folder import files
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.sweep_table import is_number, read_metrics
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
 
 TOLERANCE = 0.02
 """The share by which the losses of two rungs of one global batch may differ: other sums, another schedule."""
-_HEAD = 1 << 20  # bytes of metrics.jsonl: the first thousands of rows
 _COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "rung": ("RUNG", str), "job_id": ("JOBID", str), "ranks": ("RANKS", str), "nodes": ("NODES", str),
     "global_batch": ("BATCH", str), "steps_per_epoch": ("STEPS/EPOCH", str), "loss": ("LOSS", "{:.4f}".format),
@@ -118,30 +117,29 @@ def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) ->
     return Ladder(rungs, failed, cause(failed.state) if failed is not None else "")
 
 
+def _training_facts(run: RunRecord) -> Mapping[str, Any]:
+    attempt = run_record.newest_attempt(run)
+    return (files.read_json(attempt / "training.json") if attempt is not None else None) or {}
+
+
+def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    return {int(row["step"]): float(row["loss"]) for row in rows if is_number(row.get("loss"))}
+
+
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
-    attempts = run_record.attempts(run)
-    facts = (files.read_json(attempts[-1] / "training.json") or {}) if attempts else {}
-    micro, accum = (as_int(facts.get(name)) for name in ("micro_batch_size", "grad_accum_steps"))
-    steps_per_epoch = as_int(facts.get("steps_per_epoch"))
-    try:
-        with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
-            lines = os.pread(file, _HEAD, 0).split(b"\n")[:-1]  # the last line may be incomplete
-    except OSError:
-        lines = []
-    rows = [row for row in parse_rows(lines) if _is_finite(row.get("step"))]
-    losses = {int(row["step"]): float(row["loss"]) for row in rows if _is_finite(row.get("loss"))}
+    facts = _training_facts(run)
+    micro, accum = (as_int(facts.get(name)) or 0 for name in ("micro_batch_size", "grad_accum_steps"))
+    rows = [row for row in read_metrics(run, first=True) if is_number(row.get("step"))]
     # the first step is slower than all others
-    speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and _is_finite(row.get("tokens_per_second"))]
-    batch = micro * accum * run.world_size if micro and accum else None
-    return RungResult(state, run, batch, steps_per_epoch, losses, median(speeds) if speeds else None)
+    speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and is_number(row.get("tokens_per_second"))]
+    return RungResult(
+        state, run, batch=micro * accum * run.world_size or None, steps_per_epoch=as_int(facts.get("steps_per_epoch")),
+        losses=_losses(rows), speed=median(speeds) if speeds else None,
+    )  # fmt: skip
 
 
 def _cell(name: str, value: Any) -> str:
     return "" if value is None else safe_line(_COLUMNS[name][1](value))
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:

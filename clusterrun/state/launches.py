@@ -1,18 +1,23 @@
-"""The launches of a job and its goodput, as ``status`` shows them."""
+"""The launches of a job, its goodput, and until when its nodes are held after a failure (``--on-failure hold``)."""
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from clusterrun.base.job import STOPPED_STATUS, Outcome
 from clusterrun.base.units import format_duration, plural
 from clusterrun.records import launches
+from clusterrun.records.end_records import end_of, load_hold
 from clusterrun.records.launches import Goodput
 from clusterrun.records.progress import RankProgress
 from clusterrun.run_folder.launches import Launch
 from clusterrun.state.reconcile import RunState, figures
+
+_LONGEST = 1e9  # seconds; a damaged record may hold any number
 
 
 def launches_of(state: RunState, ranks: Sequence[RankProgress], now: float) -> list[Launch]:
@@ -51,24 +56,30 @@ def goodput_line(found: Goodput | None) -> str:
     return f"{found.share:.0%} ({line})".replace("%", " %", 1)
 
 
-def goodput_json(found: Goodput | None) -> dict[str, Any] | None:
-    """Return the goodput for ``--json``: a share, and seconds."""
-    return None if found is None else {"share": found.share, **found._asdict()}
-
-
 def launches_json(found: Sequence[Launch]) -> list[dict[str, Any]]:
     """Return the launches for ``--json``; times in epoch seconds, durations in seconds."""
     return [
         {
-            "attempt": one.attempt,
+            **{name: getattr(one, name) for name in ("attempt", "status", "cause", "began", "first_step")},
             "nodes": one.nodes(),
-            "status": one.status,
-            "cause": one.cause,
-            "began": one.began,
             "ended": one.ended if one.status is not None else None,  # else it runs, or recorded no end
-            "first_step": one.first_step,
             "last_step": one.step,
             "lost_s": lost,
         }
         for one, lost in zip(found, launches.lost_seconds(found), strict=True)
     ]
+
+
+def held_line(state: RunState) -> str:
+    """Return until when the job's nodes are held, and the command that opens a shell there; empty if they are not."""
+    hold = load_hold(state.record) if state.record is not None and state.status.state == "RUNNING" else None
+    if hold is None or not 0 < hold.until - time.time() < _LONGEST:
+        return ""
+    until = time.strftime("%H:%M", time.localtime(hold.until))
+    return f"until {until}, after a failure; open a shell with: {hold.shell}"
+
+
+def failed_state(state: RunState) -> RunState | None:
+    """Return how a held job failed, None for any other job."""
+    ended = end_of(state.record) if state.record is not None and held_line(state) else None
+    return replace(state, status=ended) if ended is not None else None

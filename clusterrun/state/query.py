@@ -6,12 +6,22 @@ Runs of a cluster that is not reachable from this shell get state UNKNOWN and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from clusterrun.base.errors import NoScheduler, RequestError, SchedulerError
-from clusterrun.base.job import LOCAL, JobId, JobStatus, Outcome, covers, one_cluster, split_tasks, token_part
+from clusterrun.base.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
+from clusterrun.base.job import (
+    LOCAL,
+    JobId,
+    JobStatus,
+    Outcome,
+    covers,
+    is_run_id,
+    one_cluster,
+    split_tasks,
+    token_part,
+)
 from clusterrun.base.units import plural
 from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
@@ -21,7 +31,7 @@ from clusterrun.run_folder import identity
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
 from clusterrun.state import external, filters, reconcile
-from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.reconcile import Listing, RunState, Target
 from clusterrun.state.watch import records_changed_at
 
 
@@ -32,50 +42,79 @@ class StateQuery(NamedTuple):
     store: Store
     notify: Callable[[str], None]
 
-    def find_run(self, job: JobId) -> RunRecord | None:
-        """Return the run of a job id, the newest if Slurm reused the id; None for an external job."""
-        known = self.store.by_job(job)
-        # an id without a cluster's name means the cluster that this shell is configured for
-        here = [run for run in known if job.is_local or job.cluster or self.is_here(run)]
-        if not here and self.factory.may_know(job):
-            folders, exists = external.find_run_folders(job, self.factory.scheduler("slurm"))
-            here = self.store.by_job(job, hint=folders) if folders else []
-            if exists and not any(run.run_dir in folders for run in here):
-                return None  # Slurm has a job of that id, and it belongs to no run here
-        known = here or known
-        if len(known) > 1:
-            older = ", ".join(run.run_id for run in known[:-1])
-            self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
-        return self._at(known[-1], job) if known else None
+    def find(self, text: str) -> Target:
+        """Return the job of an id. Raises NoSuchJob for an unknown run id, RequestError for no id."""
+        if not is_run_id(text):
+            job = JobId.parse(text)
+            return Target(text, self._find_run(job), job)
+        if run := self.store.by_run_id(text):
+            return Target(text, run)
+        raise NoSuchJob(f"no record of run {text} found", hint="`clusterrun list --all` shows your jobs")
 
-    def _at(self, run: RunRecord, job: JobId) -> RunRecord:
-        """Return a run as the submission of this job has it; report that the run went on in another job."""
-        found, newest = run.as_job(job), run.newest.job_id
-        if found.job_id is not None and newest is not None and newest != found.job_id:
+    def _find_run(self, job: JobId) -> RunRecord | None:
+        """Return the run of a job id as that job's submission has it; None for an external job."""
+        runs = self._runs_of(job)
+        if not runs:
+            return None
+        if len(runs) > 1:
+            older = ", ".join(run.run_id for run in runs[:-1])
+            self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
+        run, newest = runs[-1].as_job(job), runs[-1].newest.job_id
+        if None not in (run.job_id, newest) and newest != run.job_id:
             self.notify(f"job {job} is an earlier job of this run; its newest is job {newest}")
+        return run
+
+    def _runs_of(self, job: JobId) -> list[RunRecord]:
+        """Return the runs that had a job id, the newest last; none if it is the id of an external job now."""
+        known = self.store.by_job(job)
+        here = [run for run in known if self._may_mean(job, run)]
+        if here or not self.factory.may_know(job):
+            return here or known
+        folders, exists = external.find_run_folders(job, self.factory.scheduler("slurm"))
+        runs = self.store.by_job(job, hint=folders)
+        is_external = exists and not any(run.run_dir in folders for run in runs)
+        return [] if is_external else runs
+
+    def _may_mean(self, job: JobId, run: RunRecord) -> bool:
+        """Return whether an id may mean a run: without a cluster's name, of the cluster of this shell."""
+        return job.is_local or bool(job.cluster) or self.is_here(run)
+
+    def status(self, targets: Sequence[Target]) -> list[RunState]:
+        """Return the states of jobs, of a run that was named those of all its live jobs. Raises NoSuchJob."""
+        runs = list({target.key: target.run for target in targets if target.run is not None}.values())
+        answer = self.queue(runs)
+        states = {state.key: state for state in self.states(runs, answer)}
+        ids = reconcile.external_ids(targets)
+        others = external.query_states(ids, self.factory.slurm_for(ids), time.time()) if ids else {}
+        found: list[RunState] = []
+        for target in targets:
+            if target.job is None:
+                found += self.live_jobs([states[target.key]], answer)
+            elif target.run is None:
+                found += others[target.job]
+            else:
+                filters.refuse_part(target.job, states[target.key].status)
+                found.append(states[target.key])
         return found
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order. ``answer`` is a Slurm answer to use instead of a new query."""
-        found: dict[str, RunState] = {}
+        states: dict[str, RunState] = {}
         for name in dict.fromkeys(run.scheduler for run in runs):
-            some = [run for run in runs if run.scheduler == name]
-            try:
-                scheduler = self.factory.scheduler(name)
-            except NoScheduler as error:
-                states = (reconcile.state_from_records(self.store, run, error.message) for run in some)
-                found |= {run.submission.key: state for run, state in zip(some, states, strict=True)}
-                continue
-            for run in some:
-                if not _is_on(run, scheduler):
-                    elsewhere = _elsewhere(run, scheduler)
-                    found[run.submission.key] = reconcile.state_from_records(self.store, run, elsewhere)
-            here = [run for run in some if _is_on(run, scheduler)]
-            known = answer if scheduler.name != LOCAL else None
-            for state in reconcile.reconcile(self.store, scheduler, here, answer=known):
-                assert state.record is not None
-                found[state.record.submission.key] = state
-        return [found[run.submission.key] for run in runs]
+            states |= self._states_on(name, [run for run in runs if run.scheduler == name], answer)
+        return [states[run.submission.key] for run in runs]
+
+    def _states_on(self, name: str, runs: Sequence[RunRecord], answer: Answer | None) -> dict[str, RunState]:
+        """Return the states of runs of one scheduler, by their submissions."""
+        try:
+            scheduler = self.factory.scheduler(name)
+        except NoScheduler as error:
+            return {run.submission.key: reconcile.state_from_records(self.store, run, error.message) for run in runs}
+        here = [run for run in runs if _is_on(run, scheduler)]
+        away = [run for run in runs if not _is_on(run, scheduler)]
+        states = reconcile.reconcile(self.store, scheduler, here, answer=None if name == LOCAL else answer)
+        states += [reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler)) for run in away]
+        return {run.submission.key: state for run, state in zip([*here, *away], states, strict=True)}
 
     def queue(self, runs: Sequence[RunRecord]) -> Answer | None:
         """Return the queue as it is now, to be used for these runs; None if Slurm has no part in them."""
@@ -88,12 +127,15 @@ class StateQuery(NamedTuple):
 
     def live_jobs(self, states: Sequence[RunState], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs with those of all their live jobs; a run that has one is not shown as ended."""
-        live = dict[Path, list[RunState]]()
-        others = [other for state in states if state.others for other in _other_submissions(state)]
-        for state in self.states(others, answer) if others else ():
-            if state.record is not None and not state.status.is_over:
-                live.setdefault(state.record.run_dir, []).append(state)
-        return [one for state in states for one in _alive(state, live)]
+        others = [run for state in states for run in _other_submissions(state)]
+        live = [state for state in self.states(others, answer) if not state.status.is_over]
+        shown: list[RunState] = []
+        for state in states:
+            of_run = [other for other in live if _are_of_one_run(other, state)]
+            shown += of_run
+            if not of_run or state.status.outcome in filters.OPEN:
+                shown.append(state)
+        return shown
 
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
@@ -103,15 +145,15 @@ class StateQuery(NamedTuple):
         answer, age = self._cached_queue(runs)
         return Listing(self.states(runs, answer), age, None if age else answer)
 
-    def live_runs(self, runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
-        """Return by run id each run as each of its live jobs has it; as it is if it has none, or was submitted once."""
-        again = [run for run in runs if len(run.submissions) > 1]
+    def live_targets(self, targets: Sequence[Target]) -> list[Target]:
+        """Return the jobs that are meant, each once: of a run that was named, each live job, else its newest."""
+        again = [one.run for one in targets if one.run is not None and not one.job and len(one.run.submissions) > 1]
         answer = self.queue(again)
-        found: dict[str, list[RunRecord]] = {run.run_id: [] for run in again}
+        live: dict[str, list[Target]] = {}
         for state in self.live_jobs(self.states(again, answer), answer):
             assert state.record is not None
-            found[state.record.run_id].append(state.record)
-        return {run.run_id: [run] for run in runs} | found
+            live.setdefault(state.record.run_id, []).append(Target(state.record.run_id, state.record))
+        return list({one.key: one for target in targets for one in live.get(target.text, [target])}.values())
 
     def active_runs(self, name: str) -> list[RunState]:
         """Return the active runs of ``list`` whose name matches a glob; raises SchedulerError if one may be missing."""
@@ -134,50 +176,57 @@ class StateQuery(NamedTuple):
         ``cached`` another process's squeue may be used. Raises SchedulerError if Slurm does not respond and there
         is nothing to show, RequestError for an unknown cluster.
         """
-        known = self.store.all() if everything else self.store.open_runs()
-        at_hand = self.factory.scheduler("slurm").cluster if self.factory.facts() is not None else ""
-        out_of_reach = bool(cluster) and not covers(at_hand, cluster)
-        if out_of_reach:
-            self._check_cluster(cluster, at_hand)
+        slurm = self._slurm_of(cluster)
+        runs = self.store.all() if everything else self.store.open_runs()
         if cluster:
-            known = [run for run in known if run.cluster == cluster]
+            runs = [run for run in runs if run.cluster == cluster]
         elif not all_clusters:
-            known = self.reachable(known, everything=everything)
-        answer, age, others = Answer(), 0.0, list[RunState]()
-        if self.factory.facts() is None or out_of_reach:
-            found = self.live_jobs(self.states(known))
+            runs = self.reachable(runs, everything=everything)
+        if slurm is None:
+            listing = Listing(self.live_jobs(self.states(runs)))
         else:
-            slurm = self.factory.scheduler("slurm")
-            answer, age = self._cached_queue(known) if cached and not everything else (slurm.query(), 0.0)
-            more, others = unmatched_jobs(known, answer, everything=everything)
-            if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
-                answer, age = slurm.query(), 0.0
-                more, others = unmatched_jobs(known, answer)
-            found = self.live_jobs(self.states([*known, *more], answer), answer)
-        shown = [s for s in (*found, *others) if everything or s.status.outcome in filters.OPEN]
-        if cluster:
-            shown = [s for s in shown if _cluster_of(s, at_hand) == cluster]
-        if not (answer.complete or shown):
+            listing = self._list_queue(slurm, runs, everything=everything, cached=cached)
+        states = _listed(listing.states, slurm, everything=everything, cluster=cluster)
+        if listing.answer is not None and not listing.answer.complete:
+            self._report_silence(listing.answer.note, states)
+        return Listing(states, listing.age, None if listing.age else listing.answer)
+
+    def _list_queue(self, slurm: Scheduler, runs: Sequence[RunRecord], *, everything: bool, cached: bool) -> Listing:
+        answer, age = self._cached_queue(runs) if cached and not everything else (slurm.query(), 0.0)
+        more, others = unmatched_jobs(runs, answer, everything=everything)
+        if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
+            answer, age = slurm.query(), 0.0
+            more, others = unmatched_jobs(runs, answer)
+        return Listing([*self.live_jobs(self.states([*runs, *more], answer), answer), *others], age, answer)
+
+    def _report_silence(self, note: str, states: Sequence[RunState]) -> None:
+        """Report that Slurm is not responding; raises SchedulerError if there is nothing to show."""
+        if not states:
             raise SchedulerError(
-                "Slurm is not responding, and clusterrun has no record of any active job", detail=answer.note,
+                "Slurm is not responding, and clusterrun has no record of any active job", detail=note,
                 hint="run `scontrol ping`, then try again",
             )  # fmt: skip
-        if not answer.complete:
-            self.notify(f"Slurm is not responding: {answer.note}")
-        current = self.factory.facts() is not None and not out_of_reach and not age
-        return Listing(shown, age, answer if current else None)
+        self.notify(f"Slurm is not responding: {note}")
 
-    def _check_cluster(self, name: str, at_hand: str) -> None:
-        """Report that a cluster is known by records alone; raises RequestError if no run was submitted to it."""
+    def _slurm_of(self, name: str) -> Scheduler | None:
+        """Return Slurm if this shell can query it about jobs of this cluster (empty: of any).
+
+        Else it is reported that the cluster is known by records alone; raises RequestError if no run was submitted to
+        it.
+        """
+        slurm = self.factory.scheduler("slurm") if self.factory.facts() is not None else None
+        at_hand = slurm.cluster if slurm is not None else ""
+        if not name or covers(at_hand, name):
+            return slurm
         known = {*self.store.clusters(), LOCAL, *at_hand.split(",")}
         if name not in known:  # the indexes may be lost
             known |= {run.cluster for run in self.store.all()}
-        names = sorted(known - {""})
-        if name not in names:
-            hint = f"known clusters: {', '.join(names) or 'none'}"
+        if name not in known:
+            hint = f"known clusters: {', '.join(sorted(known - {''})) or 'none'}"
             raise RequestError(f"unknown cluster {name[:40]!r}", hint=hint)
         if name != LOCAL:
             self.notify(f"cannot reach cluster {name} from this shell; showing its jobs from clusterrun's records")
+        return None
 
     def is_here(self, run: RunRecord) -> bool:
         """Return whether the run's scheduler can be queried from this shell."""
@@ -218,28 +267,36 @@ def unmatched_jobs(
     A run is found by the script that Slurm shows, so a run whose end was recorded and that was requeued is found too.
     With ``everything`` jobs that have ended count.
     """
-    shown = answer.jobs if answer.complete else answer.last
+    rows = _split_sweeps(answer, runs)
+    jobs, listed = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
+    known, more = set[Path](), list[RunRecord]()
+    for run in runs:
+        _take(listed, jobs, run)
+        known.add(run.run_dir)
+    for script in dict.fromkeys(job.script for job in listed.values()):
+        for run in _runs_of_script(script, known):
+            known.add(run.run_dir)
+            more += [run] * _take(listed, jobs, run)
+    note, at = ("", None) if answer.complete else (answer.note, answer.last_at)
+    return more, [RunState(None, job, note, at) for job in listed.values()]
+
+
+def _split_sweeps(answer: Answer, runs: Iterable[RunRecord]) -> list[JobStatus]:
+    """Return the newest known rows of the queue with those of a sweep split: each of its tasks is a run."""
     arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
-    rows = list[JobStatus]()
-    for row in shown:  # each task of a sweep is a run
-        of_sweep = row.tasks and (token_part(row) in arrays or identity.sweep_of_script(row.script) is not None)
-        rows += split_tasks(row) if of_sweep else [row]
-    jobs = JobIndex(rows)
-    matched = {id(job) for run in runs for job in (*jobs.of(run), *jobs.others(run))}
-    known, seen = {run.run_dir for run in runs}, set[str]()
-    more, others = [], []
-    for job in rows:
-        if id(job) in matched or (job.is_over and not everything):
-            continue
-        if job.script not in seen:
-            seen.add(job.script)
-            for run in _runs_of_script(job.script, known):
-                found = (*jobs.of(run), *jobs.others(run))
-                more += [run] if any(everything or not one.is_over for one in found) else []
-                matched |= {id(one) for one in found}
-        if id(job) not in matched:
-            others.append(RunState(None, job) if answer.complete else RunState(None, job, answer.note, answer.last_at))
-    return more, others
+    split = list[JobStatus]()
+    for row in answer.jobs if answer.complete else answer.last:
+        is_sweep = row.tasks and (token_part(row) in arrays or identity.sweep_of_script(row.script) is not None)
+        split += split_tasks(row) if is_sweep else [row]
+    return split
+
+
+def _take(listed: dict[int, JobStatus], jobs: JobIndex, run: RunRecord) -> bool:
+    """Remove the jobs of a run, and return whether there were any."""
+    before = len(listed)
+    for job in (*jobs.of(run), *jobs.others(run)):
+        listed.pop(id(job), None)
+    return len(listed) < before
 
 
 def _runs_of_script(script: str, known: Collection[Path]) -> list[RunRecord]:
@@ -261,19 +318,20 @@ def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
 
 def _other_submissions(state: RunState) -> list[RunRecord]:
     run = state.record
-    return [run.as_submission(one) for one in run.submissions[:-1]] if run is not None else []
+    return [run.as_submission(one) for one in run.submissions[:-1]] if run is not None and state.others else []
 
 
-def _alive(state: RunState, others: Mapping[Path, Sequence[RunState]]) -> list[RunState]:
-    """Return the live jobs of a run's other submissions, and its own unless that has ended."""
-    found = others.get(state.record.run_dir, ()) if state.record is not None else ()
-    return [*found, *([state] if not found or state.status.outcome in filters.OPEN else [])]
+def _are_of_one_run(state: RunState, other: RunState) -> bool:
+    return state.record is not None and other.record is not None and state.record.run_dir == other.record.run_dir
 
 
-def _cluster_of(state: RunState, at_hand: str) -> str:
-    if state.record is not None:
-        return state.record.cluster
-    return state.status.id.cluster or one_cluster(at_hand)
+def _listed(
+    states: Sequence[RunState], slurm: Scheduler | None, *, everything: bool, cluster: str
+) -> list[RunState]:  # fmt: skip
+    """Return the open jobs, with ``everything`` all; those of one ``cluster`` if it is named."""
+    chosen = [state for state in states if everything or state.status.outcome in filters.OPEN]
+    at_hand = one_cluster(slurm.cluster) if slurm is not None else ""
+    return [state for state in chosen if cluster in ("", state.cluster or at_hand)]
 
 
 def _is_on(run: RunRecord, scheduler: Scheduler) -> bool:

@@ -6,10 +6,11 @@ guessed: a run without evidence is UNKNOWN, and the reason says which sources we
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int
@@ -32,6 +33,12 @@ QUERIED_AFTER_END = 86_400
 ACCOUNTING_LAG = 15
 #: Seconds after a cancel in which accounting is queried for who did it: its rows may come late.
 NAMED_WITHIN = 600
+#: Seconds after which an abandoned submission without a job counts as never delivered: twice the lifetime of an
+#: orphaned sbatch. On another host we cannot see the submitter, so we wait as long as the protocol may take.
+SETTLED_AFTER, SETTLED_ELSEWHERE = 60, 300
+#: What is recorded of an end beside its state and source, by the fields of JobStatus.
+_KEPT_TEXTS = ("reason", "nodes", "partition")
+_KEPT_NUMBERS = ("exit_status", "ended", "elapsed", "restarts", "started", "time_limit", "cancelled_by")
 #: Seconds by which the recorded submission time and Slurm's may differ; a greater difference means a reused job id.
 _SAME_SUBMISSION = 300
 
@@ -50,6 +57,33 @@ class RunState:
     as_of: int | None = None
     copies: tuple[JobId, ...] = ()
     others: tuple[JobId, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What tells it from other jobs: a run's submission, or the job id."""
+        return self.record.submission.key if self.record is not None else str(self.status.id)
+
+    @property
+    def name(self) -> str:
+        """The user's name for the job."""
+        return self.record.name if self.record is not None else self.status.name
+
+    @property
+    def user(self) -> str:
+        return self.record.user if self.record is not None else self.status.user
+
+    @property
+    def cluster(self) -> str:
+        return self.record.cluster if self.record is not None else self.status.id.cluster
+
+    @property
+    def scheduler(self) -> str:
+        return self.record.scheduler if self.record is not None else "slurm"
+
+    @property
+    def is_unsubmitted(self) -> bool:
+        """Whether it is a run that has no job id: its submission is in progress, or was cut off."""
+        return self.record is not None and self.record.job_id is None
 
     @property
     def is_old(self) -> bool:
@@ -73,6 +107,44 @@ class RunState:
         return _as_html([self])
 
 
+class Target(NamedTuple):
+    """A job that was named by ``text``: a run, or a job without a record here (``run`` is None).
+
+    ``job`` is the id that named it; None if the run was named, by its id or its name: then all its live jobs are meant.
+    """
+
+    text: str
+    run: RunRecord | None
+    job: JobId | None = None
+
+    @property
+    def key(self) -> str:
+        """What tells it from other jobs."""
+        return self.run.submission.key if self.run is not None else self.text
+
+    @property
+    def job_id(self) -> JobId | None:
+        """The id that named it, else that of its run's submission."""
+        return self.job or (self.run.job_id if self.run is not None else None)
+
+    @property
+    def is_part(self) -> bool:
+        """Whether an array's task (``5_2``) or a component (``5+1``) was named."""
+        return self.job is not None and (self.job.task, self.job.part) != (None, None)
+
+    def covers(self, state: RunState) -> bool:
+        """Return whether a job is the named one, or a task of the named array."""
+        if self.run is not None:
+            return state.record is not None and state.record.submission.key == self.key
+        job = state.status.id
+        return self.job is not None and self.job.raw == job.raw and self.job.task in (None, job.task)
+
+
+def external_ids(targets: Sequence[Target]) -> list[JobId]:
+    """Return the ids of the jobs without a record."""
+    return [target.job for target in targets if target.run is None and target.job is not None]
+
+
 class Listing(NamedTuple):
     """The states of jobs from one query. ``age`` is the age of the queue's answer in seconds, 0 if it is not cached.
 
@@ -88,9 +160,8 @@ class Listing(NamedTuple):
 
 
 def _as_html(states: Sequence[RunState]) -> str:
-    """Return jobs as a table for a notebook."""
     rows = [
-        (str(state.status.id), state.record.name if state.record else state.status.name, state.status.state,
+        (str(state.status.id), state.name, state.status.state,
          format_duration(state.status.elapsed) if state.status.elapsed is not None else "", state.status.nodes,
          state.note or state.status.reason)
         for state in states
@@ -109,85 +180,173 @@ def reconcile(
     """
     now = time.time() if now is None else now
     mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
-    if answer is None or not mine:
-        answer = _query(scheduler, [run for run in mine if needs_query(run, now)])
-    found = _join(store, scheduler, mine, answer, now)
-    if theirs:  # a query without ids shows the jobs of this user only
-        ids = [run.job_id for run in theirs if run.job_id is not None]
-        found += _join(store, scheduler, theirs, scheduler.query(ids) if ids else Answer(), now)
-    by_submission = {state.record.submission.key: state for state in found if state.record is not None}
-    return [by_submission[run.submission.key] for run in runs]
+    states = _join(store, scheduler, mine, answer or _query(scheduler, mine, now), now)
+    if theirs:
+        states |= _join(store, scheduler, theirs, _query_theirs(scheduler, theirs), now)
+    return [states[run.submission.key] for run in runs]
 
 
-def _query(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
+def _query(scheduler: Scheduler, runs: Sequence[RunRecord], now: float) -> Answer:
     """Return the queue. Of local jobs, which are never forgotten, it has those since the oldest job of these runs."""
+    runs = [run for run in runs if needs_query(run, now)]
     if not runs:
         return Answer(complete=False)
-    jobs = [JobId.parse(one.job_id) for run in runs for one in run.submissions if one.job_id]
     if scheduler.local is None or any(run.job_id is None for run in runs):
         return scheduler.query()
+    jobs = [JobId.parse(one.job_id) for run in runs for one in run.submissions if one.job_id]
     return scheduler.local.query_since(min(jobs, key=lambda job: job.number))
 
 
-def _join(store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float) -> list[RunState]:
+def _query_theirs(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
+    """Return the jobs of other users' runs: a query without ids shows the jobs of this user only."""
+    ids = [run.job_id for run in runs if run.job_id is not None]
+    return scheduler.query(ids) if ids else Answer()
+
+
+def _join(
+    store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float
+) -> dict[str, RunState]:
+    """Return the states of runs, by their submissions: by the queue's answer and their records, else by accounting."""
     jobs, last, cluster = JobIndex(answer.jobs), JobIndex(answer.last), one_cluster(scheduler.cluster)
-    runs = [_claimed(store, _healed(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
-    absent = [run for run in runs if answer.complete and (_needs_accounting(run, jobs) or _is_unnamed(run, jobs, now))]
-    past, ended = Answer(), dict[JobId, list[JobStatus]]()
-    if absent:
-        ids = [run.job_id for run in absent if run.job_id is not None]
-        past = scheduler.account(ids, min(run.submission.at for run in absent) - 3600)
-    for job in (one for row in past.jobs if row.is_over for one in split_tasks(row)):
-        ended.setdefault(JobId(job.id.base, job.id.task), []).append(job)
-
-    nothing = past._replace(jobs=())
-
-    def of(run: RunRecord) -> Answer:
-        if not ended or (job := run.job_id) is None:
-            return nothing
-        return past._replace(jobs=ended.get(JobId(job.base, job.task), ()))
-
-    found = [_with_canceller(store, _state(store, run, jobs, answer, of(run), now), of(run)) for run in runs]
-    found = [_with_others(state, jobs) for state in found]
-    return found if answer.complete else [_last_known(state, last, answer) for state in found]
+    runs = [_identified(store, _settled(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
+    known = [_known_state(store, run, jobs.own(run), now) for run in runs]
+    past, accounted = _account(scheduler, runs, known, now) if answer.complete else (Answer(), {})
+    states = {}
+    for run, state in zip(runs, known, strict=True):
+        ended = _ended(run, accounted)
+        if state is not None:
+            joined = _with_canceller(store, state, ended)
+        elif answer.complete:
+            joined = _absent(store, run, ended, past, now)
+        else:
+            joined = _last_known(run, last, answer)
+        states[run.submission.key] = _with_others(joined, jobs)
+    return states
 
 
-def _is_unnamed(run: RunRecord, jobs: JobIndex, now: float) -> bool:
-    """Return whether a run was cancelled a short time ago, by whom only accounting knows."""
-    submission = run.submission
-    if submission.cancel_asked or run.job_id is None:
+def _account(
+    scheduler: Scheduler, runs: Sequence[RunRecord], known: Sequence[RunState | None], now: float
+) -> tuple[Answer, dict[tuple[str, int | None], list[JobStatus]]]:
+    """Query accounting about runs of unknown state, and who cancelled others; return also its rows by number and task.
+
+    ``known`` has the state of each run, None if it left the queue without an end record.
+    """
+    asked = [run for run, state in zip(runs, known, strict=True) if state is None or _is_unnamed(run, state, now)]
+    if not asked:
+        return Answer(), {}
+    ids = [run.job_id for run in asked if run.job_id is not None]
+    past = scheduler.account(ids, min(run.submission.at for run in asked) - 3600)
+    rows: dict[tuple[str, int | None], list[JobStatus]] = {}
+    for job in chain.from_iterable(map(split_tasks, past.jobs)):
+        rows.setdefault((job.id.base, job.id.task), []).append(job)
+    return past, rows
+
+
+def _settled(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
+    """Return the run with what became of a submission whose submitter is gone."""
+    if run.submission.state == submissions.ACCEPTED:
+        return run
+    try:
+        return settle_submission(store, run, jobs, answered, now)
+    except OSError:  # a query must work on a full disk and in another user's folder
+        return run
+
+
+def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
+    """Update a submission whose submitter is gone, from a scheduler answer, and return the record.
+
+    The submission is recorded as accepted or as not submitted, or stays as it is. A task of a sweep whose file shows
+    that its array was never sent is not submitted, without any answer. A submission recorded as not
+    submitted may still be accepted later.
+    """
+    from clusterrun.records import sweeps  # most queries settle none
+    from clusterrun.system.processes import submitter_is_alive
+
+    submission = record.submission
+    if submitter_is_alive(submission.submitter):
+        return record
+    claim, row = run_record.claim_of(record), jobs.own(record)
+    number = sweeps.job_of(record) if submission.task is not None else ""  # None: it was never sent
+    if claim is not None:
+        return store.commit(record, submission.job(claim.job), claim.cluster)
+    if found := row.id.base if row is not None else number:
+        return store.commit(record, submission.job(found))
+    if submission.state == submissions.SUBMITTING and _is_settled(record, answered, now, was_sent=number is not None):
+        return store.save_submission(record, replace(submission, state=submissions.NOT_SUBMITTED))
+    return record
+
+
+def _is_settled(record: RunRecord, answered: bool, now: float, *, was_sent: bool) -> bool:
+    """Return whether a submission will not become a job any more; a command of another host may live."""
+    host, pid, _ = record.submission.submitter
+    here = host == os.uname().nodename
+    if not was_sent and (here or not pid):
+        return True
+    return answered and now - record.submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
+
+
+def _identified(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
+    """Return the run with the job id and the cluster that its claim shows, else the queue.
+
+    If it was submitted twice, the claim is that of the job that runs. A recorded id may be a banner's; the token that
+    the queue shows is right.
+    """
+    row = jobs.own(run)
+    if run.job_id is None or (row is None and run.submission.final is not None):
+        return run
+    number, where = run.job_id.base, run.cluster
+    if claim := run_record.claim_of(run):
+        number, where = claim.job, claim.cluster or where
+    elif row is not None:
+        number, where = row.id.base, where or cluster
+    if (number, where) == (run.job_id.base, run.cluster):
+        return run
+    job = run.submission.job(number)
+    try:
+        return store.commit(run, job, where)
+    except OSError:  # a query must work on a full disk and in another user's folder
+        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
+
+
+def _known_state(store: Store, run: RunRecord, row: JobStatus | None, now: float) -> RunState | None:
+    """Return the state of a run by its row of the queue, else by its own records; None if neither has one."""
+    if run.job_id is None:  # its submission is in progress, or was cut off
+        return _unsubmitted(run)
+    if row is not None:
+        return _with_end_recorded(store, run, _with_end(run, row))
+    final = run.submission.final
+    ended = end_of(run) if final is None or needs_query(run, now) else None
+    if ended is not None and _is_news(ended, final):
+        return _with_end_recorded(store, run, ended)
+    return RunState(run, _from_final(run, final)) if final is not None else None
+
+
+def _last_known(run: RunRecord, last: JobIndex, answer: Answer) -> RunState:
+    """Return the last known state, as the query failed: a failed query changes no state."""
+    job = last.own(run)
+    if job is None or job.is_over:
+        return RunState(run, unknown_status(run, "unknown: the scheduler is not responding"), answer.note)
+    return RunState(run, _with_end(run, job), answer.note, answer.last_at)
+
+
+def _is_unnamed(before: RunRecord, state: RunState, now: float) -> bool:
+    """Return whether a job was cancelled a short time ago, by whom only accounting knows; ``before`` is its run."""
+    job, submission = state.status, before.submission
+    if job.state != "CANCELLED" or job.cancelled_by is not None or submission.cancel_asked:
         return False
-    if (final := submission.final) is not None:
-        is_new = now - (as_int(final.get("ended")) or submission.at) < NAMED_WITHIN
-        return is_new and final.get("state") == "CANCELLED" and final.get("cancelled_by") is None
-    job = jobs.own(run) or end_of(run)
-    return job is not None and job.state == "CANCELLED"
+    return submission.final is None or now - (job.ended or submission.at) < NAMED_WITHIN
 
 
-def _with_canceller(store: Store, state: RunState, past: Answer) -> RunState:
+def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -> RunState:
     """Return a cancelled run's state with who cancelled it, and record that, if accounting has it."""
     run, job = state.record, state.status
-    assert run is not None
-    if job.state != "CANCELLED" or job.cancelled_by is not None:
+    named = [row for row in ended if row.cancelled_by is not None]
+    if run is None or job.state != "CANCELLED" or job.cancelled_by is not None or not named:
         return state
-    known = (run.submission.final or {}).get("cancelled_by")
-    user = as_int(known) if known is not None else _accounted_canceller(run, past)
-    if user is None:
-        return state
-    if known is None and run.submission.final is not None:
-        final = {**run.submission.final, "cancelled_by": user}
-        with suppress(OSError):  # a query must work on a full disk and in another user's folder
-            run = store.save_submission(run, replace(run.submission, final=final))
+    user = max(named, key=lambda row: row.ended or 0).cancelled_by
+    if run.submission.final is not None:
+        run = _saved(store, run, {**run.submission.final, "cancelled_by": user})
     return replace(state, record=run, status=replace(job, cancelled_by=user))
-
-
-def _accounted_canceller(run: RunRecord, past: Answer) -> int | None:
-    if not past.jobs:
-        return None
-    claim = run_record.claim_of(run)
-    rows = (row for row in past.jobs if row.cancelled_by is not None and _is_accounted(row, run, claim))
-    row = max(rows, key=lambda one: one.ended or 0, default=None)
-    return row.cancelled_by if row is not None else None
 
 
 def _with_others(state: RunState, jobs: JobIndex) -> RunState:
@@ -195,37 +354,6 @@ def _with_others(state: RunState, jobs: JobIndex) -> RunState:
     copies = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
     others = [job.id for job in jobs.others(state.record) if not job.is_over]
     return replace(state, copies=tuple(copies), others=tuple(others)) if copies or others else state
-
-
-def _last_known(state: RunState, last: JobIndex, answer: Answer) -> RunState:
-    """Return the last known state if the query failed: a failed query changes no state."""
-    run = state.record
-    if run is None or run.job_id is None or state.status.outcome is not Outcome.UNKNOWN:
-        return state
-    job = last.own(run)
-    if job is None or job.is_over:
-        return state
-    return RunState(run, _with_end(run, job), answer.note, answer.last_at)
-
-
-def _state(store: Store, run: RunRecord, jobs: JobIndex, answer: Answer, past: Answer, now: float) -> RunState:
-    submission = run.submission
-    if run.job_id is None:  # its submission is in progress, or was cut off
-        return _unsubmitted(run)
-    job = jobs.own(run)
-    if job is not None:
-        if job.id.base != run.job_id.base:  # the recorded id came from a banner; the token is right
-            run = _moved(store, run, submission.job(job.id.base))
-        job = _with_end(run, job)
-        return RunState(_record_end(store, run, job), job)
-    ended = end_of(run) if submission.final is None or needs_query(run, now) else None
-    if ended is not None and _is_news(ended, submission.final):
-        return RunState(_record_end(store, run, ended), ended)
-    if submission.final is not None:
-        return RunState(run, _from_final(run, submission.final))
-    if not answer.complete:
-        return RunState(run, unknown_status(run, "unknown: the scheduler is not responding"), answer.note)
-    return _absent(store, run, past, now)
 
 
 def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
@@ -241,23 +369,23 @@ def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
     return ended.outcome is Outcome.DONE and final.get("state") == "FAILED"
 
 
-def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
-    """Return the state of a run that is not in the queue and has no end record."""
-    assert run.job_id is not None
+def _absent(store: Store, run: RunRecord, ended: Sequence[JobStatus], past: Answer, now: float) -> RunState:
+    """Return the state of a run that is not in the queue and has no end record; ``past`` is accounting's answer."""
+    if ended:
+        return _with_end_recorded(store, run, max(ended, key=lambda row: row.ended or 0))
+    why = "" if run.mine else "the job left the queue"
     try:
-        claim, readable = run_record.read_claim(run), True
+        if run_record.read_claim(run) is not None:
+            why = "the job left the queue without recording how it ended; a node or the controller may have failed"
     except OSError:
-        claim, readable = None, False
-    closed = [job for job in past.jobs if _is_accounted(job, run, claim)]
-    if closed:
-        job = max(closed, key=lambda j: j.ended or 0)
-        return RunState(_record_end(store, run, job), job)
-    if claim is not None:
-        why = "the job left the queue without recording how it ended; a node or the controller may have failed"
+        why = "the job left the queue, and its records cannot be read"
+    if why:
         return RunState(run, unknown_status(run, why), past.note)
-    if not readable or not run.mine:
-        why = "the job left the queue, and its records cannot be read" if not readable else "the job left the queue"
-        return RunState(run, unknown_status(run, why), past.note)
+    return _never_started(run, past, now)
+
+
+def _never_started(run: RunRecord, past: Answer, now: float) -> RunState:
+    """Return the state of a run whose job has not begun, and is not in the queue."""
     if not run.cluster:
         return RunState(run, unknown_status(run, "the job is not in the queue, and its cluster is unknown"))
     if run.submission.cancel_asked:
@@ -272,69 +400,78 @@ def _absent(store: Store, run: RunRecord, past: Answer, now: float) -> RunState:
     return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
 
 
-def _is_accounted(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
-    """Return whether a row of accounting, of the run's job id, is the run's: by its token or, if renamed, its claim."""
+def _ended(run: RunRecord, accounted: Mapping[tuple[str, int | None], Sequence[JobStatus]]) -> list[JobStatus]:
+    """Return the ended jobs that are the run's, by its token or, if renamed, its claim.
+
+    ``accounted`` has accounting's rows by number and task; an open row is not life.
+    """
+    rows = accounted.get((run.job_id.base, run.job_id.task), ()) if run.job_id is not None else ()
+    claim = run_record.claim_of(run) if rows else None
+    return [row for row in rows if row.is_over and _is_of(row, run, claim)]
+
+
+def _is_of(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
+    """Return whether a job with the run's id is the run's: the id may have been used before."""
     if not (run.mine or job.user == run.user):
         return False
     if token_part(job) == run.submission.token[:8]:
         return True
-    return claim is not None and claim.job == job.id.base and job.submitted is not None and (
-        abs(job.submitted - run.submission.at) < _SAME_SUBMISSION
-    )  # fmt: skip
+    if claim is None or claim.job != job.id.base or job.submitted is None:
+        return False
+    return abs(job.submitted - run.submission.at) < _SAME_SUBMISSION
 
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
-    """Add what the queue does not show, the exit status and the restarts, from the run's own records."""
-    claim = run_record.claim_of(run)
-    restarts = claim.restart if claim else job.restarts
+    """Add what the queue does not show from the run's own records: the exit status, the restarts, who cancelled it."""
+    claim, final = run_record.claim_of(run), run.submission.final or {}
+    job = replace(job, restarts=claim.restart if claim else job.restarts)
     if job.outcome is Outcome.RUNNING:
-        return replace(job, restarts=restarts)
+        return job
+    if job.state == "CANCELLED":
+        job = replace(job, cancelled_by=as_int(final.get("cancelled_by")))
     ended = end_of(run)
-    if ended is not None and load_hold(run) is not None:  # it failed; what ended its hold does not count
-        return replace(job, state=ended.state, restarts=restarts, exit_status=ended.exit_status, outcome=ended.outcome)
-    status = ended.exit_status if ended else job.exit_status
-    state = job.state
-    # the end record came late; or Slurm means an earlier start, which was requeued in its grace time (24.05 and later)
-    if ended is not None and status == 0 and (state == "FAILED" or (state, ended.state) == ("PREEMPTED", "COMPLETED")):
-        state = "COMPLETED"
-    return replace(job, state=state, restarts=restarts, exit_status=status, outcome=outcome_of(state, status))
+    if ended is None:
+        return replace(job, outcome=outcome_of(job.state, job.exit_status))
+    state = _state_at_end(job.state, ended, is_held=load_hold(run) is not None)
+    return replace(job, state=state, exit_status=ended.exit_status, outcome=outcome_of(state, ended.exit_status))
 
 
-def _record_end(store: Store, run: RunRecord, job: JobStatus) -> RunRecord:
-    """Record an end that was seen, or remove one that a requeue has undone."""
-    known = run.submission.final
-    if (known and known.get("state")) == (job.state if job.is_final else None):
-        return run
-    new: dict[str, Any] | None = None
-    if job.is_final:
-        metrics = progress.last_metrics(run)
-        new = {
-            "state": job.state, "reason": job.reason, "exit_status": job.exit_status, "ended": job.ended,
-            "nodes": job.nodes, "elapsed": job.elapsed, "restarts": job.restarts, "source": job.source,
-            "started": job.started, "time_limit": job.time_limit, "partition": job.partition,
-            "cancelled_by": job.cancelled_by, "figures": metrics and metrics._asdict(),
-        }  # fmt: skip
+def _state_at_end(queued: str, ended: JobStatus, *, is_held: bool) -> str:
+    """Return how a job ended whose state in the queue and end record differ."""
+    if is_held:  # it failed; what ended its hold does not count
+        return ended.state
+    if ended.exit_status == 0 and queued == "FAILED":  # the end record came late
+        return "COMPLETED"
+    if (queued, ended.state) == ("PREEMPTED", "COMPLETED"):  # an earlier start, requeued in its grace time (24.05 …)
+        return "COMPLETED"
+    return queued
+
+
+def _with_end_recorded(store: Store, run: RunRecord, job: JobStatus) -> RunState:
+    """Return the state of a run; record an end that was seen, or remove one that a requeue has undone."""
+    known, new = run.submission.final, job.state if job.is_final else None
+    if (known and known.get("state")) == new:
+        return RunState(run, job)
+    if new is None:
+        return RunState(_saved(store, run, None), job)
+    metrics = progress.last_metrics(run)
+    final = {name: getattr(job, name) for name in ("state", "source", *_KEPT_TEXTS, *_KEPT_NUMBERS)}
+    return RunState(_saved(store, run, {**final, "figures": metrics and metrics._asdict()}), job)
+
+
+def _saved(store: Store, run: RunRecord, final: Mapping[str, Any] | None) -> RunRecord:
+    """Return the run with another recorded end; as it was if that cannot be written."""
     try:
-        return store.save_submission(run, replace(run.submission, final=new))
+        return store.save_submission(run, replace(run.submission, final=final))
     except OSError:
         return run  # a query must work on a full disk and in another user's folder
 
 
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
-    state, status = str(final.get("state", "UNKNOWN")), as_int(final.get("exit_status"))
-    numbers: dict[str, Any] = {
-        key: as_int(final.get(key)) for key in ("ended", "elapsed", "restarts", "started", "time_limit", "cancelled_by")
-    }
-    return status_of(
-        run,
-        state=state,
-        outcome=outcome_of(state, status),
-        reason=str(final.get("reason") or ""),
-        exit_status=status,
-        nodes=str(final.get("nodes") or ""),
-        partition=str(final.get("partition") or ""),
-        **numbers,
-    )
+    state = str(final.get("state", "UNKNOWN"))
+    values: dict[str, Any] = {name: as_int(final.get(name)) for name in _KEPT_NUMBERS}
+    values |= {name: str(final.get(name) or "") for name in _KEPT_TEXTS}
+    return status_of(run, state=state, outcome=outcome_of(state, values["exit_status"]), **values)
 
 
 def figures(run: RunRecord) -> progress.Metrics | None:
@@ -349,7 +486,7 @@ def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
         return RunState(run, _from_final(run, run.submission.final))
     ended = end_of(run)
     if ended is not None:
-        return RunState(_record_end(store, run, ended), ended)
+        return _with_end_recorded(store, run, ended)
     return RunState(run, unknown_status(run, why), why)
 
 
@@ -370,51 +507,3 @@ def needs_query(run: RunRecord, now: float) -> bool:
     """Return whether the scheduler may know more about a run than its own records."""
     final = run.submission.final
     return final is None or now - (as_int(final.get("ended")) or run.submission.at) < QUERIED_AFTER_END
-
-
-def _needs_accounting(run: RunRecord, jobs: JobIndex) -> bool:
-    if run.job_id is None or run.submission.final is not None:
-        return False
-    return jobs.own(run) is None and end_of(run) is None
-
-
-def _healed(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
-    if run.submission.state == submissions.ACCEPTED:
-        return run
-    from clusterrun.state.settle import settle_submission  # most queries settle none
-
-    try:
-        return settle_submission(store, run, jobs, answered, now)
-    except OSError:  # a query must work on a full disk and in another user's folder
-        return run
-
-
-def _claimed(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
-    """Return the run with the job id and cluster of its claim: if it was submitted twice, the job that runs."""
-    if run.submission.final is not None and not jobs.of(run):
-        return run
-    claim = run_record.claim_of(run)
-    if claim is not None and run.job_id is not None and (
-        claim.job != run.job_id.base or (claim.cluster and claim.cluster != run.cluster)
-    ):  # fmt: skip
-        return _moved(store, run, run.submission.job(claim.job), claim.cluster)
-    if not run.cluster and cluster and run.job_id is not None and jobs.own(run) is not None:
-        return _moved(store, run, run.job_id, cluster)
-    return run
-
-
-def _moved(store: Store, run: RunRecord, job: JobId, cluster: str = "") -> RunRecord:
-    try:
-        return store.commit(run, job, cluster)
-    except OSError:  # a query must work on a full disk and in another user's folder
-        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
-
-
-def record_cancel(store: Store, run: RunRecord, now: float, final: Mapping[str, Any] | None = None) -> RunRecord:
-    """Record when a cancel was sent, 0 if it was refused, and the end of a job that was cancelled while pending.
-
-    Raises OSError.
-    """
-    return store.save_submission(
-        run, replace(run.submission, cancel_asked=int(now), final=final or run.submission.final)
-    )

@@ -5,29 +5,33 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from pwd import getpwuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.base.units import format_age, format_duration, plural
-from clusterrun.records import end_records, launches, progress, run_record
+from clusterrun.records import end_records, progress, run_record
+from clusterrun.records.launches import failed_launches, load_launches
 from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
+from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
-from clusterrun.state import reconcile
-from clusterrun.state.canceller import canceller
+from clusterrun.state import launches, reconcile
 from clusterrun.state.filters import submitted
-from clusterrun.state.held import held_line
-from clusterrun.state.launches import goodput_json, goodput_line, goodput_of, launch_line, launches_json, launches_of
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
 from clusterrun.terminal.tables import Column
 
 if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.reasons import Reason
 
+SLOW = 0.7  # of the median speed: a slow rank
+FEWEST = 3  # ranks: of two, neither is the usual one
+SHORTEST_S = 0.010  # per step: below, a rank is slowed by anything
+SHOWN = 4  # ranks in a line
 STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
@@ -38,6 +42,9 @@ LIST_COLUMNS = (
     Column("SUBMITTED", leaves=1), *(Column(field.heading, leaves=1) for field in EXTRA_FIELDS if field.heading),
     Column("REASON", least=10),
 )  # fmt: skip
+_OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count", "restarts", "submitted", "ended",
+           "elapsed", "time_limit", "source")  # fmt: skip
+_OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
 
@@ -45,40 +52,32 @@ _LONGEST_LIST = 16
 def state_json(state: RunState) -> dict[str, Any]:
     """Return a job's state for ``--json``; times in epoch seconds, durations in seconds."""
     job, run = state.status, state.record
-    known = run is None or run.job_id is not None
-    figures = reconcile.figures(run) if run is not None else None
+    figures = _figures(state)
     return {
-        "job_id": str(job.id) if known else None,
-        "run_id": run.run_id if run else None,
-        "name": run.name if run else job.name,
-        "state": job.state,
+        "job_id": None if state.is_unsubmitted else str(job.id),
+        "run_id": run and run.run_id,
+        **{name: getattr(job, name) for name in _OF_JOB},
+        "name": state.name,
         "outcome": job.outcome.value,
-        "reason": job.reason,
-        "exit_status": job.exit_status,
-        "cluster": run.cluster if run else job.id.cluster,
-        "scheduler": run.scheduler if run else "slurm",
-        "user": run.user if run else job.user,
-        "partition": job.partition,
+        "cluster": state.cluster,
+        "scheduler": state.scheduler,
+        "user": state.user,
         **{field.key: dict(job.extra).get(field.key) for field in EXTRA_FIELDS},
-        "nodes": job.nodes,
-        "node_count": job.node_count,
-        "restarts": job.restarts,
         "failed_launches": _failed_launches(state),
         "tasks": job.tasks or None,
         "task_count": task_count(job),
-        "submitted": job.submitted,
         "started": job.started if job.state != "PENDING" else None,
-        "ended": job.ended,
-        "elapsed": job.elapsed,
-        "time_limit": job.time_limit,
-        "source": job.source,
         "as_of": state.as_of,
         "note": state.note,
         "metrics": figures and figures._asdict(),
-        "run_dir": str(run.run_dir) if run else None,
-        "logs": [str(path) for path in _logs(state)],
-        "sources": {k: {"value": v, "source": s} for k, (v, s) in run.sources.items()} if run else {},
+        "run_dir": run and str(run.run_dir),
+        "logs": list(map(str, _logs(state))),
+        "sources": _sources_json(run) if run is not None else {},
     }
+
+
+def _sources_json(run: RunRecord) -> dict[str, Any]:
+    return {name: {"value": value, "source": source} for name, (value, source) in run.sources.items()}
 
 
 def status_json(state: RunState) -> dict[str, Any]:
@@ -87,31 +86,21 @@ def status_json(state: RunState) -> dict[str, Any]:
     The times of a rank are medians over its last steps, in seconds; ``speed`` is a fraction of the median speed.
     """
     reason, ranks = _reason(state.status), _ranks(state)
-    runs = launches_of(state, ranks, time.time())
+    runs = launches.launches_of(state, ranks, time.time())
+    goodput = launches.goodput_of(state, runs)
     return {
         **state_json(state),
         "reason_meaning": reason.meaning if reason else None,
         "reason_action": reason.what_to_do(str(state.status.id)) if reason else None,
         "ranks": [
-            {
-                "rank": r.rank,
-                "node": r.node,
-                "phase": r.phase,
-                "step": r.step,
-                "steps": r.steps,
-                "time": r.time,
-                "step_s": r.step_s,
-                "data_s": r.data_s,
-                "compute_s": r.compute_s,
-                "wait_s": wait_seconds(r),
-                "own_world": r.own_world or None,
-            }
-            for r in ranks
+            {name: getattr(rank, name) for name in _OF_RANK}
+            | {"wait_s": wait_seconds(rank), "own_world": rank.own_world or None}
+            for rank in ranks
         ],
         "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
         "earlier_jobs": [str(job) for job in state.others],
-        "launches": launches_json(runs),
-        "goodput": goodput_json(goodput_of(state, runs)),
+        "launches": launches.launches_json(runs),
+        "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
         "first_failure": _first_failure(state),
         "joined_group": _joined_group(state),
     }
@@ -119,10 +108,10 @@ def status_json(state: RunState) -> dict[str, Any]:
 
 def state_row(state: RunState) -> list[str]:
     """Return a job's state as a row of ``STATE_COLUMNS``."""
-    job, run = state.status, state.record
+    job = state.status
     return [
         handle(state),
-        run.name if run else job.name,
+        state.name,
         _word(job),
         format_duration(job.elapsed) if job.elapsed is not None else "",
         format_duration(job.time_limit) if job.time_limit else "",
@@ -134,14 +123,11 @@ def state_row(state: RunState) -> list[str]:
 def list_row(state: RunState) -> list[str]:
     """Return a job's state as a row of ``LIST_COLUMNS``."""
     *first, reason = state_row(state)
-    figures = reconcile.figures(state.record) if state.record is not None and not state.status.tasks else None
     at = submitted(state)
     return [
         *first,
         str(state.status.restarts or ""),
-        str(figures.step) if figures else "",
-        _figure(figures.loss) if figures else "",
-        f"{figures.tokens_per_second:,.0f}" if figures and figures.tokens_per_second is not None else "",
+        *_figure_cells(state),
         state.status.partition,
         _local_time(at, "%m-%d %H:%M") if at else "",
         *(dict(state.status.extra).get(field.key, "") for field in EXTRA_FIELDS if field.heading),
@@ -149,10 +135,19 @@ def list_row(state: RunState) -> list[str]:
     ]
 
 
+def _figure_cells(state: RunState) -> tuple[str, str, str]:
+    """Return the last step, loss and speed of a run; empty for the tasks of an array, which share a row."""
+    figures = _figures(state)
+    if figures is None or state.status.tasks:
+        return "", "", ""
+    speed = figures.tokens_per_second
+    return str(figures.step), _figure(figures.loss), "" if speed is None else f"{speed:,.0f}"
+
+
 def handle(state: RunState) -> str:
     """Return what to type for a job: its id, or its run id while it has none; of array tasks also which."""
     run, job = state.record, state.status
-    if run is not None and run.job_id is None:
+    if run is not None and state.is_unsubmitted:
         return run.run_id
     if not job.tasks:
         return str(job.id)
@@ -169,59 +164,94 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     from clusterrun.records.code_store import code_line  # `list` shows none
 
     job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
-    runs = launches_of(state, ranks, now)
+    found = launches.launches_of(state, ranks, now)
     row = dict(zip(STATE_COLUMNS, state_row(state), strict=True))
-    reason, over = _reason(job), job.outcome is not Outcome.RUNNING
-    seen = f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
     facts = {
         "job": f"{row['JOBID']}  {row['NAME']}",
-        "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
+        "also": _also(state),
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
-        "outcome": job.outcome.value if over else "",
-        "reason": (job.reason if seen else row["REASON"]) + (f": {reason.meaning}" if reason else ""),
+        "outcome": job.outcome.value if job.is_over else "",
+        "reason": _explained_reason(state, row["REASON"]),
         "nodes": row["NODES"],
         **dict(job.extra),
-        "held": held_line(state),
-        "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
-        "launch": launch_line(runs),
+        "held": launches.held_line(state),
+        "attempt": _attempt(job),
+        "launch": launches.launch_line(found),
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
-        "submitted": _moment(submitted(state), now),
-        "started": _moment(job.started, now) if job.state != "PENDING" else "",
-        "start": _expected(job, now),
-        "ended": _moment(job.ended, now) if over else "",
-        "training": _training(reconcile.figures(run), now) if run else "",
-        "goodput": goodput_line(goodput_of(state, runs)),
+        **_moments(state, now),
+        "training": _training(_figures(state), now),
+        "goodput": launches.goodput_line(launches.goodput_of(state, found)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
         "group": _separate_ranks(state, ranks),
-        "source": job.source + seen,
+        "source": f"{job.source}{_age(state, now)}",
         "code": code_line(run),
         "run": str(run.run_dir) if run else "",
-        "logs": ", ".join(str(path) for path in _logs(state)),
+        "logs": ", ".join(map(str, _logs(state))),
         "first": first,
     }
     lines = [f"{name:>9}  {value}" for name, value in facts.items() if value.strip()]
-    lines += [f"{'next' if not n else '':>9}  {command}" for n, command in enumerate(next_commands(state))]
-    if explain and run:
-        lines += [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
-    return lines
+    lines += _command_lines(state)
+    return lines + _source_lines(run) if explain and run else lines
+
+
+def _command_lines(state: RunState) -> list[str]:
+    return [f"{'next' if not n else '':>9}  {command}" for n, command in enumerate(next_commands(state))]
+
+
+def _source_lines(run: RunRecord) -> list[str]:
+    return [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
+
+
+def _also(state: RunState) -> str:
+    return f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else ""
+
+
+def _attempt(job: JobStatus) -> str:
+    return f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else ""
+
+
+def _explained_reason(state: RunState, shown: str) -> str:
+    """Return a job's reason, as a row shows it, with its meaning; without its age, which stands beside the source."""
+    reason = _reason(state.status)
+    return (state.status.reason if state.as_of is not None else shown) + (f": {reason.meaning}" if reason else "")
+
+
+def _age(state: RunState, now: float) -> str:
+    return f", as of {format_age(now - state.as_of)} ago: {state.note}" if state.as_of is not None else ""
+
+
+def _moments(state: RunState, now: float) -> dict[str, str]:
+    """Return when a job was submitted, started and ended, or is expected to start."""
+    job = state.status
+    return {
+        "submitted": _moment(submitted(state), now),
+        "started": _moment(job.started, now) if job.state != "PENDING" else "",
+        "start": _expected(job, now),
+        "ended": _moment(job.ended, now) if job.is_over else "",
+    }
 
 
 def next_commands(state: RunState) -> list[str]:
     """Return the commands to type next, the most useful first."""
-    job, run = state.status, state.record
-    if run is not None and run.job_id is None:
+    if state.is_unsubmitted:
         return []  # the reason has the command
-    name, ours = str(job.id), run is not None
+    job, name = state.status, str(state.status.id)
+    logs = f"clusterrun logs {name}" if state.record is not None else ""
     if job.outcome is Outcome.DONE:
-        return [f"clusterrun logs {name}"] if ours else []
-    if job.outcome is not Outcome.RUNNING:
-        again = run is not None and run.mine and job.outcome is Outcome.STOPPED
-        resume = [f"clusterrun resume {name}"] if again else []
-        return [*resume, f"clusterrun why {name}", *([f"clusterrun logs {name} -n 50"] if ours else [])]
-    first = f"clusterrun why {name}" if job.state == "PENDING" else f"clusterrun logs {name} -f" if ours else ""
-    mine = (run.user if run else job.user) in ("", getpwuid(os.getuid()).pw_name)
-    return [command for command in (first, f"clusterrun cancel {name}" if mine else "") if command]
+        commands = [logs]
+    elif job.outcome is Outcome.RUNNING:
+        may_cancel = state.user in ("", getpwuid(os.getuid()).pw_name)
+        first = f"clusterrun why {name}" if job.state == "PENDING" else logs and f"{logs} -f"
+        commands = [first, f"clusterrun cancel {name}" if may_cancel else ""]
+    else:
+        resume = f"clusterrun resume {name}" if _can_resume(state) else ""
+        commands = [resume, f"clusterrun why {name}", logs and f"{logs} -n 50"]
+    return list(filter(None, commands))
+
+
+def _can_resume(state: RunState) -> bool:
+    return state.record is not None and state.record.mine and state.status.outcome is Outcome.STOPPED
 
 
 def ranks_line(ranks: list[RankProgress], now: float) -> str:
@@ -264,6 +294,25 @@ def _why(state: RunState) -> str:
     return f"cancelled by {who}" if who else state.status.reason
 
 
+def canceller(run: RunRecord, status: JobStatus) -> str:
+    """Return who or what cancelled a run's job; empty if it was not cancelled, or if that is not known."""
+    if status.state != "CANCELLED":
+        return ""
+    if run.submission.cancel_asked:
+        return "`clusterrun cancel`"
+    if status.reason == "DependencyNeverSatisfied":
+        return f"--kill-on-invalid-dep: {run.sources.get('dependency', ('its dependency', ''))[0]} was never satisfied"
+    if status.id.is_local:
+        return "a signal to the job's supervisor"
+    return format_user(status.cancelled_by) if status.cancelled_by is not None else ""
+
+
+def format_user(uid: int) -> str:
+    """Return a user's name, and whether that is the current one."""
+    name = user_name(uid)
+    return f"{name} (you)" if uid == os.getuid() else name
+
+
 def _reason(job: JobStatus) -> Reason | None:
     """Return the row of a pending job's reason; None if the reason is unknown."""
     if job.state != "PENDING" or not job.reason:
@@ -296,6 +345,10 @@ def _training(figures: Metrics | None, now: float) -> str:
     if figures.time is not None:
         parts.append(f"{format_age(now - figures.time)} ago")
     return ", ".join(parts)
+
+
+def _figures(state: RunState) -> Metrics | None:
+    return reconcile.figures(state.record) if state.record is not None else None
 
 
 def _figure(value: float | None) -> str:
@@ -332,7 +385,7 @@ def _joined_group(state: RunState) -> bool | None:
 def _failed_launches(state: RunState) -> list[str]:
     """Return why each launch failed after which the job started its ranks again."""
     run = state.record
-    return launches.failed_launches(launches.load_launches(run, state.status.id.task)) if run is not None else []
+    return failed_launches(load_launches(run, state.status.id.task)) if run is not None else []
 
 
 def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
@@ -359,3 +412,52 @@ def _logs(state: RunState) -> list[Path]:
     if state.record is None or state.record.job_id is None:
         return []
     return list(log_paths(state.record.logs, state.status.id))
+
+
+class Straggler(NamedTuple):
+    """A slow rank; ``speed`` is a fraction of the ranks' median."""
+
+    rank: RankProgress
+    speed: float
+
+
+def find_stragglers(ranks: Sequence[RankProgress]) -> list[Straggler]:
+    """Return the slow ranks, the slowest first; none if too few ranks have published their times."""
+    busy = {one.rank: busy_s for one in ranks if (busy_s := _busy(one)) is not None}
+    if len(busy) < FEWEST:
+        return []
+    from statistics import median  # it loads decimal and fractions, which `list` does without
+
+    usual = median(busy.values())
+    found = [
+        Straggler(one, usual / busy[one.rank])
+        for one in ranks
+        if busy.get(one.rank, 0.0) >= SHORTEST_S and usual < SLOW * busy[one.rank]
+    ]
+    return sorted(found, key=lambda one: one.speed)
+
+
+def wait_seconds(rank: RankProgress) -> float | None:
+    """Return the rest of a rank's step, mostly waiting for the other ranks; None if it is not known."""
+    busy = _busy(rank)
+    return None if busy is None or rank.step_s is None else max(0.0, rank.step_s - busy)
+
+
+def _busy(rank: RankProgress) -> float | None:
+    if rank.data_s is None or rank.compute_s is None or rank.phase == "ending":
+        return None
+    return rank.data_s + rank.compute_s
+
+
+def format_stragglers(found: Sequence[Straggler]) -> str:
+    """Return slow ranks in a line; empty without any."""
+    parts = [
+        f"rank {one.rank} on {one.node}: {speed:.2f}x the median speed"
+        f" (data {_ms(one.data_s)}, compute {_ms(one.compute_s)} per step)"
+        for one, speed in found[:SHOWN]
+    ]
+    return "; ".join(parts) + (f"; {len(found) - SHOWN} more" if len(found) > SHOWN else "")
+
+
+def _ms(seconds: float | None) -> str:
+    return f"{1000 * (seconds or 0.0):.0f} ms"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, state_json, state_row
 from clusterrun.terminal import tables
 
-_LAST_BYTES = 4 * 1024 * 1024
+_BYTES = 4 * 1024 * 1024
 """Of a run's metrics.jsonl."""
 
 
@@ -78,28 +78,38 @@ class SweepTable(NamedTuple):
 
 def load_table(sweep: Sweep | None, states: Sequence[RunState], metric: str = "", *, largest: bool) -> SweepTable:
     """Return the table of these runs of a sweep. Raises RequestError if no run has the metric."""
-    known = set[str]()
     rows = []
     for state in states:
-        found = _metrics(state.record) if metric and state.record is not None else []
-        known |= {name for one in found for name, value in one.items() if _is_number(value)} - {"step", "time"}
-        values = [float(one[metric]) for one in found if _is_number(one.get(metric))] if metric else []
-        parameters = sweep.parameters(state.record.run_id) if sweep is not None and state.record is not None else {}
-        rows.append(Row(state, parameters, (max if largest else min)(values, default=None)))
+        run = state.record
+        parameters = sweep.parameters(run.run_id) if sweep is not None and run is not None else {}
+        rows.append(Row(state, parameters, _best(run, metric, largest=largest) if metric and run is not None else None))
     if metric and all(row.value is None for row in rows):
-        hint = f"metrics of these runs: {', '.join(sorted(known))}" if known else "see docs/sweeps.md"
-        raise RequestError(f"no run has the metric {metric[:40]}", hint=hint)
+        raise RequestError(f"no run has the metric {metric[:40]}", hint=_name_metrics(states))
     return SweepTable(rows, metric, largest)
 
 
-def _metrics(run: RunRecord) -> list[dict[str, Any]]:
+def _best(run: RunRecord, metric: str, *, largest: bool) -> float | None:
+    values = [float(row[metric]) for row in read_metrics(run) if is_number(row.get(metric))]
+    return (max if largest else min)(values, default=None)
+
+
+def _name_metrics(states: Sequence[RunState]) -> str:
+    rows = [row for state in states if state.record is not None for row in read_metrics(state.record)]
+    names = {name for row in rows for name, value in row.items() if is_number(value)} - {"step", "time"}
+    return f"metrics of these runs: {', '.join(sorted(names))}" if names else "see docs/sweeps.md"
+
+
+def read_metrics(run: RunRecord, *, first: bool = False) -> list[dict[str, Any]]:
+    """Return the last rows of a run's metrics, or the first."""
     try:
         with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
-            data = os.pread(file, _LAST_BYTES, max(0, os.fstat(file).st_size - _LAST_BYTES))
+            data = os.pread(file, _BYTES, 0 if first else max(0, os.fstat(file).st_size - _BYTES))
     except OSError:
         return []
-    return parse_rows(data.split(b"\n"))
+    lines = data.split(b"\n")  # the last of the first ones may be incomplete
+    return parse_rows(lines[:-1] if first else lines)
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+def is_number(value: object) -> bool:
+    """Return whether a value in a file is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Watch runs until they end, with few queries to the scheduler.
+"""Watch jobs until they end, with few queries to the scheduler.
 
 The runs' own end records are checked every second, which costs a file system little. The scheduler is queried rarely,
 and at once when a record appears.
@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from clusterrun.base.job import MAY_RETURN, Outcome
 from clusterrun.base.units import plural
@@ -19,6 +19,7 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler.slurm.cache import FRESH
+from clusterrun.state.external import ExternalJobs
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
 from clusterrun.state.reconcile import Listing, RunState
 
@@ -27,24 +28,8 @@ BELIEVED_AFTER = 20.0
 _POLL = 0.25  # seconds between two polls of a watch in its own thread
 
 
-class Watch(Protocol):
-    """Jobs that are watched until they end."""
-
-    def poll(self, *, due: bool = False) -> Listing:
-        """Return the states: from a new query if it is time or ``due``, else from the last one."""
-
-    def is_settled(self, state: RunState) -> bool:
-        """Return whether a job has ended for good, or its end will never be known."""
-
-    def has_news(self) -> bool:
-        """Return whether the jobs' own records changed since the last poll."""
-
-    def on_output(self) -> None:
-        """Note that new lines of a log have arrived, so the job is alive."""
-
-
-class RunWatch:
-    """A watch over runs, which calls ``query`` for their states.
+class Watch:
+    """Jobs that are watched until they end: runs, whose states ``query`` returns, and ``others``, external jobs.
 
     With ``follow`` a reader of the logs calls ``on_output``: then the scheduler is queried only while the logs are
     quiet, at most every ``WATCH_LONGEST`` seconds, and at once when an end record appears. ``cached_query`` may return
@@ -52,72 +37,86 @@ class RunWatch:
     """
 
     def __init__(
-        self,
-        runs: Sequence[RunRecord],
-        query: Callable[[Sequence[RunRecord]], Sequence[RunState]],
-        cached_query: Callable[[Sequence[RunRecord]], Listing] | None = None,
-        *,
-        follow: bool = False,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._query, self._cached_query, self._now, self._follow = query, cached_query, now, follow
+        self, runs: Sequence[RunRecord], query: Callable[[Sequence[RunRecord]], Sequence[RunState]],
+        cached_query: Callable[[Sequence[RunRecord]], Listing] | None = None, others: ExternalJobs | None = None, *,
+        follow: bool = False, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._query, self._cached_query, self._others = query, cached_query, others
+        self._now, self._follow = now, follow
         self._runs = list(runs)
         self._timer = QueryTimer(WATCH_LONGEST if follow or cached_query is not None else WATCH_FIRST, now)
         self._marks: tuple[_Mark, ...] = ()
         self._doubtful_since: dict[str, float] = {}
         self._latest = Listing()
+        if others is not None and not runs:  # they were queried just now
+            self._timer.on_query()
 
     def poll(self, *, due: bool = False) -> Listing:
-        marks = tuple(_mark(run) for run in self._runs)
-        ended = any(mark.ended for mark in marks)
-        if marks != self._marks and self._latest.states:
-            started = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
-            if self._follow and started and not ended:  # (re)started: the log says more than the queue
-                self._timer.restart(WATCH_LONGEST, delay=WATCH_LONGEST)
-            else:
-                self._timer.restart(1.0)
+        """Return the states: from a new query if it is time or ``due``, else from the last one."""
+        marks = tuple(map(_mark, self._runs))
+        has_ended = any(mark.ended for mark in marks)
+        is_first = len(self._latest.states) < len(self._runs)
+        if marks != self._marks and not is_first:
+            self._on_news(marks, has_ended=has_ended)
         self._marks = marks
-        if due or not self._latest.states or self._timer.is_due(despite_output=ended):
-            if self._cached_query is not None and self._timer.wait >= FRESH:
-                self._latest = self._cached_query(self._runs)
-            else:
-                self._latest = Listing(self._query(self._runs))
-            states = self._latest.states
-            self._runs = [s.record if s.record is not None else r for s, r in zip(states, self._runs, strict=True)]
-            self._timer.on_query(self._latest.age)
-            for state, run in zip(states, self._runs, strict=True):
-                if _is_doubtful(state) and not state.note:
-                    self._doubtful_since.setdefault(run.submission.key, self._now())
-                else:
-                    self._doubtful_since.pop(run.submission.key, None)
-        return self._latest
+        if due or is_first or self._timer.is_due(despite_output=has_ended):
+            self._query_all()
+            if self._others is not None and not is_first:  # they were queried when the watch began
+                self._others.query()
+        if self._others is None:
+            return self._latest
+        return self._latest._replace(states=[*self._latest.states, *self._others.states])
 
     def on_output(self) -> None:
+        """Note that new lines of a log have arrived, so the job is alive."""
         self._timer.on_output()
 
     def has_news(self) -> bool:
-        return tuple(_mark(run) for run in self._runs) != self._marks
+        """Return whether the runs' own records changed since the last poll; external jobs have none here."""
+        return tuple(map(_mark, self._runs)) != self._marks
 
     def is_settled(self, state: RunState) -> bool:
-        """Return whether a state is final; a doubtful state only after ``BELIEVED_AFTER`` seconds."""
-        if state.status.outcome is Outcome.RUNNING:
-            return False
+        """Return whether a job has ended for good, or its end will never be known.
+
+        A doubtful state of a run is final only after ``BELIEVED_AFTER`` seconds.
+        """
+        if state.record is None:
+            return self._others is None or self._others.is_settled(state)
         if not _is_doubtful(state):
-            return True
-        since = self._doubtful_since.get(state.record.submission.key) if state.record else None
+            return state.status.is_over
+        since = self._doubtful_since.get(state.key)
         return since is not None and self._now() - since >= BELIEVED_AFTER
+
+    def _on_news(self, marks: Sequence[_Mark], *, has_ended: bool) -> None:
+        """Query soon, as records have changed; of a run that (re)started its log says more than the queue."""
+        has_started = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
+        if self._follow and has_started and not has_ended:
+            self._timer.restart(WATCH_LONGEST, delay=WATCH_LONGEST)
+        else:
+            self._timer.restart(1.0)
+
+    def _query_all(self) -> None:
+        if self._cached_query is not None and self._timer.wait >= FRESH:
+            self._latest = self._cached_query(self._runs)
+        else:
+            self._latest = Listing(self._query(self._runs))
+        self._timer.on_query(self._latest.age)
+        self._runs = [state.record for state in self._latest.states if state.record is not None]
+        doubtful = [state for state in self._latest.states if _is_doubtful(state) and not state.note]
+        now = self._now()
+        self._doubtful_since = {state.key: self._doubtful_since.get(state.key, now) for state in doubtful}
 
 
 def wait_for_end(
-    watches: Sequence[Watch], notify: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
+    watch: Watch, notify: Callable[[str], None], sleep: Callable[[float], None] = time.sleep
 ) -> list[RunState]:
     """Wait until all watched jobs have ended, and return their last states; report each change in a line."""
     reported: dict[str, str] = {}
     while True:
-        found = [(watch, state) for watch in watches for state in watch.poll().states]
-        if all(watch.is_settled(state) for watch, state in found):
-            return [state for _, state in found]
-        for key, line in _format_changes([state for _, state in found]).items():
+        states = list(watch.poll().states)
+        if all(map(watch.is_settled, states)):
+            return states
+        for key, line in _format_changes(states).items():
             if reported.get(key) != line:
                 reported[key] = line
                 notify(line)
@@ -130,14 +129,13 @@ def _format_changes(states: Sequence[RunState]) -> dict[str, str]:
     arrays: dict[str, Counter[str]] = {}
     silent: dict[str, list[str]] = {}
     for state in states:
-        job, run = state.status, state.record
-        if run is None and job.id.task is not None:
+        job = state.status
+        if state.record is None and job.id.task is not None:
             arrays.setdefault(job.id.raw, Counter())[job.state] += 1
         elif state.note:
             silent.setdefault(state.note, []).append(str(job.id))
         else:
-            key = run.submission.key if run is not None else str(job.id)
-            lines[key] = f"job {job.id}: {job.state} {job.reason}".rstrip()
+            lines[state.key] = f"job {job.id}: {job.state} {job.reason}".rstrip()
     for raw, counts in arrays.items():
         lines[raw] = f"job {raw}: " + ", ".join(
             f"{plural(count, 'task')} {word}" for word, count in sorted(counts.items())

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from clusterrun.base.units import plural
 from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, RankProgress
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import handle, list_row
-from clusterrun.state.stragglers import find_stragglers
+from clusterrun.state.show import find_stragglers, handle, list_row
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.top.feeds import Jobs
 from clusterrun.top.source import Ranks, key_of

@@ -15,7 +15,7 @@ import pytest
 from transformers import LlamaConfig
 
 from clusterrun.records.progress import RankProgress, read_ranks
-from clusterrun.state.stragglers import Straggler, find_stragglers
+from clusterrun.state.show import Straggler, find_stragglers
 from clusterrun.worker.training.busy import WINDOW
 from tests.support.patience import HUNG
 

@@ -19,7 +19,7 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state.reconcile import Listing, RunState
-from clusterrun.state.watch import RunWatch, records_changed_at
+from clusterrun.state.watch import Watch, records_changed_at
 from clusterrun.top.source import TopData
 from tests.support.command_desk import Desk
 from tests.support.rank_files import put_progress
@@ -135,7 +135,7 @@ def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
     clock = Clock()
     windows = [Window(tmp_path / "state", clock).says(j101="RUNNING") for _ in range(20)]
 
-    def watch(one: Window) -> RunWatch:
+    def watch(one: Window) -> Watch:
         def states(jobs: Sequence[JobStatus]) -> list[RunState]:
             return [RunState(run, jobs[0])]
 
@@ -143,7 +143,7 @@ def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
             answer, age = one.slurm.cached_query([JobId("101")], records_changed_at(run))
             return Listing(states(answer.jobs), age)
 
-        return RunWatch([run], lambda runs: states(one.slurm.query().jobs), cached, follow=True, now=clock)
+        return Watch([run], lambda runs: states(one.slurm.query().jobs), cached, follow=True, now=clock)
 
     watches, at = [watch(one) for one in windows], list[float]()
 

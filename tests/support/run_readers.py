@@ -21,7 +21,8 @@ from clusterrun.run_folder import claims, ends, rank_records, submissions
 from clusterrun.run_folder.launches import folders as launch_folders
 from clusterrun.run_folder.launches import load
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.state import held, ladder, reconcile, settle, show, sweep_table
+from clusterrun.state import ladder, reconcile, show, sweep_table
+from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState
 from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
 from clusterrun.submit.request import SubmitArgs
@@ -162,7 +163,7 @@ def _states(store: Store, run: RunRecord) -> Iterator[object]:
     yield from _shown(state)
     yield from _shown(_as_running(run))
     yield reconcile.needs_query(run, AT)
-    yield settle.settle_submission(store, replace(run, submissions=(replace(run.submission, state="submitting"),)),
+    yield reconcile.settle_submission(store, replace(run, submissions=(replace(run.submission, state="submitting"),)),
                                    reconcile.JobIndex([]), True, AT + 1e6)  # fmt: skip
 
 
@@ -230,8 +231,8 @@ def _why(store: Store, run: RunRecord) -> Iterator[object]:
         yield found.facts()
         yield ended.in_one_line(state)
     yield pending.running(_as_running(run))
-    yield held.held_line(_as_running(run))
-    yield held.failed_state(_as_running(run))
+    yield held_line(_as_running(run))
+    yield failed_state(_as_running(run))
 
 
 def _again(store: Store, run: RunRecord) -> Iterator[object]:

@@ -170,7 +170,7 @@ def _why_pending(number: str, reason: str) -> View:
 
 def _logs(run: RunCommand) -> Iterator[object]:
     found = find_external_logs(JOB, _scheduler(run))
-    yield found.existing(), found.is_array, found.find(JobId("10", 2))
+    yield found.existing, found.is_array, found.find(JobId("10", 2))
 
 
 def _free(run: RunCommand) -> Iterator[object]:

@@ -10,7 +10,6 @@ It is one JSON object, and then the input ends:
 
 from __future__ import annotations
 
-import sys
 from collections.abc import MutableMapping
 from typing import NamedTuple
 
@@ -30,13 +29,11 @@ class Link(NamedTuple):
     resume: Resume | None
 
 
-def accept_link(environ: MutableMapping[str, str]) -> Link:
-    """Read the object and set the variables in it. Raises RequestError, also if the machines' versions differ."""
-    return read_link(sys.stdin.read(), environ)
-
-
 def read_link(text: str, environ: MutableMapping[str, str]) -> Link:
-    """Return the command in the object, and set the variables in it. Raises as ``accept_link``."""
+    """Return the command in the object, and set the variables in it.
+
+    Raises RequestError, also if the machines' versions differ.
+    """
     try:
         sent = parse_object(text)
         version = sent["version"]

@@ -12,13 +12,13 @@ import click
 from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, Outcome, is_job_id, is_run_id
 from clusterrun.cluster import Cluster
-from clusterrun.records.ended_index import RunSummary, summarize
+from clusterrun.records.ended_index import RunSummary
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.safe_text import safe_line
 
 if TYPE_CHECKING:
     from clusterrun.records.sweeps import Sweep
-    from clusterrun.state.reconcile import RunState
+    from clusterrun.state.reconcile import RunState, Target
 
 LAST = "last"
 _AGE = attrgetter("age_key")
@@ -26,26 +26,41 @@ _SHOWN = 3  # of the older jobs with the same name
 _LISTED = 8  # of the jobs that a name may mean
 
 
-def find_ids(
+def find_targets(
     cluster: Cluster, words: Sequence[str], *, several: bool = False, active: bool = False, newest: bool = False
-) -> tuple[str, ...]:
-    """Return a job id or run id for each word: a job's number may mean other jobs too, on other clusters or later.
+) -> list[Target]:
+    """Return the job that each word names: a job's number may mean other jobs too, on other clusters or later.
 
-    With ``several`` a sweep's name or array becomes the run ids of its tasks; else it raises RequestError.
+    With ``several`` a sweep's name or array becomes its tasks; else it raises RequestError.
 
     ``last`` is the job submitted last from the current project. A name means the newest run of that name, of this
     project if it has one, else the user's external job in the queue with that name. With ``active`` both mean an active
     job if there is one; with ``newest`` too, only a name does. Raises NoSuchJob, or RequestError for a mistyped id and
     for several jobs that may be meant.
     """
-    found: list[str] = []
+    targets: list[Target] = []
     for word in words:
-        one = _find_id(cluster, word, active=active and not (newest and word == LAST))
-        tasks = _tasks(cluster, word, one)
-        if len(tasks) > 1 and not several:
-            raise RequestError(f"{word} is a sweep of {len(tasks)} tasks", hint=f"give one task, such as {tasks[0][0]}")
-        found += [run_id for _, run_id in tasks] or [one]
-    return tuple(found)
+        named = _find(cluster, word, active=active and not (newest and word == LAST))
+        first = named[0]
+        if len(named) > 1 and not several:
+            raise RequestError(
+                f"{word} is a sweep of {len(named)} tasks", hint=f"give one task, such as {first.job_id or first.text}"
+            )
+        targets += named
+    return targets
+
+
+def find_target(cluster: Cluster, word: str, *, active: bool = False, newest: bool = False) -> Target:
+    """Return the only job that a word names, as ``find_targets`` does."""
+    return find_targets(cluster, [word], active=active, newest=newest)[0]
+
+
+def require_run(cluster: Cluster, target: Target, hint: str) -> RunRecord:
+    """Return the run of a job. Raises NoSuchJob, also for another tool's job."""
+    if target.run is not None:
+        return target.run
+    cluster.status([target])  # raises NoSuchJob for a job that nobody knows
+    raise NoSuchJob(f"job {target.text} was not submitted by clusterrun", hint=hint)
 
 
 def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
@@ -53,9 +68,9 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
 
     Raises NoSuchJob if there is none.
     """
-    run = cluster.run(_find_id(cluster, word) if word == LAST or not is_job_id(word) else _first_task(cluster, word))
     from clusterrun.records.sweeps import sweep_of  # only a sweep needs it
 
+    run = _find(cluster, word)[0].run
     sweep = sweep_of(run) if run is not None else None
     if sweep is None:
         raise NoSuchJob(
@@ -64,53 +79,58 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
     return sweep, sweep.newest_runs()
 
 
-def _first_task(cluster: Cluster, word: str) -> str:
-    runs = cluster.store().array_of(JobId.parse(word))
-    return runs[0].run_id if runs else word
-
-
-def _tasks(cluster: Cluster, word: str, found: str) -> list[tuple[str, str]]:
-    """Return the job id and run id of each task, if a word names a whole sweep or a whole array, else nothing."""
+def _find(cluster: Cluster, word: str, *, active: bool = False) -> list[Target]:
+    """Return the job that a word names; if it names a whole sweep or a whole array, each task."""
+    if is_run_id(word):
+        return [cluster.find(word)]
     if is_job_id(word):
-        return [(_id_of(run), run.run_id) for run in cluster.store().array_of(JobId.parse(word))]
-    if is_run_id(word) or not is_run_id(found):
-        return []
-    newest = cluster.store().by_run_id(found)
-    if newest is None or not newest.sweep:
-        return []
+        from clusterrun.state.reconcile import Target  # a submission loads none of it
+
+        tasks = cluster.store().array_of(JobId.parse(word))
+        return [Target(run.run_id, run) for run in tasks] or [cluster.find(word)]
+    found = cluster.find(_last(cluster, active=active) if word == LAST else _find_named(cluster, word, active=active))
+    return _tasks(cluster, found.run) if found.run is not None and found.run.sweep else [found]
+
+
+def _tasks(cluster: Cluster, run: RunRecord) -> list[Target]:
+    """Return the newest run of each task of the sweep that a run belongs to."""
     from clusterrun.records.sweeps import sweep_of
 
-    sweep = sweep_of(newest)
+    sweep, store = sweep_of(run), cluster.store(run.root)
     if sweep is None:  # the command that made it was interrupted
-        same = [run for run in cluster.store(newest.root).summaries(here=True) if run.sweep == newest.sweep]
-        return [(run.handle, run.run_id) for run in sorted(same, key=_AGE)]
-    run_ids = [run_id for run_id in sweep.newest_runs() if run_id] or [found]
-    first = cluster.store(newest.root).by_run_id(run_ids[0])
-    return [(_id_of(first) if first else run_id, run_id) for run_id in run_ids]
+        same = sorted((one for one in store.summaries(here=True) if one.sweep == run.sweep), key=_AGE)
+        return [cluster.find(one.run_id) for one in same]
+    return [cluster.find(run_id) for run_id in sweep.newest_runs() if run_id] or [cluster.find(run.run_id)]
 
 
-def _find_id(cluster: Cluster, word: str, *, active: bool = False) -> str:
-    if word == LAST:
-        return _last(cluster, active=active)
-    if is_run_id(word) or is_job_id(word):
-        return word
-    store = cluster.store()
-    runs = store.summaries()
-    same = [run for run in runs if run.name == word]
-    if not same and not word[:1].isalpha():
-        JobId.parse(word)  # raises RequestError: it is more likely a mistyped id than a name
-    same = [run for run in same if run.root in (store.root, store.base)] or same
-    if active and (found := _find_active(cluster, word, max(same, key=_AGE, default=None))):
+def _find_named(cluster: Cluster, name: str, *, active: bool) -> str:
+    """Return the run id, or the external job's id, of the newest job of a name."""
+    runs = _runs_named(cluster, name)
+    if not runs and not name[:1].isalpha():
+        JobId.parse(name)  # raises RequestError: it is more likely a mistyped id than a name
+    if active and (found := _find_active(cluster, name, runs[-1] if runs else None)):
         return found
-    if not same:
-        return _external(cluster, word, {run.name for run in runs})
-    *older, newest = sorted(same, key=_AGE)
-    older = [run for run in older if not run.sweep or run.sweep != newest.sweep]
+    if not runs:
+        return _external(cluster, name)
+    _note_older(cluster, *runs)
+    return runs[-1].run_id
+
+
+def _note_older(cluster: Cluster, *runs: RunSummary) -> None:
+    """Print that a name means its newest run, which comes last, if there are others beside the tasks of its sweep."""
+    newest = runs[-1]
+    older = [run.handle for run in reversed(runs[:-1]) if not run.sweep or run.sweep != newest.sweep]
     if older:
-        others = ", ".join(run.handle for run in reversed(older[-_SHOWN:])) + (", …" if len(older) > _SHOWN else "")
-        count = len(older) + 1
-        cluster.notify(f"{count} jobs are named {word}; using the newest, {newest.handle} (older: {others})")
-    return newest.run_id
+        others = ", ".join(older[:_SHOWN]) + (", …" if len(older) > _SHOWN else "")
+        what = f"{len(older) + 1} jobs are named {newest.name}"
+        cluster.notify(f"{what}; using the newest, {newest.handle} (older: {others})")
+
+
+def _runs_named(cluster: Cluster, name: str) -> list[RunSummary]:
+    """Return the runs of a name, oldest first: those of this project if it has any."""
+    store = cluster.store()
+    runs = sorted((run for run in store.summaries() if run.name == name), key=_AGE)
+    return [run for run in runs if run.root in (store.root, store.base)] or runs
 
 
 def _find_active(cluster: Cluster, name: str, newest: RunSummary | None) -> str:
@@ -118,7 +138,7 @@ def _find_active(cluster: Cluster, name: str, newest: RunSummary | None) -> str:
 
     The user chooses one of several; raises RequestError if there is no terminal for that.
     """
-    named = [state for state in _listed(cluster, newest) if _name(state) == name]
+    named = [state for state in _listed(cluster, newest) if state.name == name]
     found = _handles(_of_here(cluster, named) or named)
     if len(found) < 2:
         return next(iter(found.values()), "")
@@ -145,38 +165,26 @@ def _is_in_doubt(state: RunState, newest: RunSummary | None) -> bool:
 
 
 def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
-    """Return the jobs that are runs of this project."""
     roots = cluster.store().root, cluster.store().base
     return [state for state in states if state.record is not None and state.record.root in roots]
-
-
-def _newest_here(cluster: Cluster) -> RunSummary | None:
-    """Return the run that was submitted last from the current project, checks aside."""
-    runs = (run for run in cluster.store().summaries(here=True) if not run.is_check)
-    return max(runs, key=_AGE, default=None)
-
-
-def _active_here(cluster: Cluster, newest: RunSummary) -> list[RunSummary]:
-    """Return the active runs of the current project, checks aside."""
-    states = _of_here(cluster, _listed(cluster, newest))
-    runs = [summarize(state.record) for state in states if state.record is not None]
-    return [run for run in runs if not run.is_check]
 
 
 def _handles(states: Sequence[RunState]) -> dict[str, str]:
     """Return what to show and what to type for each job; a run, a sweep and an array are each one job."""
     jobs: dict[tuple[str, str], list[RunState]] = {}
     for state in states:
-        run, job = state.record, state.status.id
-        key = (job.cluster, job.base) if run is None else ("", run.sweep or run.run_id)
+        run, named = state.record, state.status.id
+        key = (named.cluster, named.base) if run is None else ("", run.sweep or run.run_id)
         jobs.setdefault(key, []).append(state)
     found = {}
     for (where, base), rows in jobs.items():
-        run, external = rows[0].record, base + (f";{where}" if where else "") if rows[1:] else _handle(rows[0])
-        if run is None:
+        run, job = rows[0].record, rows[0].status
+        if run is not None:  # a run without a job has none but its run id
+            found[run.run_id if run.job_id is None else str(job.id)] = run.run_id
+        else:
+            external = base if rows[1:] or job.tasks else str(job.id)
+            external += f";{where}" if where else ""
             found[external] = external
-        else:  # a run without a job has none but its run id
-            found[run.run_id if run.job_id is None else str(rows[0].status.id)] = run.run_id
     return found
 
 
@@ -187,27 +195,31 @@ def _choose(message: str, found: Mapping[str, str]) -> str:
     return found[click.prompt(f"{message}. Which one", type=click.Choice([*found]), err=True)]
 
 
-def _name(state: RunState) -> str:
-    return state.record.name if state.record is not None else state.status.name
-
-
 def _last(cluster: Cluster, *, active: bool) -> str:
-    run = _newest_here(cluster)
-    if run is None:
+    """Return the run that was submitted last from the current project, with ``active`` if it is; checks aside."""
+    runs = [run for run in cluster.store().summaries(here=True) if not run.is_check]
+    if not runs:
         raise NoSuchJob(
             f"no job was submitted from {cluster.store().root}", hint="give a job id; `clusterrun list` shows your jobs"
         )
-    runs = _active_here(cluster, run) if active else []
-    if runs and run.run_id not in [one.run_id for one in runs]:
-        newest, run = run, max(runs, key=_AGE)
-        cluster.notify(f"{LAST}: job {newest.handle} is not active; using job {run.handle} ({safe_line(run.name)})")
+    newest = max(runs, key=_AGE)
+    run = _newest_active(cluster, runs, newest) if active else newest
+    shown = f"{run.handle} ({safe_line(run.name)})"
+    if run is not newest:
+        cluster.notify(f"{LAST}: job {newest.handle} is not active; using job {shown}")
     else:
-        what = "run" if run.handle == run.run_id else "job"
-        cluster.notify(f"{LAST}: {what} {run.handle} ({safe_line(run.name)})")
+        cluster.notify(f"{LAST}: {'run' if run.handle == run.run_id else 'job'} {shown}")
     return run.run_id
 
 
-def _external(cluster: Cluster, name: str, known: set[str]) -> str:
+def _newest_active(cluster: Cluster, runs: Sequence[RunSummary], newest: RunSummary) -> RunSummary:
+    """Return the newest active run; the newest of all if none is active."""
+    states = _of_here(cluster, _listed(cluster, newest))
+    active = {state.record.run_id for state in states if state.record is not None}
+    return max((run for run in runs if run.run_id in active), key=_AGE, default=newest)
+
+
+def _external(cluster: Cluster, name: str) -> str:
     """Return the id of the user's only active job of this name that clusterrun did not submit."""
     states = cluster.listing().states if cluster.facts() is not None else ()
     found = _handles([state for state in states if state.record is None and state.status.name == name])
@@ -218,16 +230,7 @@ def _external(cluster: Cluster, name: str, known: set[str]) -> str:
         return next(iter(found.values()))
     import difflib  # its import takes longer than the rest of this module
 
-    near = difflib.get_close_matches(name, sorted({*known, LAST}), n=1)
+    names = {LAST, *(run.name for run in cluster.store().summaries())}
+    near = difflib.get_close_matches(name, sorted(names), n=1)
     hint = f"did you mean {near[0]}?" if near else "`clusterrun list --all` shows your jobs"
     raise NoSuchJob(f"no job is named {name[:40]}", hint=hint)
-
-
-def _handle(state: RunState) -> str:
-    """Return the id of an external job: a whole array if tasks share a row, with its cluster if known."""
-    job = state.status.id
-    return (job.base if state.status.tasks else str(job)) + (f";{job.cluster}" if job.cluster else "")
-
-
-def _id_of(run: RunRecord) -> str:
-    return str(run.job_id) if run.job_id is not None else run.run_id

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
+
+from clusterrun.base.errors import RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.cluster import Cluster
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import state_lines
+from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.state.ladder import Ladder
+
+_PAST = {"cancel": "cancelled", "delete": "deleted"}
 
 
 def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[RunState], str]) -> list[str]:
@@ -25,6 +32,27 @@ def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[
 def is_certain(states: Sequence[RunState]) -> bool:
     """Return whether the current state of all jobs is known."""
     return all(s.as_of is None and s.status.outcome not in (Outcome.UNKNOWN, Outcome.LOST) for s in states)
+
+
+def confirm(ui: Ui, verb: str, what: str, columns: Sequence[Any], rows: Sequence[Sequence[str]]) -> bool:
+    """Print rows, ask the user, and return whether to go on. Raises RequestError without a terminal."""
+    if not sys.stdin.isatty():
+        raise RequestError(
+            f"refusing to {verb} {what} without confirmation", hint="add --yes, or check with --dry-run first"
+        )
+    ui.table(columns, rows)
+    agreed = click.confirm(f"{verb.capitalize()} {what}?", err=True)
+    if not agreed:
+        ui.note(f"nothing was {_PAST[verb]}")
+    return agreed
+
+
+def exit_code(states: Sequence[RunState]) -> int:
+    """Return 0 if all are done, 75 if one is unknown or lost, else 1."""
+    outcomes = {state.status.outcome for state in states}
+    if outcomes & {Outcome.UNKNOWN, Outcome.LOST}:
+        return 75
+    return 0 if outcomes <= {Outcome.DONE} else 1
 
 
 def first_cause(state: RunState) -> str:

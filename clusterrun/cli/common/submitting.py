@@ -1,4 +1,7 @@
-"""What the commands that submit share: their options, the submission of a plan, its announcement and its summary."""
+"""What the commands that submit share: their options, the submission of a plan, its announcement and its summary.
+
+``--after`` and ``--after-ok`` start a job after other jobs, by their ids or names.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from clusterrun.base.errors import ClusterrunError, RequestError
-from clusterrun.base.job import LOCAL, log_paths
+from clusterrun.base.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError
+from clusterrun.base.job import LOCAL, Outcome, log_paths
 from clusterrun.base.units import plural
+from clusterrun.cli.common.names import find_targets
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
 
@@ -92,9 +96,12 @@ def stay(ui: Ui, cluster: Cluster, run: RunRecord, how: How) -> int:
 
         return follow_run(ui, cluster, run)
     if how.wait:
-        from clusterrun.cli.follow import wait_to_end
+        from clusterrun.cli.follow import report_end
+        from clusterrun.state.show import state_json
 
-        return wait_to_end(ui, cluster, [run], one=True)
+        states = cluster.wait([run])
+        ui.data(state_json(states[0]))
+        return report_end(ui, states)
     return 0
 
 
@@ -196,3 +203,95 @@ def interrupt_deferred(ui: Ui, finish: str) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if pressed:
         raise KeyboardInterrupt
+
+
+_AFTER = (
+    ("--after", "Start after this job (id, name or last) has ended, whatever its result; repeatable."),
+    ("--after-ok", "Start after this job has succeeded; if it fails, the new job is cancelled; repeatable."),
+)
+
+
+class After(NamedTuple):
+    """The jobs that a new job waits for: sbatch's conditions, and each job with its scheduler and cluster."""
+
+    conditions: tuple[str, ...]
+    places: tuple[tuple[str, str, str], ...]
+
+
+NOTHING = After((), ())
+
+
+def after_options(command: F) -> F:
+    """Add ``--after`` and ``--after-ok``."""
+    for name, text in reversed(_AFTER):
+        command = click.option(name, metavar="JOBID", multiple=True, help=text)(command)
+    return command
+
+
+def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str]) -> After:
+    """Return the conditions of ``--after`` and ``--after-ok``; a job that has met its condition is left out.
+
+    Raises NoSuchJob, and RequestError for a job that can no longer succeed.
+    """
+    conditions, places = [], []
+    for kind, words in (("afterany", ended), ("afterok", succeeded)):
+        for target in find_targets(cluster, words):
+            run = target.run
+            if run is not None and run.job_id is None:
+                raise NoSuchJob(f"run {target.text} has no job yet", hint=f"clusterrun submit --recover {target.text}")
+            states = cluster.status([target])
+            base, _, elsewhere = target.text.partition(";")
+            job = str(run.job_id) if run is not None else base
+            if _is_met(states, job, is_run=run is not None, must_succeed=kind == "afterok"):
+                cluster.notify(f"job {job} has already ended; not waiting for it")
+                continue
+            conditions.append(f"{kind}:{job}")
+            places.append((job, run.scheduler, run.cluster) if run is not None else (job, "slurm", elsewhere))
+    return After(tuple(conditions), tuple(places))
+
+
+def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
+    """Plan a job that waits for others; raises RequestError if they run elsewhere."""
+    if not after.conditions:
+        return cluster.plan(args)
+    from clusterrun.submit.depend import depend
+
+    plan = cluster.plan(args, change=lambda request: depend(request, after.conditions))
+    here = (plan.record.scheduler, plan.record.cluster)
+    for job, scheduler, where in after.places:
+        if scheduler != here[0] or (where and where != here[1]):
+            raise RequestError(
+                f"a job on {_place(*here)} cannot wait for job {job} on {_place(scheduler, where)}",
+                hint=f"wait for it first: clusterrun wait {job}",
+            )
+    return plan
+
+
+def _place(scheduler: str, cluster: str) -> str:
+    return "this machine" if scheduler == LOCAL else f"cluster {cluster}" if cluster else "a cluster"
+
+
+def _is_met(states: Sequence[RunState], job: str, *, is_run: bool, must_succeed: bool) -> bool:
+    """Return whether a job, or all tasks of an array, have ended as wanted; raises RequestError if that is over."""
+    for state in states if must_succeed else ():
+        _refuse_failed(state, job, is_run=is_run)
+    return bool(states) and all(state.status.is_final for state in states)
+
+
+def _refuse_failed(state: RunState, job: str, *, is_run: bool) -> None:
+    """Raise if a job cannot succeed any more, or may have failed.
+
+    Slurm takes a condition as met if it has forgotten the job.
+    """
+    status = state.status
+    if status.outcome is Outcome.UNKNOWN:
+        raise Ambiguous(
+            f"it is not known how job {status.id} ended, so a job with --after-ok {job} might start after a failure",
+            detail=state.note or status.reason, hint="check its results, then submit without a condition",
+        )  # fmt: skip
+    if status.is_final and status.outcome is not Outcome.DONE:
+        again = "resume" if status.outcome is Outcome.STOPPED else "resubmit"
+        raise RequestError(
+            f"job {status.id} is {status.state}, so a job with --after-ok {job} would never start",
+            hint=f"use --after, or run `clusterrun {again} {job}` first" if is_run else "use --after",
+        )

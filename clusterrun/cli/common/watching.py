@@ -5,20 +5,17 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from clusterrun.base.errors import ClusterrunError, RequestError
-from clusterrun.base.job import JobId, JobStatus
+from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_age
 from clusterrun.cli.common.show import first_cause, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
-from clusterrun.records.run_record import RunRecord
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.pace import Pace
-from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.reconcile import Listing, RunState, Target
 from clusterrun.state.show import LIST_COLUMNS, list_row
-from clusterrun.state.watch import Watch
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import fit
 from clusterrun.terminal.ui import Ui
@@ -27,25 +24,6 @@ from clusterrun.terminal.ui import Ui
 REDRAW = 2.0
 #: A drawing that took t seconds is followed by a pause of at least t times this: the ranks' files may be slow to read.
 _REST = 10
-
-
-class View(Protocol):
-    """Jobs that are queried again and again, and the lines that show them."""
-
-    #: Why the last query did not respond for all jobs.
-    problems: list[str]
-
-    def query(self) -> Listing:
-        """Return the current state of the jobs; what did not respond goes to ``problems``."""
-
-    def has_news(self) -> bool:
-        """Return whether a query is worthwhile as soon as the pace allows."""
-
-    def is_over(self, states: Sequence[RunState]) -> bool:
-        """Return whether nothing will change any more."""
-
-    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
-        """Return the jobs as lines that fit a terminal of this width (None: a pipe)."""
 
 
 def refuse_json(ui: Ui, command: str) -> None:
@@ -57,7 +35,7 @@ def refuse_json(ui: Ui, command: str) -> None:
 
 
 def watch_jobs(
-    ui: Ui, view: View, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
+    ui: Ui, view: JobList | NamedJobs, *, pace: Pace | None = None, sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
 ) -> Sequence[RunState]:  # fmt: skip
     """Show jobs until all have ended or Ctrl-C is pressed, and query the scheduler as rarely as ``pace`` says.
@@ -89,7 +67,7 @@ def watch_jobs(
 class _Queries:
     """The queries of a view: when the next is due, and what the last one returned. Times are those of ``now``."""
 
-    def __init__(self, view: View, pace: Pace | None, now: Callable[[], float]) -> None:
+    def __init__(self, view: JobList | NamedJobs, pace: Pace | None, now: Callable[[], float]) -> None:
         self._view, self._pace, self._now = view, pace or Pace(), now
         self.states: Sequence[RunState] = ()
         self.shown: list[object] | None = None  # what a reader sees of the states: a change is worth a new block
@@ -126,14 +104,14 @@ class _Queries:
             return Listing(self.states)
 
 
-def _print_block(ui: Ui, view: View, states: Sequence[RunState], *, is_first: bool) -> None:
+def _print_block(ui: Ui, view: JobList | NamedJobs, states: Sequence[RunState], *, is_first: bool) -> None:
     """Print the jobs uncut, below an empty line unless they are the first."""
     if not is_first:
         ui.say("")
     ui.say(*view.lines(states, None), *view.problems)
 
 
-def _draw(ui: Ui, view: View, states: Sequence[RunState], age: float, drawn: int) -> int:
+def _draw(ui: Ui, view: JobList | NamedJobs, states: Sequence[RunState], age: float, drawn: int) -> int:
     """Draw the jobs over the last ``drawn`` lines; ``age`` is that of the last answer. Return the number of lines."""
     lines = view.lines([state.aged(age) for state in states], shutil.get_terminal_size().columns)
     if view.problems:
@@ -142,7 +120,10 @@ def _draw(ui: Ui, view: View, states: Sequence[RunState], age: float, drawn: int
 
 
 class JobList:
-    """The view of ``list --watch``; it is never over. ``problems`` is where the cluster sends its notices."""
+    """The view of ``list --watch``; it is never over.
+
+    ``problems`` is where the cluster sends its notices: why the last query did not respond for all jobs.
+    """
 
     def __init__(self, cluster: Cluster, problems: list[str], job_filter: JobFilter, *, expand: bool) -> None:
         self.problems = problems
@@ -152,12 +133,15 @@ class JobList:
         return list_jobs(self._cluster, self._filter, expand=self._expand)
 
     def has_news(self) -> bool:
+        """Return whether a query is worthwhile as soon as the pace allows."""
         return False
 
     def is_over(self, states: Sequence[RunState]) -> bool:
+        """Return whether nothing will change any more."""
         return False
 
     def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
+        """Return the jobs as lines that fit a terminal of this width (None: a pipe)."""
         if not states:
             return [no_jobs_message(self._filter)]
         return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in states], width)
@@ -166,30 +150,25 @@ class JobList:
 class NamedJobs:
     """The view of ``status --watch``: jobs in full, over once each has a final state or no source knows it any more."""
 
-    def __init__(self, cluster: Cluster, names: Sequence[str], *, explain: bool) -> None:
+    def __init__(self, cluster: Cluster, targets: Sequence[Target], *, explain: bool) -> None:
         self.problems: list[str] = []
-        self._order = cluster.find_jobs(names)
-        self._watches = cluster.watches(self._order)
+        self._order = cluster.live_targets(targets)
+        self._watch = cluster.watch(self._order)
         self._explain = explain
-        self._states: list[tuple[Watch, RunState]] = []
+        self._states: Sequence[RunState] = ()
         self._causes: dict[JobStatus, str] = {}
 
     def query(self) -> Listing:
-        is_due = bool(self._states)  # the watches queried when they were created: the first poll uses that answer
-        listings = [watch.poll(due=is_due) for watch in self._watches]
-        self._states = [
-            (watch, state)
-            for watch, listing in zip(self._watches, listings, strict=True)
-            for state in listing.states
-        ]  # fmt: skip
-        states = sorted((state for _, state in self._states), key=self._position)
-        return Listing(filters.collapse(states), max((listing.age for listing in listings), default=0.0))
+        is_due = bool(self._states)  # external jobs were queried when the watch began: the first poll uses that answer
+        listing = self._watch.poll(due=is_due)
+        self._states = sorted(listing.states, key=self._position)
+        return Listing(filters.collapse(self._states), listing.age)
 
     def has_news(self) -> bool:
-        return any(watch.has_news() for watch in self._watches)
+        return self._watch.has_news()
 
     def is_over(self, states: Sequence[RunState]) -> bool:
-        return all(watch.is_settled(state) for watch, state in self._states)
+        return all(map(self._watch.is_settled, self._states))
 
     def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
         return status_lines(states, explain=self._explain, cause=self._first_cause)
@@ -200,16 +179,4 @@ class NamedJobs:
         return self._causes[state.status]
 
     def _position(self, state: RunState) -> int:
-        """Return the place of a job among the typed names."""
-        for number, named in enumerate(self._order):
-            if _is_named(state, named):
-                return number
-        return 0
-
-
-def _is_named(state: RunState, named: JobId | RunRecord) -> bool:
-    """Return whether a job is the named one, or a task of the named array."""
-    if isinstance(named, JobId):
-        job = state.status.id
-        return named.raw == job.raw and named.task in (None, job.task)
-    return state.record is not None and state.record.submission.key == named.submission.key
+        return next((number for number, target in enumerate(self._order) if target.covers(state)), 0)

@@ -25,8 +25,8 @@ from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, exit_status, lost_nodes, parse_canceller
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
-from clusterrun.state.canceller import format_user
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import format_user
 from clusterrun.why.causes import Cause, EndFacts, first_cause
 from clusterrun.why.causes.frames import is_own
 from clusterrun.why.causes.limits import with_limit

@@ -16,8 +16,8 @@ from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends, launches
-from clusterrun.state.canceller import canceller
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import canceller
 from clusterrun.why.causes.flight_recorder import LARGEST, Reached, ranks_behind, read_dump
 from clusterrun.why.causes.model import EndFacts
 

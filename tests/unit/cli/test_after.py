@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.common.after import NOTHING
-from clusterrun.cli.common.chain import submit_chain
-from clusterrun.cli.common.submitting import How
+from clusterrun.cli.common.submitting import NOTHING, How
+from clusterrun.cli.submit import submit_chain
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from clusterrun.base.job import JobId
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import Check
 from clusterrun.records.store import Store
+from clusterrun.state.reconcile import Target
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.testing import FakeScheduler
 from tests.support.command_desk import Desk, refused
@@ -48,7 +50,7 @@ def test_check_does_not_take_the_launcher_of_a_profile(tmp_path: Path) -> None:
 
 
 def test_job_of_another_tool_has_no_records(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "run", lambda self, text: None)
+    monkeypatch.setattr(Cluster, "find", lambda self, text: Target(text, None, JobId(text)))
     said = desk.type("check", "7", "--json")
     assert said.status == 4
     assert "there is no clusterrun record of job 7" in json.loads(said.out)["error"]["message"]
@@ -75,7 +77,7 @@ REPORT = {
 def test_report_of_an_earlier_check_is_shown_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     run = submitted(Store(desk.project, desk.project / "state"))
     attempt(run, check=REPORT)
-    monkeypatch.setattr(Cluster, "run", lambda self, text: run)
+    monkeypatch.setattr(Cluster, "find", lambda self, text: Target(text, run))
     said = desk.type("check", "101")
     assert said.status == 1
     assert said.out.splitlines() == [

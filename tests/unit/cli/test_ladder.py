@@ -10,9 +10,8 @@ import pytest
 
 from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId
-from clusterrun.cli.common.after import NOTHING
-from clusterrun.cli.common.chain import submit_ladder
-from clusterrun.cli.common.submitting import How
+from clusterrun.cli.common.submitting import NOTHING, How
+from clusterrun.cli.submit import submit_ladder
 from clusterrun.cluster import Cluster
 from clusterrun.run_folder.files import read_json
 from clusterrun.submit.request import SubmitArgs

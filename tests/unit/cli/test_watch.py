@@ -112,7 +112,8 @@ class Watched:
             raise Stop
 
     def watch(self, *names: str) -> Sequence[RunState]:
-        ui, view = Ui("status", out=self.out), NamedJobs(Cluster(polling=True), names, explain=False)
+        ui, cluster = Ui("status", out=self.out), Cluster(polling=True)
+        view = NamedJobs(cluster, [cluster.find(name) for name in names], explain=False)
         return watch_jobs(ui, view, pace=Pace(seed=1), sleep=self.sleep, now=lambda: self.seconds)
 
 

@@ -12,12 +12,13 @@ from typing import cast
 import pytest
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.job import JobId
+from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.cli import logfiles
-from clusterrun.cli.follow import PATIENCE, MissingLogNote, format_attempts
+from clusterrun.cli.follow import PATIENCE, StateNotes, format_attempts
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler.slurm.sacct import SEP
+from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.ui import Ui
 from tests.support.command_desk import Desk
 from tests.support.run_records import attempt, claim, end, submitted
@@ -179,16 +180,19 @@ class Told:
 
 
 def test_a_follower_is_told_once_that_the_log_is_not_there(tmp_path: Path) -> None:
+    def job(state: str) -> RunState:
+        return RunState(None, JobStatus(id=JobId("7"), state=state, outcome=outcome_of(state)))
+
     printed, log = Told(), tmp_path / "o.log"
-    missed = MissingLogNote(cast("Ui", printed), JobId("7"))
+    notes = StateNotes(cast("Ui", printed), JobId("7"))
     for now in range(60):
-        missed.update(log, "PENDING" if now < 30 else "RUNNING", float(now))
-        assert len(printed.notes) == (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
-    assert printed.notes == [f"job 7 is RUNNING, but its log {log} does not exist yet; waiting"]
+        notes.update([job("PENDING" if now < 30 else "RUNNING")], log, float(now))
+        assert len(printed.notes) == 1 + (now >= 30 + PATIENCE), "a job opens its files a moment after it starts"
+    assert printed.notes == ["job 7: PENDING", f"job 7 is RUNNING, but its log {log} does not exist yet; waiting"]
     quiet = Told()
-    missed = MissingLogNote(cast("Ui", quiet), JobId("7"))
+    notes = StateNotes(cast("Ui", quiet), JobId("7"))
     for now in range(60):
-        missed.update(log if now < 2 else None, "RUNNING", float(now))
+        notes.update([job("RUNNING")], log if now < 2 else None, float(now))
     assert quiet.notes == []
 
 

@@ -12,18 +12,17 @@ import pytest
 
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
-from clusterrun.cli import follow
-from clusterrun.cli.follow import format_state
-from clusterrun.cli.follow_external import AT_ONCE, LogLocator, TaskReader
+from clusterrun.cli.common.show import exit_code
+from clusterrun.cli.follow import AT_ONCE, LogLocator, TaskReader, format_state
 from clusterrun.cli.logfiles import ExternalLogs
 from clusterrun.logs.files import Source
 from clusterrun.logs.locations import LogLocation
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
-from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.external import ExternalJobs
 from clusterrun.state.reconcile import Listing, RunState
-from clusterrun.state.watch import RunWatch, WatchThread
+from clusterrun.state.watch import Watch, WatchThread
 from tests.support.installed_command import until
 from tests.support.patience import HUNG
 from tests.support.run_records import attempt, claim, end, submitted
@@ -58,7 +57,7 @@ def waiting(tmp_path: Path) -> RunRecord:
     return submitted(Store(tmp_path, tmp_path / "state"))
 
 
-def pass_time(watch: RunWatch, clock: Clock, seconds: float, grows: bool = False) -> None:
+def pass_time(watch: Watch, clock: Clock, seconds: float, grows: bool = False) -> None:
     until_then = clock.now + seconds
     while clock.now < until_then:
         clock.now += 0.25
@@ -70,7 +69,7 @@ def pass_time(watch: RunWatch, clock: Clock, seconds: float, grows: bool = False
 def test_a_waiting_job_is_asked_for_every_half_minute(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "PENDING")
-    pass_time(RunWatch([waiting], asked, follow=True, now=clock), clock, 300)
+    pass_time(Watch([waiting], asked, follow=True, now=clock), clock, 300)
     gaps = [b - a for a, b in zip(asked.at, asked.at[1:], strict=False)]
     assert len(asked.at) <= 13 and min(gaps) >= 24, gaps
 
@@ -78,7 +77,7 @@ def test_a_waiting_job_is_asked_for_every_half_minute(waiting: RunRecord) -> Non
 def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "RUNNING")
-    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch = Watch([waiting], asked, follow=True, now=clock)
     watch.poll()
     claim(waiting)
     attempt(waiting)
@@ -91,7 +90,7 @@ def test_slurm_is_not_asked_while_the_log_grows(waiting: RunRecord) -> None:
 def test_an_end_record_is_asked_about_at_once_even_while_the_log_grows(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "RUNNING")
-    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch = Watch([waiting], asked, follow=True, now=clock)
     watch.poll()
     pass_time(watch, clock, 60, grows=True)
     attempt(waiting, end=end())
@@ -103,7 +102,7 @@ def test_an_end_record_is_asked_about_at_once_even_while_the_log_grows(waiting: 
 def test_a_cancel_of_ours_is_asked_about_at_once(waiting: RunRecord) -> None:
     clock = Clock()
     asked = Asked(waiting, clock, "PENDING")
-    watch = RunWatch([waiting], asked, follow=True, now=clock)
+    watch = Watch([waiting], asked, follow=True, now=clock)
     watch.poll()
     os.utime(waiting.run_dir / "submissions", ns=(1, 1))
     pass_time(watch, clock, 0.25)
@@ -120,7 +119,7 @@ def test_another_tools_jobs_are_asked_for_as_rarely() -> None:
             asked.append(clock.now)
             return Answer([state_of(None, "RUNNING").status])
 
-    watch = ExternalWatch([JobId("101")], Slurm(), follow=True, now=clock)  # type: ignore[arg-type]
+    watch = Watch([], lambda runs: [], None, ExternalJobs([JobId("101")], Slurm(), now=clock), follow=True, now=clock)  # type: ignore[arg-type]
     for _ in range(400):
         clock.now += 0.25
         watch.on_output()
@@ -193,8 +192,8 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
     def over() -> bool:
         nonlocal lines
         reading.update(states, lambda state: True)
-        lines += len(reading.pieces(0.01))
-        return reading.are_read(states)
+        lines += len(list(reading.pieces(0.01)))
+        return reading.are_read(state.status.id for state in states)
 
     until(over, 60, pause=0)
     assert (lines, reading.without_log) == (1000, [])
@@ -204,7 +203,7 @@ def test_of_a_thousand_tasks_few_are_read_at_once(tmp_path: Path) -> None:
 def test_outcomes_become_exit_codes() -> None:
     def code(*outcomes: Outcome) -> int:
         states = [state_of(None, "X") for _ in outcomes]
-        return follow.exit_code(
+        return exit_code(
             [replace(s, status=replace(s.status, outcome=o)) for s, o in zip(states, outcomes, strict=True)]
         )
 

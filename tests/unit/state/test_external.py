@@ -14,8 +14,9 @@ from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer, ClusterFacts
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.state import external
-from clusterrun.state.external_watch import ExternalWatch
+from clusterrun.state.external import ExternalJobs
 from clusterrun.state.query import unmatched_jobs
+from clusterrun.state.watch import Watch
 from clusterrun.system.shell import Completed
 from tests.support.run_records import AT, submitted
 
@@ -43,11 +44,12 @@ class Slurm:
         self.asked.append("sacct " + ",".join(map(str, ids)))
         return self.past
 
-    def watch(self, *ids: str) -> ExternalWatch:
-        return ExternalWatch([JobId.parse(i) for i in ids], self, now=lambda: self.seconds, clock=lambda: AT)  # type: ignore[arg-type]
+    def watch(self, *ids: str) -> Watch:
+        jobs = ExternalJobs([JobId.parse(i) for i in ids], self, now=lambda: self.seconds, clock=lambda: AT)  # type: ignore[arg-type]
+        return Watch([], lambda runs: [], None, jobs, now=lambda: self.seconds)
 
 
-def look(watch: ExternalWatch, slurm: Slurm, after: float) -> tuple[dict[str, str], bool]:
+def look(watch: Watch, slurm: Slurm, after: float) -> tuple[dict[str, str], bool]:
     slurm.seconds += after
     states = watch.poll().states
     return {str(s.status.id): s.status.state for s in states}, all(map(watch.is_settled, states))

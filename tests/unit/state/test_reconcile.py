@@ -107,7 +107,8 @@ def test_silent_accounting_is_not_an_answer_either(store: Store) -> None:
 
 
 def test_cancelled_while_it_waited(store: Store) -> None:
-    run = reconcile.record_cancel(store, submitted(store), NOW)
+    run = submitted(store)
+    run = store.save_submission(run, replace(run.submission, cancel_asked=int(NOW)))
     state = ask(store, run, Scripted())
     assert (state.status.state, state.status.outcome) == ("CANCELLED", Outcome.CANCELLED)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.records.progress import RankProgress
-from clusterrun.state.stragglers import find_stragglers, format_stragglers, wait_seconds
+from clusterrun.state.show import find_stragglers, format_stragglers, wait_seconds
 
 
 def rank(number: int, data: float | None = 0.02, compute: float | None = 0.1, **more: Any) -> RankProgress:

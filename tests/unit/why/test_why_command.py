@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.cli.why import _array, _group
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import RunState, Target
 from clusterrun.terminal.ui import Ui
 from tests.support.command_desk import Desk
 from tests.support.listed_jobs import SILENT, rows
@@ -70,10 +70,16 @@ def test_what_can_be_told_while_slurm_is_silent_is_told(desk: Desk) -> None:
 def test_what_helps_every_task_of_an_array_is_typed_for_the_array() -> None:
     waiting = [state(f"7_{n}", "PENDING", "Dependency") for n in range(3)]
     kinds = _group([*waiting, state("8", "PENDING", "Dependency")])
-    assert [_array(one, kinds, ["7", "8"]) for one, _ in kinds] == ["7", "8"]
-    assert [_array(one, kinds, ["7_0", "7_1", "8"]) for one, _ in kinds] == ["", "8"], "others were not asked about"
+
+    def named(*ids: str) -> list[Target]:
+        return [Target(id, None) for id in ids]
+
+    assert [_array(one, kinds, named("7", "8")) for one, _ in kinds] == ["7", "8"]
+    assert [_array(one, kinds, named("7_0", "7_1", "8")) for one, _ in kinds] == ["", "8"], (
+        "others were not asked about"
+    )
     mixed = _group([*waiting, state("7_3", "RUNNING")])
-    assert [_array(one, mixed, ["7"]) for one, _ in mixed] == ["", ""], "a task that runs is none of it"
+    assert [_array(one, mixed, named("7")) for one, _ in mixed] == ["", ""], "a task that runs is none of it"
 
 
 class Terminal(io.StringIO):
