@@ -19,7 +19,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import claims, ends, rank_records, submissions
 from clusterrun.run_folder.launches import folders as launch_folders
-from clusterrun.run_folder.launches import load
+from clusterrun.run_folder.launches import load, why_requeued
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import ladder, reconcile, show, sweep_table
 from clusterrun.state.launches import failed_state, held_line
@@ -267,7 +267,7 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
     yield ends.find_failure(folder), ends.find_hang(folder), hold.failed_node(folder)
     yield submissions.is_cancelled(run.run_dir, token), claims._later_owner(run.run_dir, "a" * 16)
     yield [*map(load, launch_folders(run.run_dir, token))], ends.load_job_end(folder), ends.find_stop(folder)
-    yield rank_records.read(folder)
+    yield rank_records.read(folder), why_requeued(folder)
     with suppress(WorkerError):
         yield saved_code.variables(run.run_dir)
     notify.Notifier().load(run.run_dir, {})
