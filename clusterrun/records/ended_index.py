@@ -133,7 +133,7 @@ def unchanged(runs: Path, index: Mapping[str, str]) -> dict[str, str]:
         for run_id, entry in index.items():
             with contextlib.suppress(OSError):
                 info = os.stat(f"{run_id}/submissions", dir_fd=folder.descriptor, follow_symlinks=False)
-                if entry.split(",", 2)[1] == _stamp(info.st_mtime_ns):
+                if entry.split(",", 2)[1] == f"{info.st_mtime_ns:x}":
                     found[run_id] = entry
     return found
 
@@ -244,12 +244,8 @@ def _entry(summary: RunSummary, changed: int) -> str:
     if not _PLAIN.fullmatch(name):
         name = _HEX + name.encode("utf-8", "surrogateescape").hex()
     kind = _CHECK if summary.is_check else summary.sweep
-    text = f"{summary.run_id},{_stamp(changed)},{summary.at},{'.'.join(summary.jobs)},{kind},{name},"
+    text = f"{summary.run_id},{changed:x},{summary.at},{'.'.join(summary.jobs)},{kind},{name},"
     return text + _sum(text.encode()).decode()
-
-
-def _stamp(changed: int) -> str:
-    return f"{changed:x}"
 
 
 def _is_whole(name: str) -> bool:

@@ -95,21 +95,29 @@ def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
     lost: list[float | None] = []
     before: Launch | None = None  # the last launch that made steps
     for number, launch in enumerate(launches):
-        is_followed, cost = number + 1 < len(launches), 0.0
-        try:
-            if launch.first_step_at is None:
-                cost += launch.ended - launch.began if number or is_followed else 0.0  # type: ignore[operator]
-            elif before is not None:
-                cost += launch.first_step_at - launch.began  # type: ignore[operator]
-                repeated = before.step - launch.first_step + 1  # type: ignore[operator]
-                cost += repeated * before.step_s if repeated > 0 else 0.0  # type: ignore[operator]
-            if launch.first_step_at is not None:
-                cost += launch.ended - launch.stepped if is_followed else 0.0  # type: ignore[operator]
-                before = launch
-            lost.append(max(0.0, cost))
-        except TypeError:  # something is not known
-            lost.append(None)
+        is_followed, costs = number + 1 < len(launches), list[float | None]()
+        if launch.first_step_at is None:
+            costs += [_seconds(launch.began, launch.ended)] if number or is_followed else []
+        else:
+            costs += [_seconds(launch.began, launch.first_step_at), _repeated(before, launch)] if before else []
+            costs += [_seconds(launch.stepped, launch.ended)] if is_followed else []
+            before = launch
+        lost.append(None if None in costs else max(0.0, sum(filter(None, costs))))
     return lost
+
+
+def _seconds(since: float | None, until: float | None) -> float | None:
+    return None if since is None or until is None else until - since
+
+
+def _repeated(before: Launch, launch: Launch) -> float | None:
+    """Return the seconds of the steps that a launch made once more."""
+    if before.step is None or launch.first_step is None:
+        return None
+    steps = before.step - launch.first_step + 1
+    if steps <= 0:
+        return 0.0
+    return None if before.step_s is None else steps * before.step_s
 
 
 def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | None:

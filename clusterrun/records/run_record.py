@@ -224,11 +224,6 @@ def has_job_id(record: RunRecord, job: JobId) -> bool:
 def claim_of(record: RunRecord) -> Claim | None:
     """Return the claim of the newest submission, or None if there is none or it cannot be read."""
     try:
-        return read_claim(record)
+        return claims.read(record.run_dir, record.submission.key)
     except OSError:
         return None
-
-
-def read_claim(record: RunRecord) -> Claim | None:
-    """Return the claim of the newest submission, or None; raises OSError if it cannot be read."""
-    return claims.read(record.run_dir, record.submission.key)

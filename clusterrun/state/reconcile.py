@@ -21,7 +21,7 @@ from clusterrun.records.end_records import end_of, load_hold, status_of, unknown
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import submissions
+from clusterrun.run_folder import claims, submissions
 from clusterrun.run_folder.claims import Claim
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables
@@ -375,7 +375,7 @@ def _absent(store: Store, run: RunRecord, ended: Sequence[JobStatus], past: Answ
         return _with_end_recorded(store, run, max(ended, key=lambda row: row.ended or 0))
     why = "" if run.mine else "the job left the queue"
     try:
-        if run_record.read_claim(run) is not None:
+        if claims.read(run.run_dir, run.submission.key) is not None:
             why = "the job left the queue without recording how it ended; a node or the controller may have failed"
     except OSError:
         why = "the job left the queue, and its records cannot be read"
