@@ -17,7 +17,7 @@ from clusterrun.logs.request import RankFilter, filter_run
 from clusterrun.records import cleaning, code_store, launches, progress, run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder import claims, ends, rank_records, submissions
+from clusterrun.run_folder import claims, end_time, ends, rank_records, submissions
 from clusterrun.run_folder.launches import folders as launch_folders
 from clusterrun.run_folder.launches import load, why_requeued
 from clusterrun.scheduler import Answer, Scheduler
@@ -84,7 +84,7 @@ NAMES = (
     "submissions/b3v7qaabcdefghij.json", "../../sweeps/20261121-000001-k3v7qa.json",
     *(f"{_ATTEMPT}/{name}" for name in (
         "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
-        "hold.json", "packages.json", "requeue.json", "node-0.ranks", "log-start",
+        "hold.json", "packages.json", "requeue.json", "end-time.json", "node-0.ranks", "log-start",
         "log-clock", "nodes"))
 )  # fmt: skip
 #: What a file of a run holds: a JSON document, or a text.
@@ -104,6 +104,7 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
     put_end(folder, 0, {"rank": 0, "node": "n1", "status": 0, "time": AT + 600.0, "any_joined_group": True})
     texts: dict[str, Content] = {
         f"attempts/{folder.name}/launch.json": LAUNCH,
+        f"attempts/{folder.name}/end-time.json": {"version": 1, "end": AT + 900, "checked": AT + 30.0},
         "spec.json": SPEC, "snapshot.json": SNAPSHOT, "notify.json": {"target": "mail:me", "on": ["failed"]},
         "metrics.jsonl": json.dumps(METRIC) + "\n",
         f"attempts/{folder.name}/log-start": "0 0\n", f"attempts/{folder.name}/log-clock": f"{AT + 9}.5 10 20\n",
@@ -267,7 +268,7 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
     yield ends.find_failure(folder), ends.find_hang(folder), hold.failed_node(folder)
     yield submissions.is_cancelled(run.run_dir, token), claims._later_owner(run.run_dir, "a" * 16)
     yield [*map(load, launch_folders(run.run_dir, token))], ends.load_job_end(folder), ends.find_stop(folder)
-    yield rank_records.read(folder), why_requeued(folder)
+    yield rank_records.read(folder), why_requeued(folder), end_time.read(folder)
     with suppress(WorkerError):
         yield saved_code.variables(run.run_dir)
     notify.Notifier().load(run.run_dir, {})
