@@ -103,7 +103,7 @@ def _exit_status(run: RunRecord, attempt: Path, end: JobEnd) -> int:
         return status
     if sum(end.status == 0 for end in ends.load_ends(attempt)) < run.world_size:
         return status
-    return STOPPED_STATUS if ends.has_stopped(run_record.list_names(attempt)) else 0
+    return STOPPED_STATUS if ends.STOPPED in run_record.list_names(attempt) else 0
 
 
 def _state_and_reason(status: int, end: JobEnd) -> tuple[str, str]:

@@ -159,14 +159,9 @@ def read(run_dir: Path, key: str) -> Claim | None:
         with safe_files.open_file(_owner_file(run_dir, key)) as descriptor:
             text, at = os.read(descriptor, 1024), int(os.fstat(descriptor).st_mtime)
         cluster, job, restart = text.decode("ascii").split()
-        is_valid = CLUSTER_NAME.fullmatch(cluster) and is_count(restart)
+        is_valid = CLUSTER_NAME.fullmatch(cluster) and re.fullmatch("[0-9]{1,9}", restart)
         return Claim(cluster, JobId.parse(job).base, int(restart), at) if is_valid else None
     except FileNotFoundError:
         return None
     except (ValueError, RequestError):
         return None
-
-
-def is_count(text: str) -> bool:
-    """Return whether a text is a number of restarts or launches."""
-    return text.isascii() and text.isdigit() and len(text) < 10

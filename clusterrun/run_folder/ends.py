@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -292,8 +292,3 @@ def load_any_joined_group(attempt: Path) -> bool | None:
     """Return whether any rank joined a process group, by rank 0's end record; None if it is not known."""
     joined = rank_records.load_first_end(attempt).get("any_joined_group")
     return joined if isinstance(joined, bool) else None
-
-
-def has_stopped(names: Iterable[str]) -> bool:
-    """Return whether an attempt with these files saved and stopped before its last step."""
-    return STOPPED in names

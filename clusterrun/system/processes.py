@@ -7,6 +7,7 @@ so a reused pid is never mistaken. Standard library only.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,11 @@ class Process(NamedTuple):
 def boot_id() -> str:
     """Return the kernel's id of this boot."""
     return (_PROC / "sys/kernel/random/boot_id").read_text("ascii").strip()
+
+
+def clock() -> float:
+    """Return the seconds since this boot, sleep included: a clock that nobody can set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def host_name() -> str:

@@ -17,8 +17,8 @@ import pytest
 from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId, Outcome
 from clusterrun.scheduler.local import client, jobfiles
-from clusterrun.scheduler.local.jobfiles import clock
 from clusterrun.scheduler.local.processes import members
+from clusterrun.system.processes import clock
 
 OTHER_BOOT = "00000000-0000-0000-0000-000000000000"
 

@@ -20,7 +20,6 @@ import re
 import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import TERMINAL, JobId, JobStatus, log_paths, outcome_of
 from clusterrun.run_folder import atomic, ends, launches, safe_files
 from clusterrun.scheduler.local.processes import members
-from clusterrun.system.processes import boot_id, host_name, is_alive
+from clusterrun.system.processes import boot_id, clock, host_name, is_alive
 
 _ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
 _LARGEST = 1024 * 1024  # bytes of a file; the largest seen has 2 KiB
@@ -68,7 +67,7 @@ class Job:
 class State:
     """A job's state, as in ``state.json``, with Slurm's names.
 
-    ``supervisor`` and ``script`` are processes: pid and start time. ``started_clock`` is seconds of :func:`clock`.
+    ``supervisor`` and ``script`` are processes: pid and start time. ``started_clock`` is seconds of ``clock``.
     """
 
     supervisor: tuple[int, int]
@@ -91,11 +90,6 @@ class State:
 
 STARTING = State(supervisor=(0, 0), host="", boot="", reason="starting")
 """The state of a job whose supervisor has not written one yet."""
-
-
-def clock() -> float:
-    """Return the seconds since boot, sleep included: a clock that nobody can set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # -- folders ---------------------------------------------------------------------------------------------------------

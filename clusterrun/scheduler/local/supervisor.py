@@ -28,7 +28,6 @@ from clusterrun.scheduler.local.jobfiles import (
     STARTING,
     Job,
     State,
-    clock,
     read_job,
     read_state,
     read_status,
@@ -36,7 +35,7 @@ from clusterrun.scheduler.local.jobfiles import (
 )
 from clusterrun.scheduler.local.processes import SUPERVISOR, TOKEN, adopt_orphans, end_members, environment
 from clusterrun.system import shell
-from clusterrun.system.processes import boot_id, find_process, host_name
+from clusterrun.system.processes import boot_id, clock, find_process, host_name
 
 
 class Signals:

@@ -25,7 +25,7 @@ from clusterrun.run_folder import atomic, safe_files
 from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler import Answer
 from clusterrun.scheduler.slurm.squeue import FIELDS_ID, parse_squeue
-from clusterrun.system.processes import boot_id, host_name
+from clusterrun.system.processes import boot_id, clock, host_name
 
 #: Seconds for which an answer is shared, counted from the start of its query.
 FRESH = 10.0
@@ -43,10 +43,10 @@ class QueueCache:
 
     def __init__(
         self, folder: Path, configuration: str, cluster: str, *,
-        clock: Callable[[], float] | None = None, wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = clock, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._folder, self._name, self._cluster = folder, configuration, cluster
-        self._clock, self._wall = clock or _since_boot, wall
+        self._clock, self._wall = clock, wall
         here = folder / f"{configuration}.{re.sub(r'[^A-Za-z0-9_-]+', '_', host_name())}"
         self._path, self._querying = here.with_name(here.name + _SUFFIX), here.with_name(here.name + ".asking")
         self._changed = here.with_name(here.name + ".changed")
@@ -174,7 +174,3 @@ def _load(path: Path) -> tuple[dict[str, Any], str, float] | None:
         return head, data.decode("utf-8", "replace"), info.st_mtime
     except (OSError, Damaged):
         return None
-
-
-def _since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)  # it runs on while the machine sleeps

@@ -48,13 +48,9 @@ def _limits(name: str, cell: str) -> Limits:
     """Parse the limits in one cell, of a name of slurmctld's; a cell without one is empty."""
     if "TRES" in name:
         return {(name, tres): limit for tres, limit in _tres(cell).items()}
-    limit = _minutes(cell) if name == "MaxWallPJ" else _size(cell)
-    return {} if limit is None else {(name, ""): limit}
-
-
-def _minutes(text: str) -> float | None:
-    seconds = parse_duration(text)
-    return None if seconds is None else seconds / 60
+    is_time = name == "MaxWallPJ"
+    limit = parse_duration(cell) if is_time else _size(cell)
+    return {} if limit is None else {(name, ""): limit / 60 if is_time else limit}
 
 
 def parse_qos_flags(text: str) -> dict[str, frozenset[str]]:
