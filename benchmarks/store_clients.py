@@ -18,9 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from clusterrun.worker.rank.barriers import UNLIKELY
+from clusterrun.worker.rank.barriers import UNLIKELY, Seal
 from clusterrun.worker.rank.rendezvous import raise_descriptor_limit
-from clusterrun.worker.rank.seal import Seal
 
 # the requests of torch's TCPStore client that a rank makes; numbers are little-endian
 VALIDATE, SET, COMPARE_SET, ADD, CHECK, WAIT, PING = 0, 1, 2, 4, 5, 6, 13

@@ -153,7 +153,6 @@ def _load_torch(request: Request, alone: bool, checks_first: bool) -> None:
 
 
 def _run_python(request: Request, dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | None) -> Outcome:
-    """Run the user's script or module in this process."""
     from .rank import group
 
     group.stop()  # the user's script opens its own process group; torch refuses a second one
@@ -200,7 +199,6 @@ def _watch_gpu(device: torch.device, run: RunEnv) -> None:
 
 
 def _sample_gpu(index: int, uuid: str, run: RunEnv) -> None:
-    """Add this rank's GPU to its progress record."""
     if run.attempt_dir is not None:
         sampler = GpuSampler(index, uuid, run.progress_interval)
         sampler.start()

@@ -16,7 +16,7 @@ from transformers import LlamaConfig
 
 from clusterrun.records.progress import RankProgress, read_ranks
 from clusterrun.state.show import Straggler, find_stragglers
-from clusterrun.worker.training.busy import WINDOW
+from clusterrun.worker.training.throughput import WINDOW
 from tests.support.patience import HUNG
 
 from .conftest import Starter

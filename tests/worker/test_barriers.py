@@ -20,8 +20,8 @@ from torch.distributed import TCPStore
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import barriers
+from clusterrun.worker.rank.barriers import Seal
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
-from clusterrun.worker.rank.seal import Seal
 from tests.support.patience import HUNG
 
 RUN = RunEnv(secret="token secret", join_timeout=10)

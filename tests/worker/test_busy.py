@@ -14,7 +14,7 @@ import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterrun.worker.rank.progress import here
-from clusterrun.worker.training.busy import FEWEST, BusyTimes
+from clusterrun.worker.training.throughput import FEWEST, BusyTimes
 from tests.worker.small_training import go, rows, run_env
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")

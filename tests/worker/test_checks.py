@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.worker.checks import connect, links, names, node
+from clusterrun.worker.checks import connect, links, node
 from clusterrun.worker.rank.versions import find_versions
 from clusterrun.worker.training import facts
 
@@ -46,17 +46,17 @@ def test_pairs_are_measured_twice_and_all_ranks_together_once_at_the_end() -> No
 
 
 def test_names_are_resolved_and_unknown_ones_have_a_reason() -> None:
-    found = names.resolve(["localhost", "no-such-host.invalid"], 20)
+    found = connect.resolve(["localhost", "no-such-host.invalid"], 20)
     assert set(found["localhost"]) & {"127.0.0.1", "::1"} and isinstance(found["no-such-host.invalid"], str)
 
 
 def test_name_server_that_does_not_answer_costs_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names.socket, "getaddrinfo", lambda *args, **more: time.sleep(5) or [])
-    assert names.resolve(["a", "b"], 0.2) == {}
+    monkeypatch.setattr(connect.socket, "getaddrinfo", lambda *args, **more: time.sleep(5) or [])
+    assert connect.resolve(["a", "b"], 0.2) == {}
 
 
 def test_own_addresses_are_those_that_others_can_reach() -> None:
-    found = names.own_addresses()
+    found = connect.own_addresses()
     assert not any(address.startswith(("127.", "fe80:")) for address in found)
 
 

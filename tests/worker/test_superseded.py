@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.worker.node import probe
-from clusterrun.worker.rank import superseded
+from clusterrun.worker.rank import orphans
 from lab.procs import start_time
 from tests.support.installed_command import until
 from tests.support.patience import HUNG
@@ -67,10 +67,10 @@ def test_an_attempt_number_that_cannot_be_read_ends_nothing(
 ) -> None:
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER_FILE", str(attempt))
-    superseded.end_if_superseded(0)
+    orphans.end_if_superseded(0)
     attempt.unlink()
     with pytest.raises(OSError, match="attempt_number"):
-        superseded.end_if_superseded(0)
+        orphans.end_if_superseded(0)
 
 
 def test_descendants_are_found_over_generations() -> None:

@@ -26,7 +26,7 @@ from ..rank import barriers
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.failures import first_line
 from ..rank.joining import choose_gloo_interface
-from . import connect, links, names, node, report
+from . import connect, links, node, report
 
 STAGE_S, GRACE_S, NAMES_S = 60.0, 15.0, 20.0
 OWN_VARIABLES = ("GLOO_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT")
@@ -172,7 +172,7 @@ class _Measurement:
         """Return what the other ranks need of this one, but where it accepts connections."""
         found, dist = self.found, self._dist
         # nodes of the local scheduler have no address
-        found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": names.own_addresses()}
+        found |= {"name": dist.node if dist.source == "slurm" else dist.host, "addresses": connect.own_addresses()}
         gpu = None if found["device"] is None else found["gpu"].get("uuid") or f"cuda:{found['device']}"
         return {name: found[name] for name in ("rank", "node", "name", "local_rank", "device")} | {"gpu": gpu}
 
@@ -183,7 +183,7 @@ class _Measurement:
         found["backend"] = backend = "nccl" if len(gpus) == len(ranks) else "gloo"
         if dist.local_rank == 0:
             self._begin("names")
-            found["resolved"] = names.resolve(sorted({rank["name"] for rank in ranks}), NAMES_S)
+            found["resolved"] = connect.resolve(sorted({rank["name"] for rank in ranks}), NAMES_S)
         meeting = links.Meeting(store, len(ranks))
         stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
             ("clock", STAGE_S, lambda: found.update(clock=time.time())),  # all ranks have met a moment ago
@@ -223,7 +223,6 @@ def _conclude(
 def _collect(
     mine: _Measurement, board: barriers.SealedStore, dist: DistEnv, run: RunEnv
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return what the ranks found, and the node of each rank."""
     came = [rank["rank"] for rank in mine.ranks]
     limit = time.monotonic() + mine.effort.links_s + 4 * GRACE_S
     barriers._wait(lambda: board.get_all([f"check/{rank}/done" for rank in came]), limit)

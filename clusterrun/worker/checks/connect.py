@@ -1,16 +1,20 @@
-"""Plain TCP connections between ranks: they fail in seconds where gloo and NCCL retry for minutes."""
+"""Names, addresses and plain TCP connections of nodes: these fail in seconds where gloo and NCCL retry for minutes."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ..node.interfaces import address_of, route_interface
+from ..node.interfaces import address_of, is_loopback, route_interface
 
+FIB, IPV6 = Path("/proc/net/fib_trie"), Path("/proc/net/if_inet6")
 CONNECT_S = 5.0
 AGREE_S = 30.0  # until all ranks of a group have tried
 
@@ -59,3 +63,36 @@ def reach(store: Any, name: str, count: int, places: dict[str, tuple[str, int]])
         time.sleep(0.01)
         done = store.add(f"{name}/done", 0)
     return error or ("the nodes can connect in only one direction" if store.add(f"{name}/bad", 0) else "")
+
+
+def own_addresses() -> list[str]:
+    """Return all addresses of this node, without those of loopback and of a single link."""
+    found: list[str] = []
+    with suppress(OSError):
+        # an address is on the line before its "host LOCAL"
+        found = re.findall(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL", FIB.read_text())
+    with suppress(OSError):
+        digits = re.findall(r"^([0-9a-f]{32})\b", IPV6.read_text(), re.MULTILINE)
+        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(one)) for one in digits]
+    return sorted({address for address in found if not is_loopback(address) and not address.startswith("fe80:")})
+
+
+def resolve(names: Sequence[str], limit: float) -> dict[str, Any]:
+    """Return the addresses of each name, or the error in one line.
+
+    What is not found within `limit` seconds in all is absent: a DNS server that is down answers nothing.
+    """
+    found: dict[str, Any] = {}
+
+    def look_up() -> None:
+        for name in names:
+            try:
+                answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+                found[name] = sorted({str(answer[4][0]) for answer in answers})
+            except OSError as error:
+                found[name] = str(error.strerror or error)
+
+    thread = threading.Thread(target=look_up, daemon=True)
+    thread.start()
+    thread.join(limit)
+    return dict(found)

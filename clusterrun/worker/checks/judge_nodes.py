@@ -127,7 +127,6 @@ def _wrong_gemm(docs: Sequence[Doc]) -> Iterator[Finding]:
 
 
 def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
-    """Yield what is wrong with memory, clock and open files of one node."""
     node, memory, first = leader["node"], leader["memory_gib"], leaders[0]
     middle = median(other["memory_gib"] for other in leaders)
     if memory < max(LEAST_FREE_GIB, LEAST_MEMORY_SHARE * middle):
@@ -145,7 +144,6 @@ def _node(leader: Doc, leaders: Sequence[Doc]) -> Iterator[Finding]:
 
 
 def _folders(leader: Doc) -> Iterator[Finding]:
-    """Yield what is wrong with the folders that one node writes into."""
     for state in leader["folders"].values():
         status, problem = DIFFERS, ""
         if "error" in state:

@@ -93,7 +93,6 @@ def measure_all(
 
 
 def _members(ranks: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """Return the ranks of each node."""
     members: dict[str, list[int]] = {}
     for one in ranks:
         members.setdefault(one["node"], []).append(one["rank"])
@@ -110,7 +109,6 @@ def _group_of(node: str, groups: list[list[str]]) -> list[str]:
 
 
 def _others(ranks: list[dict[str, Any]], group: list[str], own: str) -> dict[str, tuple[str, int]]:
-    """Return where a rank of each other node of the group accepts connections."""
     return {one["node"]: one["place"] for one in ranks if one["node"] in group and one["node"] != own}
 
 

@@ -42,7 +42,6 @@ def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
 
 
 def _folders(run_dir: Path) -> dict[str, dict[str, Any]]:
-    """Return what is known of the folders that the job writes into."""
     logs = run_dir.parents[2] / "logs"
     return {"run": folder(run_dir)} | ({"logs": folder(logs)} if logs.is_dir() else {})
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from ...base.errors import WorkerError, suggestion
 from ...base.units import plural
 from . import builtin
-from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
-from .hub import PREFIX, read_hub
+from .formats import READERS, Bad, Row, first_line, format_of, read_file, read_text, shown
 
+PREFIX = "hf:"
+FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>.+))?")
 PYDOC = "pydoc"
 BUILTIN = {"builtin:conversations": builtin.conversations, "builtin:labelled": builtin.labelled}
 LISTED = 20  # columns named in a message
@@ -208,3 +209,20 @@ def _read(source: str) -> Iterator[Row | Bad]:
 
 def _called(data: str | Sequence[str]) -> str:
     return ", ".join(shown(name) for name in ([data] if isinstance(data, str) else list(data)[:3]))
+
+
+def read_hub(source: str) -> Iterator[Row]:
+    """Yield the rows of "hf:org/name" (its split "train") or "hf:org/name:split"; raises WorkerError in one line."""
+    form = FORM.fullmatch(source)
+    if form is None:
+        raise WorkerError(f"{shown(source)} is not of the form hf:org/name or hf:org/name:split", status=2)
+    try:
+        import datasets
+    except ImportError:
+        raise WorkerError(f"reading {source} needs the datasets package: pip install datasets") from None
+    try:
+        table = datasets.load_dataset(form["name"], split=form["split"] or "train", trust_remote_code=False)
+    except Exception as error:  # errors of the network, the hub and the data set: datasets has no common class
+        raise WorkerError(f"cannot load {source}: {type(error).__name__}: {first_line(error)}") from None
+    for number, values in enumerate(table, 1):
+        yield Row(values, f"{form['name']} row {number}")

@@ -76,7 +76,6 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
 
 
 def _cache_key(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
-    """Return what the tokenized text depends on."""
     key = {"name": "text", "data": marks(config.data, config.val_data), "tokenizer": digest(tokenizer)}
     return key | {name: getattr(config, name) for name in CACHE_KEYS}
 

@@ -103,7 +103,6 @@ class Requeue:
 
     @property
     def _is_wanted(self) -> bool:
-        """Whether the user wants the job to run again."""
         options = self.job.options
         return not options.local and bool(options.total_time or options.requeue)
 

@@ -142,7 +142,6 @@ class StagedEnvironment:
 
 
 def _find_archive(run_dir: Path) -> Path:
-    """Return the packed environment of a run; raises WorkerError."""
     try:
         archive = Path(parse_object((run_dir / RECORD).read_bytes())["archive"])
         found = archive.lstat()
@@ -156,7 +155,6 @@ def _find_archive(run_dir: Path) -> Path:
 
 
 def _choose_folder(job_id: str) -> str:
-    """Return a new name in the nodes' folder for temporary files."""
     base = os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only the parent of a new folder
     return f"{os.path.abspath(base)}/clusterrun-env-{job_id}-{os.urandom(8).hex()}"
 

@@ -152,7 +152,6 @@ class Stall:
                 self._seen[rank] = (mark.time, now)
 
     def _quiet_ranks(self, now: float, marks: Mapping[int, RankMark]) -> set[int]:
-        """Return the ranks whose heartbeats are missing."""
         # imports may keep a rank from writing; once one is past the join barrier, all are
         if all(mark.phase in STARTING for mark in marks.values()):
             return set()

@@ -202,7 +202,6 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def _failed_setup(options: argparse.Namespace) -> WorkerError | None:
-    """Return the failure of a line of --setup, for which the script ended before its last line."""
     number, _, line = options.failed_setup.partition(" ")
     if not number:
         return None

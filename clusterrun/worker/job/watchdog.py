@@ -175,7 +175,6 @@ class Watchdog:
             self._conclude(replace(suspicion, ranks=stopped), states)
 
     def _has_warned(self) -> bool:
-        """Return whether no rank has advanced since the last warning; clocks are not exact."""
         return self._warned is not None and self._newest() < self._warned + 1.0
 
     def _look(self) -> None:
@@ -329,7 +328,6 @@ class Watchdog:
                 return written
 
     def _is_over(self) -> bool:
-        """Return whether the step has ended, or the job is being ended."""
         return self._ended.is_set() or self._is_ending()
 
     def _newest(self) -> float:

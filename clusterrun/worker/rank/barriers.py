@@ -2,7 +2,7 @@
 
 Neither is a collective, so the process group's timeout does not apply. rendezvous.py holds the store. Our keys have a
 prefix, apart from those of the user's process groups. Anyone who can reach the store can read and write keys: what our
-ranks post is signed (seal.py), and unsigned values are ignored.
+ranks post is signed (Seal), and unsigned values are ignored.
 
 Tens of thousands of ranks share one store, so a rank makes a few requests and gets the result only. Rank 0 reads what
 all ranks posted, and the rank that came first reports who is absent.
@@ -11,6 +11,8 @@ all ranks posted, and the rank that came first reports who is absent.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import hmac
 import json
 import os
 import socket
@@ -25,7 +27,6 @@ from ...base.errors import WorkerError
 from .distenv import DistEnv, RunEnv
 from .failures import first_line
 from .rendezvous import load_stores
-from .seal import Seal
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -313,7 +314,6 @@ def _absent(board: SealedStore, what: str, dist: DistEnv) -> list[int]:
 
 
 def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) -> None:
-    """Print which ranks are absent."""
     absent = _absent(board, what, dist)
     if absent:
         print(
@@ -357,3 +357,29 @@ def _wait(
         time.sleep(pause if deadline is None else max(0.0, min(pause, deadline - now)))
         pause = min(1.5 * pause, SLOWEST_POLL_S)
     return found
+
+
+class Seal:
+    """Signs values with a key derived from the run's token and the launch's secret.
+
+    Only the job's processes know the secret, so a value that `open` accepts was written by one of them, for that key
+    of the store and in this launch. Nothing is encrypted.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = hashlib.sha256(b"clusterrun " + secret.encode("utf-8", "surrogateescape")).digest()
+        self.prefix = self._sign(b"prefix")[:32]  # of our keys in the store; cannot be guessed
+
+    def close(self, name: str, text: str) -> str:
+        """Return the signed text for the key `name`."""
+        return self._sign(f"{name}\0{text}".encode()) + text
+
+    def open(self, name: str, sealed: bytes) -> str | None:
+        """Return the text if it was signed for the key `name`, else None."""
+        signature, text = sealed[:64], sealed[64:]
+        if not hmac.compare_digest(signature, self._sign(name.encode() + b"\0" + text).encode()):
+            return None
+        return text.decode()
+
+    def _sign(self, data: bytes) -> str:
+        return hmac.new(self._key, data, hashlib.sha256).hexdigest()

@@ -96,7 +96,6 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
 
 
 def _entry(rank: dict[str, Any], on_cuda: bool) -> dict[str, Any]:
-    """Return what start.json has of a rank."""
     return {key: rank[key] for key in ENTRY if key in rank} | {"device": f"cuda:{rank['device']}" if on_cuda else "cpu"}
 
 

@@ -123,7 +123,6 @@ def unset(names: Iterable[str]) -> None:
 
 
 def _node_variables(dist: DistEnv) -> dict[str, str]:
-    """Return the variables with which the user's program starts one launcher per node."""
     return {
         "NNODES": str(dist.world_size),
         "NODE_RANK": str(dist.rank),

@@ -1,14 +1,17 @@
-"""Ends an allocation whose supervisor is gone, from one of its ranks. Standard library only.
+"""Ends what is left of a job: an allocation without a supervisor, a rank of an older attempt. Standard library only.
 
 With --no-kill (`--spare-nodes`) Slurm keeps a job whose first node is lost, and with it the supervisor, until its time
 limit: nothing runs in it and nobody ends it. So the ranks read the supervisor's heartbeat, `supervisor.alive` in the
-attempt's folder. One of them requeues the job, or cancels it where that is refused.
+attempt's folder. One of them requeues the job, or cancels it where that is refused. A rank whose run has been started
+again elsewhere is killed, for its user's code does not check the attempt number, as built-in tasks do.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,7 +19,9 @@ from pathlib import Path
 
 from ...run_folder import attempt_number
 from ...run_folder.claims import JobIdentity
+from ..node import probe
 
+PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
 ALIVE = "supervisor.alive"
 CLAIM = "abandoned"
 INTERVALS = 30  # heartbeats of a rank, without one of the supervisor
@@ -80,3 +85,28 @@ def end_job(job: str, restart: int, reason: str) -> bool:
         if reply.is_silence:
             return False
     return False
+
+
+def end_if_superseded(rank: int) -> None:
+    """Kill this process and all its descendants if a newer attempt of the run has started.
+
+    Raises OSError if the number cannot be read. Not SIGTERM: many scripts save a checkpoint then, into the folder that
+    the newer attempt writes to.
+    """
+    try:
+        attempt_number.check()
+        return
+    except attempt_number.Superseded as error:
+        line = f"clusterrun: rank {rank}: {error}\n"
+    printing = threading.Thread(target=_print, args=(line,), daemon=True)
+    printing.start()
+    printing.join(PRINT_S)
+    for pid in probe.descendants(os.getpid()):
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _print(line: str) -> None:
+    with suppress(OSError, ValueError):
+        os.write(2, line.encode())

@@ -33,9 +33,8 @@ from typing import Any
 from ...run_folder.rank_records import ANNOUNCE_S, MOST_WRITES_PER_S, POLLS, READS_PER_S, SILENT_INTERVALS, RankSlot
 from . import collectives
 from .distenv import DistEnv
-from .orphans import SupervisorWatch
+from .orphans import SupervisorWatch, end_if_superseded
 from .stacks import StackWriter
-from .superseded import end_if_superseded
 
 VERSION = 1
 STOPPED_INTERVALS = 1.5  # without a poll
@@ -47,8 +46,8 @@ class Progress:
 
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
-    figures, `times` the medians of the last steps (training/busy.py). `first_step` is the first step of this launch,
-    done at `first_step_at`. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
+    figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this launch, done at
+    `first_step_at`. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:
@@ -134,7 +133,6 @@ class Recorder:
         return True
 
     def _note_advance(self, now: float) -> None:
-        """Note when the phase, the step or the number of collectives changed."""
         step = self._progress.step
         if step != self._step:
             self._step, self._stepped = step, time.time()

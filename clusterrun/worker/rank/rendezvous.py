@@ -329,7 +329,6 @@ def _holder(port: int) -> str:
 
 
 def _listening(table: str, port: int) -> Iterator[str]:
-    """Yield the inodes of the sockets that listen on a port."""
     with suppress(OSError):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:
             row = line.split()
@@ -338,7 +337,6 @@ def _listening(table: str, port: int) -> Iterator[str]:
 
 
 def _descriptors(pid: str) -> Iterator[str]:
-    """Yield what a process's open descriptors refer to."""
     for name in os.listdir(f"/proc/{pid}/fd"):
         with suppress(OSError):  # closed meanwhile
             yield os.readlink(f"/proc/{pid}/fd/{name}")

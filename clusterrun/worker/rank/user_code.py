@@ -147,7 +147,6 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop the frames of the worker and of runpy above the user's code."""
     ours = str(Path(__file__).parents[1])
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename

@@ -144,7 +144,6 @@ class GroupWatch:
         return alone and not self._flags[USED_FLAG]
 
     def _note_use(self) -> None:
-        """Note whether a group that is open has run a collective."""
         with contextlib.suppress(Exception):  # a private interface, which some backends lack
             c10d = sys.modules["torch.distributed.distributed_c10d"]
             if any(map(collectives.of_group, c10d._world.pg_map)):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ...base.errors import WorkerError
 from .. import tasks
 from ..data import conversations, formats, sources, targets
-from ..data.hub import PREFIX
+from ..data.sources import PREFIX
 from ..models import hub, load
 
 DATA_KEYS = ("data", "dataset", "train_data", "val_data")
@@ -74,7 +74,6 @@ def examine(config: Any) -> Answer:
 
 @contextlib.contextmanager
 def _noted(answer: Answer, key: str = "") -> Iterator[None]:
-    """Add the error of a check to what is missing."""
     try:
         yield
     except WorkerError as error:

@@ -150,7 +150,6 @@ def _samples(config: Config, tensors: dict[str, Any], part: str, tokenizer: Any)
 
 
 def _cache_key(config: Config, tokenizer: Any) -> dict[str, Any]:
-    """Return what the tokenized conversations depend on."""
     from ..data.marks import marks
     from ..data.tokenizer import digest
 

@@ -17,7 +17,6 @@ from ...base.units import plural
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.progress import here
 from . import memory, schedule
-from .busy import BusyTimes
 from .checkpointing import Checkpointer
 from .consensus import Consensus
 from .ddp import ModelWithLoss, accumulating, compiled, fit_memory, make_optimizer, settle_buckets, to_device, wrap_ddp
@@ -30,7 +29,7 @@ from .sampler import Sampler, reseed, seed_of
 from .settings import batch_sizes
 from .sizes import BatchSizes
 from .stopping import StopRequest, stop_reason
-from .throughput import Throughput
+from .throughput import BusyTimes, Throughput
 from .work import Batch, Work
 
 MicroBatches = list[tuple[int, list[int], Batch]]  # of this rank in one step: slot, sample indices, batch

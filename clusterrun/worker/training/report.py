@@ -87,7 +87,6 @@ class Report:
             self._send(step, known)
 
     def _send(self, step: int, known: dict[str, float]) -> None:
-        """Add a row to TensorBoard and W&B."""
         with _report_write_error("to TensorBoard or W&B"):
             attempt_number.check()
             if self._board is not None:
