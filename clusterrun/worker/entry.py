@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import WorkerError, suggestion
 from ..run_folder.ends import Outcome
+from .node.log import say
 from .rank import distenv, joining, launched, saved_code, user_code, worlds
 from .rank.distenv import DistEnv, RunEnv
 from .rank.exit import RankExit
@@ -61,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         dist, run = distenv.resolve(), RunEnv.resolve(os.environ)
     except WorkerError as error:
-        print(f"clusterrun: {error}", file=sys.stderr)
+        say(str(error))
         return error.status
     rank_exit = RankExit(dist, run)
     rank_exit.install()

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as torch_dist
 
+from clusterrun.worker.node import probe
 from clusterrun.worker.rank import worlds
 from clusterrun.worker.rank.distenv import DistEnv
 from clusterrun.worker.rank.worlds import (
@@ -35,9 +36,9 @@ DIST = DistEnv(0, 0, 2, 1, 0, "n0", "h", 0, "slurm", ("127.0.0.1", 12345))
 @pytest.fixture(autouse=True)
 def _own_children_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the processes that earlier tests left to this process: theirs may have loaded torch too."""
-    descendants = worlds._descendants
-    earlier = {*descendants("self")}
-    monkeypatch.setattr(worlds, "_descendants", lambda pid: [each for each in descendants(pid) if each not in earlier])
+    descendants = probe.descendants
+    earlier = {*descendants(os.getpid())}
+    monkeypatch.setattr(probe, "descendants", lambda pid: [each for each in descendants(pid) if each not in earlier])
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from ...base.errors import WorkerError
 from ...run_folder.check_findings import BROKEN, UNKNOWN
 from ...run_folder.ends import has_failed
 from ...run_folder.files import write_json
+from ..node.log import say
 from ..rank import barriers
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.failures import first_line
@@ -78,7 +78,7 @@ def _measure_and_judge(dist: DistEnv, run: RunEnv, before_training: bool) -> str
     except WorkerError as error:
         if before_training:
             raise
-        print(f"clusterrun: rank {dist.rank}: {error}", file=sys.stderr, flush=True)
+        say(f"rank {dist.rank}: {error}")
         return ""  # an error would end the ranks that still measure
     mine.finish(board)
     if dist.rank == 0:
@@ -210,13 +210,13 @@ def _conclude(
     wrong = [one for one in found["findings"] if one["status"] != UNKNOWN]
     if before_training:
         for one in wrong:
-            print(f"clusterrun: check: {one['status']}: {one['text']}; {one['action']}", file=sys.stderr, flush=True)
+            say(f"check: {one['status']}: {one['text']}; {one['action']}")
         wrong = [one for one in wrong if one["status"] == BROKEN]
     if wrong:
         more = f" (and {len(wrong) - 1} more)" * (len(wrong) > 1)
         return f"the check found a problem: {wrong[0]['text']}{more}"
     seconds = time.monotonic() - mine.began
-    print(f"clusterrun: check: no broken node or link found ({seconds:.0f} s)", file=sys.stderr, flush=True)
+    say(f"check: no broken node or link found ({seconds:.0f} s)")
     return ""
 
 

@@ -16,7 +16,6 @@ import hmac
 import json
 import os
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WorkerError
+from ..node.log import say
 from .distenv import DistEnv, RunEnv
 from .failures import first_line
 from .rendezvous import load_stores
@@ -316,12 +316,8 @@ def _absent(board: SealedStore, what: str, dist: DistEnv) -> list[int]:
 def _report_absent(board: SealedStore, what: str, dist: DistEnv, run: RunEnv) -> None:
     absent = _absent(board, what, dist)
     if absent:
-        print(
-            f"clusterrun: rank {dist.rank}: waiting for {describe(absent, dist, run.node_names)} to"
-            f" {'finish' if what == 'done' else 'join'}",
-            file=sys.stderr,
-            flush=True,
-        )
+        to = "finish" if what == "done" else "join"
+        say(f"rank {dist.rank}: waiting for {describe(absent, dist, run.node_names)} to {to}")
 
 
 def _reporter(is_first: bool, board: SealedStore, what: str, dist: DistEnv, run: RunEnv) -> Callable[[], None]:

@@ -18,6 +18,7 @@ from ...base.errors import WorkerError
 from ...run_folder import ends
 from ...run_folder.ends import Outcome
 from ...run_folder.rank_records import RankSlot
+from ..node.log import say
 from .distenv import DistEnv, RunEnv
 from .failures import LOST_PEER
 
@@ -198,10 +199,7 @@ class RankExit:
             self._print(f"cannot record how this rank ended: {problem}")
 
     def _print(self, text: str) -> None:
-        try:
-            print(f"clusterrun: rank {self.dist.rank}: {text}", file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            pass
+        say(f"rank {self.dist.rank}: {text}")
 
     def _on_term(self, signum: int, frame: FrameType | None) -> None:
         self._signals.add("SIGTERM")

@@ -14,6 +14,7 @@ from typing import Any
 from ...base.errors import WorkerError
 from ...run_folder import ends
 from ..node.interfaces import is_loopback, is_own, route_interface
+from ..node.log import say
 from . import barriers, launched
 from .distenv import STAGED, DistEnv, RunEnv
 from .versions import digest_packages, find_packages, find_versions
@@ -92,7 +93,7 @@ def announce(plan: dict[str, Any], run: RunEnv) -> None:
             ends.write_start(run.attempt_dir, "nccl" if on_cuda else "gloo", ranks[0]["torch"], ranks)
             ends.write_packages(run.attempt_dir, find_packages())
         except OSError as error:
-            print(f"clusterrun: cannot write start.json: {error}", file=sys.stderr)
+            say(f"cannot write start.json: {error}")
 
 
 def _entry(rank: dict[str, Any], on_cuda: bool) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 from ...base.errors import WorkerError
 from ...run_folder import ends
 from ..node.local_launcher import Labeler, write_all
+from ..node.log import say
 from ..node.probe import children
 from . import distenv
 from .distenv import DistEnv, RunEnv
@@ -58,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         node, run = distenv.resolve(), RunEnv.resolve(os.environ)
     except WorkerError as error:
-        print(f"clusterrun: {error}", file=sys.stderr)
+        say(str(error))
         return error.status
     assert node.master is not None
     os.environ.update(rendezvous_variables(node, run, os.environ.get("CLUSTERRUN_JOB_ID", "0")))

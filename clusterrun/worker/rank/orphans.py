@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 from ...run_folder import attempt_number
 from ...run_folder.claims import JobIdentity
 from ..node import probe
+from ..node.log import say
 
 PRINT_S = 1.0  # a pipe that nobody reads must not keep this process alive
 ALIVE = "supervisor.alive"
@@ -80,7 +80,7 @@ def end_job(job: str, restart: int, reason: str) -> bool:
             return True
         reply = run_command(command)
         if reply.status == 0:
-            print(f"clusterrun: {reason}: job {job} was {done}", file=sys.stderr, flush=True)
+            say(f"{reason}: job {job} was {done}")
             return True
         if reply.is_silence:
             return False

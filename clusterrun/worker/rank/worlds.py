@@ -19,9 +19,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..node import probe
 from . import collectives
 from .distenv import DistEnv
 from .rendezvous import load_stores
@@ -167,8 +168,8 @@ class GroupWatch:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         pause = FIRST_SCAN_S
         while not self._closed:
-            for pid in _descendants("self"):
-                self._note_process(pid)
+            for pid in probe.descendants(os.getpid()):
+                self._note_process(str(pid))
             time.sleep(pause)
             pause = min(1.5 * pause, SLOWEST_SCAN_S)
 
@@ -260,17 +261,6 @@ def _gradient_nodes() -> int | None:
     """Return how many nodes this thread has added to torch's graph of gradients; None if torch does not say."""
     count: Callable[[], int] | None = getattr(sys.modules["torch"].autograd, "_get_sequence_nr", None)
     return count() if count is not None else None
-
-
-def _descendants(pid: str) -> Iterator[str]:
-    """Yield the processes below a process; those that end meanwhile are left out."""
-    threads: list[str] = []
-    with contextlib.suppress(OSError):
-        threads = os.listdir(f"/proc/{pid}/task")  # Path.glob raises when a process ends meanwhile (ESRCH)
-    for thread in threads:
-        for child in _read(f"/proc/{pid}/task/{thread}/children").decode().split():
-            yield child
-            yield from _descendants(child)
 
 
 def _maps(pid: str) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from ...base.errors import WorkerError, suggestion
 from .. import tasks
+from ..node.log import say
 from ..rank.distenv import DistEnv
 
 VERSION = 1
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         with contextlib.redirect_stdout(sys.stderr):
             facts = find_facts(arguments)
     except WorkerError as error:
-        print(f"clusterrun: {error}", file=sys.stderr)
+        say(str(error))
         return error.status
     print(json.dumps(facts))
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from pathlib import Path
 
 from ...base.decode import as_int, parse_object
 from ...run_folder import atomic, attempt_number
+from ..node.log import say
 from ..rank.failures import describe_error
 from . import atomic_files, checkpoint
 
@@ -75,7 +75,7 @@ class BackgroundWriter:
             return
         except Exception as error:  # in a thread: nothing else would report it
             self.failure = _reason(error)
-            self._print(
+            say(
                 f"CHECKPOINT of step {snapshot.step} NOT SAVED: {self.failure} ({self._folder});"
                 f" training continues; {self._last_good()}"
             )
@@ -92,9 +92,7 @@ class BackgroundWriter:
         except attempt_number.Superseded as superseded:
             self._superseded = superseded
         except OSError as error:
-            self._print(
-                f"saved step {snapshot.step}; cannot delete old checkpoints in {self._folder}: {_reason(error)}"
-            )
+            say(f"saved step {snapshot.step}; cannot delete old checkpoints in {self._folder}: {_reason(error)}")
 
     def _last_good(self) -> str:
         if self.last_saved is not None:
@@ -102,13 +100,6 @@ class BackgroundWriter:
         if self._in_use is not None:
             return f"the last good checkpoint is {self._in_use.name}"
         return "no good checkpoint exists yet"
-
-    @staticmethod
-    def _print(text: str) -> None:
-        try:
-            print(f"clusterrun: {text}", file=sys.stderr, flush=True)
-        except (OSError, ValueError):
-            pass  # the log may be on the disk that is full
 
 
 def _reason(error: Exception) -> str:

@@ -5,10 +5,10 @@ Rank 0 writes `training.json` into the attempt's folder; `clusterrun/compare/exp
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from ...run_folder.files import write_record
+from ..node.log import say
 from ..rank.distenv import DistEnv, RunEnv
 from .consensus import Consensus
 from .sampler import Sampler
@@ -46,7 +46,7 @@ def write_facts(
     try:
         write_record(run.attempt_dir / TRAINING, document)
     except OSError as error:
-        print(f"clusterrun: cannot write {TRAINING}: {error.strerror}", file=sys.stderr, flush=True)
+        say(f"cannot write {TRAINING}: {error.strerror}")
 
 
 def share(samples: list[int]) -> tuple[int, int]:

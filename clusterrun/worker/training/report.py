@@ -15,6 +15,7 @@ from ...base.decode import as_int, parse_object
 from ...base.errors import WorkerError
 from ...base.gpus import flops_per_token
 from ...run_folder import atomic, attempt_number
+from ..node.log import say
 from ..rank.distenv import RunEnv
 
 
@@ -147,7 +148,7 @@ def _report_write_error(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        print(f"clusterrun: cannot write {what}: {error.strerror}", file=sys.stderr, flush=True)
+        say(f"cannot write {what}: {error.strerror}")
 
 
 def _drop_rows_after(file: Path, step: int) -> None:
@@ -189,5 +190,5 @@ def _open_wandb(project: str, run_id: str, folder: Path, settings: Any) -> Any:
         return wandb.init(project=project, id=run_id, name=run_id, resume="allow", dir=str(folder), config=settings)
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        print(f"clusterrun: wandb.init failed ({line[:200]}); continuing without W&B", file=sys.stderr)
+        say(f"wandb.init failed ({line[:200]}); continuing without W&B")
         return None
