@@ -26,13 +26,8 @@ if TYPE_CHECKING:
     from .worlds import GroupWatch
 
 TERMINATED = 128 + signal.SIGTERM
-RECORDED = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)  # by --signal, which the supervisor needs to know
+# the last two come from --signal, of which the supervisor needs to know
+RECORDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SIGTERM_AFTER_LOSS_S = 5.0  # from a lost connection until the SIGTERM that ends all ranks after one has ended
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
 

@@ -38,9 +38,8 @@ def stop() -> None:
     """Close the process group, if open, and undo what opening it changed in the interpreter."""
     if torch_dist.is_initialized():
         torch_dist.destroy_process_group()
-    sys.excepthook = (
-        sys.__excepthook__
-    )  # torch's hook prefixes tracebacks with the rank; the user's process group sets it again
+    # torch's hook prefixes tracebacks with the rank; the user's process group sets it again
+    sys.excepthook = sys.__excepthook__
 
 
 def set_default_timeout(seconds: float) -> None:
