@@ -17,13 +17,13 @@ from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.show import confirm
 from clusterrun.records import cleaning, code_store, run_record
 from clusterrun.records.cleaning import Item
+from clusterrun.state.reconcile import RunState, runs_of
 from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster
     from clusterrun.records.run_record import RunRecord
-    from clusterrun.state.reconcile import RunState
 
 CACHE, CODE = "data cache", "saved code"
 COLUMNS = (*map(Column, ("WHAT", "JOBID", "NAME", "STATE", "ENDED")), Column("SIZE", right=True))
@@ -107,7 +107,7 @@ def _find_leftovers(cluster: Cluster, before: float, note: Callable[[str], None]
         return []
     states = cluster.current_states(list(filter(store.is_here, runs)))
     over = [state for state in states if _is_over(state) and _ended(state) < before]
-    ids = {state.record.run_id for state in over if state.record is not None}
+    ids = {run.run_id for run in runs_of(over)}
     users = cleaning.find_users(*_split(runs, ids))
     _, kept = _split(runs, ids - users.keys())
     return [

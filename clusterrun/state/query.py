@@ -256,7 +256,7 @@ class StateQuery(NamedTuple):
         scheduler = self.factory.scheduler("slurm")
         if scheduler.slurm is None:
             return scheduler.query(), 0.0
-        return scheduler.slurm.cached_query([run.job_id for run in here if run.job_id is not None], since)
+        return scheduler.slurm.cached_query(reconcile.job_ids(here), since)
 
 
 def unmatched_jobs(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -145,6 +145,16 @@ def external_ids(targets: Sequence[Target]) -> list[JobId]:
     return [target.job for target in targets if target.run is None and target.job is not None]
 
 
+def runs_of(states: Iterable[RunState]) -> list[RunRecord]:
+    """Return the runs among these jobs."""
+    return [state.record for state in states if state.record is not None]
+
+
+def job_ids(runs: Iterable[RunRecord]) -> list[JobId]:
+    """Return the job ids of the runs that have one."""
+    return [run.job_id for run in runs if run.job_id is not None]
+
+
 class Listing(NamedTuple):
     """The states of jobs from one query. ``age`` is the age of the queue's answer in seconds, 0 if it is not cached.
 
@@ -199,7 +209,7 @@ def _query(scheduler: Scheduler, runs: Sequence[RunRecord], now: float) -> Answe
 
 def _query_theirs(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
     """Return the jobs of other users' runs: a query without ids shows the jobs of this user only."""
-    ids = [run.job_id for run in runs if run.job_id is not None]
+    ids = job_ids(runs)
     return scheduler.query(ids) if ids else Answer()
 
 
@@ -234,8 +244,7 @@ def _account(
     asked = [run for run, state in zip(runs, known, strict=True) if state is None or _is_unnamed(run, state, now)]
     if not asked:
         return Answer(), {}
-    ids = [run.job_id for run in asked if run.job_id is not None]
-    past = scheduler.account(ids, min(run.submission.at for run in asked) - 3600)
+    past = scheduler.account(job_ids(asked), min(run.submission.at for run in asked) - 3600)
     rows: dict[tuple[str, int | None], list[JobStatus]] = {}
     for job in chain.from_iterable(map(split_tasks, past.jobs)):
         rows.setdefault((job.id.base, job.id.task), []).append(job)
@@ -341,7 +350,8 @@ def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -
     """Return a cancelled run's state with who cancelled it, and record that, if accounting has it."""
     run, job = state.record, state.status
     named = [row for row in ended if row.cancelled_by is not None]
-    if run is None or job.state != "CANCELLED" or job.cancelled_by is not None or not named:
+    assert run is not None
+    if job.state != "CANCELLED" or job.cancelled_by is not None or not named:
         return state
     user = max(named, key=lambda row: row.ended or 0).cancelled_by
     if run.submission.final is not None:

@@ -44,6 +44,15 @@ LIST_COLUMNS = (
 )  # fmt: skip
 _OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count", "restarts", "submitted", "ended",
            "elapsed", "time_limit", "source")  # fmt: skip
+#: What a job without a record has in their place; the values are those of a run of which nothing is known.
+_NO_RUN: dict[str, Any] = {
+    "run_id": None,
+    "run_dir": None,
+    "failed_launches": [],
+    "metrics": None,
+    "logs": [],
+    "sources": {},
+}
 _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -52,10 +61,8 @@ _LONGEST_LIST = 16
 def state_json(state: RunState) -> dict[str, Any]:
     """Return a job's state for ``--json``; times in epoch seconds, durations in seconds."""
     job, run = state.status, state.record
-    figures = _figures(state)
     return {
         "job_id": None if state.is_unsubmitted else str(job.id),
-        "run_id": run and run.run_id,
         **{name: getattr(job, name) for name in _OF_JOB},
         "name": state.name,
         "outcome": job.outcome.value,
@@ -63,21 +70,26 @@ def state_json(state: RunState) -> dict[str, Any]:
         "scheduler": state.scheduler,
         "user": state.user,
         **{field.key: dict(job.extra).get(field.key) for field in EXTRA_FIELDS},
-        "failed_launches": _failed_launches(state),
         "tasks": job.tasks or None,
         "task_count": task_count(job),
         "started": job.started if job.state != "PENDING" else None,
         "as_of": state.as_of,
         "note": state.note,
-        "metrics": figures and figures._asdict(),
-        "run_dir": run and str(run.run_dir),
-        "logs": list(map(str, _logs(state))),
-        "sources": _sources_json(run) if run is not None else {},
+        **(_run_json(run, job) if run is not None else _NO_RUN),
     }
 
 
-def _sources_json(run: RunRecord) -> dict[str, Any]:
-    return {name: {"value": value, "source": source} for name, (value, source) in run.sources.items()}
+def _run_json(run: RunRecord, job: JobStatus) -> dict[str, Any]:
+    """Return what only a run has; ``failed_launches`` is why each failed after which its ranks were started again."""
+    figures = reconcile.figures(run)
+    return {
+        "run_id": run.run_id,
+        "run_dir": str(run.run_dir),
+        "failed_launches": failed_launches(load_launches(run, job.id.task)),
+        "metrics": figures and figures._asdict(),
+        "logs": list(map(str, _logs(run, job))),
+        "sources": {name: {"value": value, "source": source} for name, (value, source) in run.sources.items()},
+    }
 
 
 def status_json(state: RunState) -> dict[str, Any]:
@@ -187,7 +199,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         "source": f"{job.source}{_age(state, now)}",
         "code": code_line(run),
         "run": str(run.run_dir) if run else "",
-        "logs": ", ".join(map(str, _logs(state))),
+        "logs": ", ".join(map(str, _logs(run, job))) if run else "",
         "first": first,
     }
     lines = [f"{name:>9}  {value}" for name, value in facts.items() if value.strip()]
@@ -382,12 +394,6 @@ def _joined_group(state: RunState) -> bool | None:
     return ends.load_any_joined_group(folder) if folder is not None else None
 
 
-def _failed_launches(state: RunState) -> list[str]:
-    """Return why each launch failed after which the job started its ranks again."""
-    run = state.record
-    return failed_launches(load_launches(run, state.status.id.task)) if run is not None else []
-
-
 def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
     """Return that the ranks did not work together; ``ranks`` are those of a running job."""
     run, folder = state.record, _last_attempt(state)
@@ -408,10 +414,8 @@ def _last_attempt(state: RunState) -> Path | None:
     return run_record.newest_attempt(state.record, state.status.id.task)
 
 
-def _logs(state: RunState) -> list[Path]:
-    if state.record is None or state.record.job_id is None:
-        return []
-    return list(log_paths(state.record.logs, state.status.id))
+def _logs(run: RunRecord, job: JobStatus) -> Sequence[Path]:
+    return log_paths(run.logs, job.id) if run.job_id is not None else ()
 
 
 class Straggler(NamedTuple):

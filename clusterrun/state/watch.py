@@ -21,7 +21,7 @@ from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler.slurm.cache import FRESH
 from clusterrun.state.external import ExternalJobs
 from clusterrun.state.pace import WATCH_FIRST, WATCH_LONGEST, QueryTimer
-from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.reconcile import Listing, RunState, runs_of
 
 BELIEVED_AFTER = 20.0
 """Seconds for which a run must be unknown or lost, while the scheduler answers, before a watch ends."""
@@ -101,7 +101,7 @@ class Watch:
         else:
             self._latest = Listing(self._query(self._runs))
         self._timer.on_query(self._latest.age)
-        self._runs = [state.record for state in self._latest.states if state.record is not None]
+        self._runs = runs_of(self._latest.states)
         doubtful = [state for state in self._latest.states if _is_doubtful(state) and not state.note]
         now = self._now()
         self._doubtful_since = {state.key: self._doubtful_since.get(state.key, now) for state in doubtful}
