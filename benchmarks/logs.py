@@ -211,7 +211,7 @@ def project(folder: Path) -> Path:
     (folder / "logs").mkdir()
     run = RunRecord(
         run_id="20261121-000001-k3v7qa", run_dir=store.runs / "20261121-000001-k3v7qa", root=folder, name="bench",
-        what="train.py", scheduler="slurm", cluster="bench", user="bench", at=1, nodes=2, tasks_per_node=WORLD // 2,
+        what="train.py", scheduler="slurm", cluster="bench", user="bench", at=1, nodes=2, workers_per_node=WORLD // 2,
         shared=False, sources={}, submissions=(SubmissionRecord(token=token, at=1),),
     )  # fmt: skip
     store.stage(run, {"version": 1}, "#!/bin/bash\n")

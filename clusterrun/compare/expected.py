@@ -125,19 +125,19 @@ def _check_placement(run: RunRecord, ranks: Ranks, backend: object) -> list[Find
 
 def _check_nodes(run: RunRecord, ranks: Ranks) -> Finding:
     ranks_of_node = Counter(rank["node"] for rank in ranks)
-    uneven = [item for item in ranks_of_node.items() if item[1] != run.tasks_per_node]
+    uneven = [item for item in ranks_of_node.items() if item[1] != run.workers_per_node]
     text = f"{run.nodes} expected, {len(ranks_of_node)} used"
-    text += f"; {plural(run.tasks_per_node, 'rank')} expected on each node"
+    text += f"; {plural(run.workers_per_node, 'rank')} expected on each node"
     text += "".join(f", {count} found on {node}" for node, count in uneven)
     return _expect("nodes", len(ranks_of_node) == run.nodes and not uneven, text)
 
 
 def _check_devices(run: RunRecord, ranks: Ranks, gpus_per_node: int | None) -> Finding:
-    gpus = run.tasks_per_node if gpus_per_node is None else gpus_per_node  # --gres gives one rank to each
+    gpus = run.workers_per_node if gpus_per_node is None else gpus_per_node  # --gres gives one rank to each
     used = {(rank["node"], str(rank["device"])) for rank in ranks if _uses_gpu(rank)}
     text = f"{plural(gpus * run.nodes, 'GPU')} expected, {len(used)} used by {plural(len(ranks), 'rank')}"
     action = "see the note at the top of the log, and test the nodes with: clusterrun check --nodelist NODES"
-    return _expect("devices", len(used) >= min(gpus, run.tasks_per_node) * run.nodes, text, action)
+    return _expect("devices", len(used) >= min(gpus, run.workers_per_node) * run.nodes, text, action)
 
 
 def _uses_gpu(rank: Mapping[str, Any]) -> bool:

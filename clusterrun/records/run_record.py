@@ -40,7 +40,7 @@ class RunRecord:
     user: str
     at: int
     nodes: int
-    tasks_per_node: int
+    workers_per_node: int
     shared: bool
     sources: Mapping[str, tuple[Any, str]]
     rung_before: str = ""
@@ -99,7 +99,7 @@ class RunRecord:
 
     @property
     def world_size(self) -> int:
-        return self.nodes * self.tasks_per_node
+        return self.nodes * self.workers_per_node
 
 
 def load(run_dir: Path) -> RunRecord | None:

@@ -105,7 +105,7 @@ def plan(
         user=here.user,
         at=int(at),
         nodes=spec.nodes,
-        tasks_per_node=spec.workers_per_node,
+        workers_per_node=spec.workers_per_node,
         shared=spec.shared,
         sources={name: (value.value, value.source) for name, value in spec.sources.items()},
         submissions=(SubmissionRecord(token=token, at=int(at), submitter=processes.submitter()),),

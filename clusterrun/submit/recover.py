@@ -68,6 +68,7 @@ class _Sent:
     directives: tuple[tuple[str, str], ...] = ()
     gpus_per_node: int | None = None
     time_limit: int | None = None
+    tasks_per_node: int = 1
 
 
 def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -> Submission:
@@ -92,7 +93,7 @@ def rebuild_submission(run: RunRecord, logs: Path, environ: Mapping[str, str]) -
         umask=0o027 if run.shared else 0o077,
         argv=spec.sbatch_args,
         nodes=run.nodes,
-        tasks_per_node=run.tasks_per_node,
+        tasks_per_node=spec.tasks_per_node,
         gpus_per_node=spec.gpus_per_node or 0,
         time_limit=spec.time_limit,
         dependency=dict(spec.directives).get("dependency", ""),

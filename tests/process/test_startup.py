@@ -90,7 +90,7 @@ def stage(desk: Desk, count: int) -> list[RunRecord]:
         run_id, at = f"20261121-{number:06}-aaaaaa", now + number
         record = RunRecord(
             run_id=run_id, run_dir=store.runs / run_id, root=desk.project, name=f"job{number}", what="train.py",
-            scheduler="slurm", cluster="desk", user="me", at=at, nodes=1, tasks_per_node=1, shared=False, sources={},
+            scheduler="slurm", cluster="desk", user="me", at=at, nodes=1, workers_per_node=1, shared=False, sources={},
             submissions=(SubmissionRecord(token=token, at=at),),
         )  # fmt: skip
         store.stage(record, {}, "#!/bin/bash\n")

@@ -53,7 +53,7 @@ class Crafted:
         record = {
             "version": 1, "run_id": self.run_id, "root": str(self.root), "name": "train", "what": "script train.py",
             "scheduler": "slurm", "cluster": self.cluster, "user": self.owner.name, "at": int(time.time()) - 60,
-            "nodes": 1, "tasks_per_node": 1, "shared": True, "sources": {}, **self.record,
+            "nodes": 1, "workers_per_node": 1, "shared": True, "sources": {}, **self.record,
         }  # fmt: skip
         submission = {
             "version": 1, "token": self.token, "state": "accepted" if self.job_id else "submitting",

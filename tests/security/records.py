@@ -85,7 +85,7 @@ class Generator:
             "version": 1, "run_id": run_id, "root": str(folder.parents[2]), "name": "train", "what": "train.py",
             "scheduler": "local" if local else "slurm", "cluster": cluster, "user": self.town.a.name,
             "at": 1_700_000_000,
-            "nodes": 1, "tasks_per_node": 1, "shared": False, "sources": {"nodes": [1, "flag"]},
+            "nodes": 1, "workers_per_node": 1, "shared": False, "sources": {"nodes": [1, "flag"]},
         }  # fmt: skip
         final = self.dice.choice([None, None, {"state": "COMPLETED", "exit_status": 0, "ended": 1_700_000_100}])
         submission = {

@@ -31,7 +31,7 @@ def run(root: Path, number: int, name: str = "lm", scheduler: str = "slurm", ran
     (root / "logs").mkdir(exist_ok=True)
     return RunRecord(
         run_id=run_id, run_dir=folder, root=root, name=name, what="lm", scheduler=scheduler, cluster="fake",
-        user="me", at=0, nodes=1, tasks_per_node=ranks, shared=False, sources={},
+        user="me", at=0, nodes=1, workers_per_node=ranks, shared=False, sources={},
         submissions=(SubmissionRecord(token=f"token{number}", state="accepted", job_id=str(number)),),
     )  # fmt: skip
 

@@ -114,7 +114,7 @@ def staged(root: Path, token: str = TOKEN, **changes: object) -> tuple[Store, Ru
     one = SubmissionRecord(token=token, at=NOW, submitter=processes.submitter())
     record = RunRecord(
         run_id=run_id, run_dir=store.runs / run_id, root=root, name="a,b", what="train.py", scheduler="slurm",
-        cluster="fake", user="me", at=NOW, nodes=2, tasks_per_node=4, shared=False, sources={},
+        cluster="fake", user="me", at=NOW, nodes=2, workers_per_node=4, shared=False, sources={},
         submissions=(replace(one, **changes),),
     )  # fmt: skip
     store.stage(record, {}, "#!/bin/bash\n")

@@ -94,7 +94,7 @@ Content = dict[str, Any] | str
 def make_run(store: Store, number: int = 1) -> RunRecord:
     """A run that ended, with every file that any reader of its folder opens."""
     run = submitted(store, number, sources={name: tuple(pair) for name, pair in SOURCES.items()}, nodes=2,
-                    tasks_per_node=1, sweep=f"20261121-{number:06}-k3v7qa")  # fmt: skip
+                    workers_per_node=1, sweep=f"20261121-{number:06}-k3v7qa")  # fmt: skip
     claim(run)
     folder = attempt(run, start=START, end=end(1, due=""), first_failure=FAILURE, training=TRAINING, check=CHECK,
                      hold={"until": AT, "shell": "clusterrun exec 101"},

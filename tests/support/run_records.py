@@ -23,7 +23,8 @@ def make_run(root: Path, number: int = 1, **more: Any) -> RunRecord:
     values: dict[str, Any] = {
         "run_id": run_id, "run_dir": root / ".clusterrun" / "runs" / run_id, "root": root, "name": f"train{number}",
         "what": "train.py --lr 1", "scheduler": "slurm", "cluster": "lab", "user": "ann", "at": AT + number, "nodes": 2,
-        "tasks_per_node": 4, "shared": False, "sources": {"nodes": (2, "--nodes"), "env": ({"A": "b"}, "jobs/x.toml")},
+        "workers_per_node": 4, "shared": False,
+        "sources": {"nodes": (2, "--nodes"), "env": ({"A": "b"}, "jobs/x.toml")},
         "submissions": (SubmissionRecord(token=token, at=AT + number),),
     }  # fmt: skip
     return RunRecord(**{**values, **more})

@@ -167,7 +167,7 @@ def test_the_metrics_are_read_as_they_were_written(tmp_path: Path) -> None:
     report.row(20, 40, {"loss": 2.25, "tokens_per_second": 1100.0, "mfu": 0.5})
     run = RunRecord(
         run_id="20261121-034501-k3v7qa", run_dir=tmp_path, root=tmp_path, name="lm", what="lm", scheduler="slurm",
-        cluster="c", user="me", at=0, nodes=1, tasks_per_node=1, shared=False, sources={},
+        cluster="c", user="me", at=0, nodes=1, workers_per_node=1, shared=False, sources={},
         submissions=(SubmissionRecord(token="tok"),),
     )  # fmt: skip
     found = last_metrics(run)

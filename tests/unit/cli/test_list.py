@@ -265,7 +265,7 @@ def test_a_run_of_another_cluster_counts_until_its_own_records_show_its_end(desk
 
 
 def test_end_marks_that_a_file_system_shows_late_correct_a_failure(desk: Desk) -> None:
-    run = submitted(Store(desk.project, desk.state), cluster="desk", nodes=2, tasks_per_node=1)
+    run = submitted(Store(desk.project, desk.state), cluster="desk", nodes=2, workers_per_node=1)
     claim(run)
     folder = attempt(run, end=end(1, unmarked=1, time=int(time.time()) - 5))
     put_end(folder, 0, {"rank": 0, "status": 0})

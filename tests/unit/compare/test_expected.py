@@ -31,7 +31,7 @@ def rank(number: int, **changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def run(tmp_path: Path) -> RunRecord:
     """Two nodes with one GPU each; all is as requested."""
-    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=2, tasks_per_node=1)
+    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=2, workers_per_node=1)
     (run.run_dir / "spec.json").write_text('{"gpus_per_node": 1}')
     attempt(run, start={"backend": "nccl", "ranks": [rank(0), rank(1)]}, training=TRAINING)
     put_end(attempt(run), 0, {"rank": 0, "any_joined_group": True})
@@ -154,12 +154,12 @@ def test_any_value_in_any_place_is_survived(run: RunRecord, value: Any) -> None:
 
 
 def test_run_of_no_rank_is_survived(tmp_path: Path) -> None:
-    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=0, tasks_per_node=0)
+    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=0, workers_per_node=0)
     attempt(run, start={"backend": "gloo", "ranks": [rank(0)]}, training=TRAINING)
     assert "steps per epoch" in statuses(run, UNKNOWN)
 
 
 def test_huge_numbers_of_a_foreign_record_take_no_time(tmp_path: Path) -> None:
-    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=200_000_000_000, tasks_per_node=200_000_000_000)
+    run = submitted(Store(tmp_path, tmp_path / "state"), nodes=200_000_000_000, workers_per_node=200_000_000_000)
     attempt(run, start={"backend": "gloo", "ranks": [rank(0)]})
     assert "processes" in statuses(run, DIFFERS)

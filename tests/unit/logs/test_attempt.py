@@ -18,7 +18,7 @@ ERRORS = ["0: killed\n", "", "0: careful\n"]
 @pytest.fixture
 def run(desk: Desk) -> RunRecord:
     """A run of two launches in its first attempt and one in its second."""
-    run = submitted(Store(desk.project, desk.state), cluster="desk", nodes=1, tasks_per_node=2)
+    run = submitted(Store(desk.project, desk.state), cluster="desk", nodes=1, workers_per_node=2)
     claim(run, restart=1)
     desk.write("logs/train_101.out", "".join(PARTS))
     desk.write("logs/train_101.err", "".join(ERRORS))

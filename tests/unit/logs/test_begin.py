@@ -104,7 +104,7 @@ def run(request: pytest.FixtureRequest, desk: Desk) -> RunRecord:
         desk.write(path, text)
         if request.param == "submitter":  # to the other, the job may have written already
             os.utime(desk.project / path, (AT - 60, AT - 60))
-    run = submitted(Store(desk.project, desk.state), cluster="desk", tasks_per_node=2)
+    run = submitted(Store(desk.project, desk.state), cluster="desk", workers_per_node=2)
     claim(run)
     folder = attempt(run, end=end(1))
     noise = 10 if request.param == "submitter" else 0  # what the node wrote before the script's first act

@@ -30,7 +30,7 @@ START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in 
 @pytest.fixture
 def run(desk: Desk) -> RunRecord:
     """A run of four ranks on two nodes that is over and left its logs, and a clock beside them."""
-    run = submitted(Store(desk.project, desk.state), cluster="desk", tasks_per_node=2)
+    run = submitted(Store(desk.project, desk.state), cluster="desk", workers_per_node=2)
     claim(run)
     folder = attempt(run, start=START, end=end())
     desk.write("logs/train_101.out", OUT)

@@ -32,7 +32,7 @@ def record(folder: Path, token: str = "tok") -> RunRecord:
     """A run whose folder is this one."""
     return RunRecord(
         run_id="20261121-034501-k3v7qa", run_dir=folder, root=folder, name="lm", what="lm", scheduler="slurm",
-        cluster="c", user="me", at=0, nodes=1, tasks_per_node=1, shared=False, sources={},
+        cluster="c", user="me", at=0, nodes=1, workers_per_node=1, shared=False, sources={},
         submissions=(SubmissionRecord(token=token),),
     )  # fmt: skip
 

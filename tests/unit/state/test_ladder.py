@@ -23,7 +23,7 @@ def rung(folder: Path, number: int, ranks: int, rows: list[Any], state: str = "C
         (run_dir / "metrics.jsonl").write_text(text)
     run = RunRecord(
         run_id=f"r{number}", run_dir=run_dir, root=folder, name="lm", what="lm", scheduler="local", cluster="local",
-        user="me", at=1, nodes=1, tasks_per_node=ranks, shared=False, sources={},
+        user="me", at=1, nodes=1, workers_per_node=ranks, shared=False, sources={},
         submissions=(SubmissionRecord(token="t", at=1),),
     )  # fmt: skip
     status = JobStatus(id=JobId(f"L{number}"), state=state, outcome=outcome_of(state), elapsed=10)
