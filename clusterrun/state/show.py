@@ -46,13 +46,8 @@ _OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count",
            "elapsed", "time_limit", "source")  # fmt: skip
 #: What a job without a record has in their place; the values are those of a run of which nothing is known.
 _NO_RUN: dict[str, Any] = {
-    "run_id": None,
-    "run_dir": None,
-    "failed_launches": [],
-    "metrics": None,
-    "logs": [],
-    "sources": {},
-}
+    "run_id": None, "run_dir": None, "failed_launches": [], "metrics": None, "logs": [], "sources": {},
+}  # fmt: skip
 _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
