@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
 
 from clusterrun.base.units import format_duration, plural
 from clusterrun.free.limits import UserLimit
@@ -17,19 +16,21 @@ _RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
 _QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
 
 
-class Exceeded(NamedTuple):
-    """A limit that blocks a job, in one line; ``never`` means that the job could never start."""
-
-    line: str
-    never: bool
-
-
-def exceeded_limits(cluster: ClusterSnapshot, spec: JobSpec, partitions: Collection[str]) -> list[Exceeded]:
-    """Return the limits that block a job in these partitions.
+def exceeded_limits(cluster: ClusterSnapshot, spec: JobSpec, partitions: Collection[str]) -> list[tuple[str, bool]]:
+    """Return the limits that block a job in these partitions, in one line each, and whether it could never start.
 
     Only limits of the QOS and account that the job names count, or of the user's defaults. If several set the same
     limit, the first of these counts: the partition's QOS, the job's QOS, users and accounts (resource_limits.html).
     """
+    exceeded = []
+    for limit in _limits_that_count(cluster, spec, partitions):
+        why = _why(limit, spec)
+        if why:
+            exceeded.append((f"{limit.by}: {why} ({limit.name})", why.endswith(NEVER)))
+    return exceeded
+
+
+def _limits_that_count(cluster: ClusterSnapshot, spec: JobSpec, partitions: Collection[str]) -> list[UserLimit]:
     account, qos = cluster.account_and_qos(spec)
     of_partitions = {partition.qos for partition in cluster.partitions if partition.name in partitions} - {""}
     first = {qos} if "OverPartQOS" in cluster.flags_of(qos) else of_partitions
@@ -37,23 +38,12 @@ def exceeded_limits(cluster: ClusterSnapshot, spec: JobSpec, partitions: Collect
     setters: dict[tuple[str, str], set[str]] = {}
     for limit in limits:
         setters.setdefault((limit.name, limit.tres), set()).add(limit.qos)
-    exceeded = []
-    for limit in limits:
-        if limit.qos in _which_count(setters[limit.name, limit.tres], first):
-            exceeded += _exceeded(limit, spec)
-    return exceeded
+    return [limit for limit in limits if limit.qos in _which_count(setters[limit.name, limit.tres], first)]
 
 
 def _which_count(setters: set[str], first: set[str]) -> set[str]:
     """Return the QOS whose value of a limit counts, of those that set it ("" for users and accounts)."""
     return setters & first or setters - {""} or setters
-
-
-def _exceeded(limit: UserLimit, spec: JobSpec) -> list[Exceeded]:
-    why = _why(limit, spec)
-    if not why:
-        return []
-    return [Exceeded(f"{limit.by}: {why} ({limit.name})", why.endswith(NEVER))]
 
 
 def _why(limit: UserLimit, spec: JobSpec) -> str:

@@ -13,10 +13,18 @@ from dataclasses import dataclass, field, replace
 from clusterrun.base.errors import ClusterrunError, Refused, RequestError, SchedulerError, nearest
 from clusterrun.base.units import format_duration, format_when, plural
 from clusterrun.free.account_limits import exceeded_limits
-from clusterrun.free.fits import has_room_now, node_capacity, why_never
-from clusterrun.free.preemption import Preemption
-from clusterrun.free.shapes import Need, Shape, reshape_values, shape_of, shapes_alike, submit_command
-from clusterrun.free.snapshot import ClusterSnapshot, load_snapshot
+from clusterrun.free.shapes import (
+    Need,
+    Shape,
+    has_room_now,
+    node_capacity,
+    reshape_values,
+    shape_of,
+    shapes_alike,
+    submit_command,
+    why_never,
+)
+from clusterrun.free.snapshot import ClusterSnapshot, Preemption, load_snapshot
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Scheduler, SlurmCommands
@@ -60,10 +68,6 @@ class ShapeEstimate:
     def at_or_now(self) -> float:
         """Return the start time as a sort key, the same for all that start now."""
         return 0.0 if self.is_now else self.at
-
-    @property
-    def may_be_preempted(self) -> bool:
-        return self.preemption is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,7 @@ def soonest(context: EstimateContext, cluster: ClusterSnapshot) -> StartEstimate
     most = max((node_capacity(node, need) for node in cluster.nodes), default=shape.each)
     estimates = _estimate(context, cluster, spec, shapes_alike(shape, most), partitions, first_now=False)
     exceeded = exceeded_limits(cluster, spec, [start.partition for start in estimates.starts])
-    return replace(estimates, exceeded_limits=tuple(limit.line for limit in exceeded))
+    return replace(estimates, exceeded_limits=tuple(line for line, _ in exceeded))
 
 
 def choose_partition(context: EstimateContext, user: str) -> Request:
@@ -265,7 +269,7 @@ def _estimate(
         command = submit_command(context.asked, changed)
         given = None if "time" in context.request.values else partition.given_time
         tried.append(ShapeEstimate(shape, partition.name, estimate, command, given, preemption))
-    tried.sort(key=lambda each: (each.at_or_now, each.may_be_preempted, each.at, each.shape != requested))
+    tried.sort(key=lambda each: (each.at_or_now, each.preemption is not None, each.at, each.shape != requested))
     return StartEstimates(
         shape=requested, need=need, tried=tuple(tried), no=tuple(no),
         unasked=max(0, len(shapes) * len(partitions) - len(tried) - len(no)),
@@ -313,7 +317,7 @@ def _is_beaten(preemption: Preemption | None, tried: Sequence[ShapeEstimate]) ->
     """Return whether the job starts now in another partition that is no worse than one with this preemption."""
     starting_now = [estimate for estimate in tried if estimate.is_now]
     if preemption is None:
-        starting_now = [estimate for estimate in starting_now if not estimate.may_be_preempted]
+        starting_now = [estimate for estimate in starting_now if estimate.preemption is None]
     return bool(starting_now)
 
 

@@ -10,18 +10,37 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from clusterrun.free.limits import UserLimit, account_chain, limits_of
-from clusterrun.free.preemption import BY_PARTITION, Preemption, find_preemption
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Reply, SlurmCommands
 from clusterrun.scheduler.slurm import nodes as slurm_nodes
 from clusterrun.scheduler.slurm import sacctmgr, scontrol
-from clusterrun.scheduler.slurm.limits import LimitScope, parse_limits
+from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association, parse_qos, parse_qos_flags, qos_argv
+from clusterrun.scheduler.slurm.values import parse_int
 from clusterrun.system.shell import SLURM_TIMEOUT
 
 #: Seconds to wait for accounting; without an answer the rest is shown.
 TIMEOUT = 15.0
+#: The PreemptType with which a partition of a higher PriorityTier preempts jobs on the same nodes in partitions whose
+#: PreemptMode is not OFF (slurm.conf(5)); with another one the tiers of partitions preempt no job.
+_BY_PARTITION = "preempt/partition_prio"
+_DONE = {"REQUEUE": "requeued", "CANCEL": "cancelled", "SUSPEND": "suspended"}
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """What happens to a partition's jobs (``requeued``, ``cancelled``, ``suspended``), and for which partitions."""
+
+    done: str
+    by: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
+        first = f"{'partition' if len(self.by) == 1 else 'partitions'} {', '.join(self.by[:_SHOWN])}{more}"
+        return f"jobs in this partition may be {self.done} to make room for jobs in {first}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +127,7 @@ def load_snapshot(
     queries["config"] = scontrol.show_argv("config")
     if slurm.facts.accounting:
         queries["associations"] = sacctmgr.associations_argv(user, slurm.facts.cluster)
-        queries["used"] = used_argv(user)
+        queries["used"] = limits_argv(user)
         if limits:
             queries["qos"] = qos_argv()
 
@@ -123,7 +142,7 @@ def load_snapshot(
     nodes = slurm_nodes.parse_nodes(_require_answer(replies["nodes"], "nodes"))
     partition_text = _require_answer(replies["partitions"], "partitions")
     config = scontrol.parse_config(replies["config"].text)
-    by_tier = config.get("PreemptType", BY_PARTITION) == BY_PARTITION
+    by_tier = config.get("PreemptType", _BY_PARTITION) == _BY_PARTITION
     cluster = ClusterSnapshot(
         nodes=tuple(nodes),
         partitions=tuple(slurm_nodes.parse_partitions(partition_text)),
@@ -225,11 +244,6 @@ def _own_qos(cluster: ClusterSnapshot) -> list[str]:
     return [qos for row in cluster.associations for qos in row.qos]
 
 
-def used_argv(user: str) -> list[str]:
-    """Return the command for a user's associations, all accounts and every QOS, with their use."""
-    return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
-
-
 def _require_answer(reply: Reply, what: str) -> str:
     if reply.note:
         message = f"could not get the list of {what} from Slurm"
@@ -246,3 +260,39 @@ def _groups() -> frozenset[str]:
         except KeyError:
             continue
     return frozenset(names)
+
+
+def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preemption]:
+    """Return the partitions whose jobs can be preempted, from ``scontrol show partition``."""
+    blocks = {block["PartitionName"]: block for block in scontrol.parse_show(partitions) if block.get("PartitionName")}
+    on_same_nodes = _partitions_on_same_nodes(nodes)
+    preempted = {}
+    for name, block in blocks.items():
+        neighbours = on_same_nodes.get(name, set())
+        higher = [other for other in blocks if other in neighbours and _tier(blocks[other]) > _tier(block)]
+        done = _done_to_jobs(block)
+        if done and higher:
+            preempted[name] = Preemption(done, tuple(higher))
+    return preempted
+
+
+def _partitions_on_same_nodes(nodes: Iterable[Node]) -> dict[str, set[str]]:
+    """Return the partitions that have a node with each partition in common, itself included."""
+    neighbours: dict[str, set[str]] = {}
+    for partitions in {node.partitions for node in nodes}:
+        for name in partitions:
+            neighbours.setdefault(name, set()).update(partitions)
+    return neighbours
+
+
+def _done_to_jobs(block: Mapping[str, str]) -> str:
+    """Return what preemption does to the partition's jobs, "" for nothing."""
+    for mode in block.get("PreemptMode", "OFF").upper().split(","):
+        if mode in _DONE:
+            return _DONE[mode]
+    return ""
+
+
+def _tier(block: Mapping[str, str]) -> int:
+    tier = parse_int(block.get("PriorityTier", ""))
+    return 1 if tier is None else tier

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterrun.free.preemption import Preemption
-from clusterrun.free.snapshot import ClusterSnapshot
+from clusterrun.free.snapshot import ClusterSnapshot, Preemption
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node, Partition
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from clusterrun.base.errors import nearest
 from clusterrun.base.units import format_duration, format_time, format_time_limit, plural
 from clusterrun.free.account_limits import exceeded_limits
-from clusterrun.free.fits import exceeds_time_limit, node_capacity, why_never
-from clusterrun.free.shapes import shape_of
+from clusterrun.free.shapes import exceeds_time_limit, node_capacity, shape_of, why_never
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.fields import sbatch_option
 from clusterrun.jobspec.spec import JobSpec
@@ -136,9 +135,9 @@ def _judge_accounts(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mapping[
     """
     usable = [name for name, why in obstacles.items() if not why]
     exceeded = [exceeded_limits(cluster, spec, [name]) for name in usable]
-    never = all(any(limit.never for limit in limits) for limits in exceeded)
+    never = all(any(never for _, never in limits) for limits in exceeded)
     hint = "`clusterrun free` shows your limits"
-    return [Finding(limit.line, hint, limit.never and never) for limits in exceeded[:1] for limit in limits]
+    return [Finding(line, hint, is_final and never) for limits in exceeded[:1] for line, is_final in limits]
 
 
 def judge_maintenance(

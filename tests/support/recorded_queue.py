@@ -38,7 +38,7 @@ def whole() -> PendingFacts:
         nodes=parse_nodes(recorded("show-nodes")),
         reservations=parse_show(recorded("show-reservations")),
         licenses=parse_show(recorded("show-licenses")),
-        holders=parse_limits(recorded("show-qos")) + parse_limits(recorded("show-assoc")),
+        scopes=parse_limits(recorded("show-qos")) + parse_limits(recorded("show-assoc")),
         past=[],
     )
 

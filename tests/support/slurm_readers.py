@@ -14,8 +14,7 @@ from clusterrun.config.survey import run_survey
 from clusterrun.free import snapshot, text
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
-from clusterrun.free.fits import why_never
-from clusterrun.free.shapes import Need, Shape, shape_of
+from clusterrun.free.shapes import Need, Shape, shape_of, why_never
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, build_spec
 from clusterrun.scheduler import ClusterFacts, Scheduler, Submission
@@ -180,7 +179,7 @@ def _free(run: RunCommand) -> Iterator[object]:
     spec = build_spec(values, Command("/bin/true"))
     shape, need = shape_of(spec)
     yield [why_never(seen, partition, spec, shape, need) for partition in seen.partitions]
-    yield [one.line for one in exceeded_limits(seen, spec, [one.name for one in seen.partitions])]
+    yield [line for line, _ in exceeded_limits(seen, spec, [one.name for one in seen.partitions])]
 
 
 def _estimate(run: RunCommand) -> Iterator[object]:

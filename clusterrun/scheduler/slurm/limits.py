@@ -7,7 +7,7 @@ missing limit is unknown, which is not the same as none.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from clusterrun.scheduler.slurm.values import parse_float
@@ -64,11 +64,9 @@ class LimitScope:
         return [b for b in found if not tres or b.tres == tres or b.tres.startswith(f"{tres}/")]
 
 
-def limits_argv(qos: Sequence[str], accounts: Sequence[str]) -> list[str]:
-    """Return the command for some QOS and the associations of some accounts; one of the two may be empty."""
-    flags = ",".join(flag for flag, names in (("qos", qos), ("assoc", accounts)) if names)
-    named = [f"{key}={','.join(names)}" for key, names in (("qos", qos), ("accounts", accounts)) if names]
-    return ["scontrol", "show", "assoc_mgr", f"flags={flags}", *named]
+def limits_argv(user: str) -> list[str]:
+    """Return the command for a user's associations, all accounts and every QOS, with their use."""
+    return ["scontrol", "show", "assoc_mgr", "flags=assoc,qos", f"users={user}"]
 
 
 def parse_limits(text: str) -> list[LimitScope]:

@@ -32,6 +32,7 @@ class PendingReport:
 
     slurm_reason: str
     reason: Reason | None
+    meaning: str
     here: tuple[str, ...] = ()
     do: tuple[str, ...] = ()
     starts: Starts | None = None
@@ -41,20 +42,6 @@ class PendingReport:
     start_nodes: str = ""
     start_line: str = ""
     unseen: tuple[str, ...] = ()
-    is_local: bool = False
-    from_accounting: bool = False
-
-    @property
-    def meaning(self) -> str:
-        if self.reason is not None:
-            return self.reason.meaning
-        if self.is_local:
-            return "The job has just been submitted or is about to start."
-        if self.slurm_reason:
-            return "clusterrun does not recognize this reason."
-        if self.from_accounting:
-            return "The job's state comes from accounting (sacct), which does not record reasons."
-        return "Slurm has not given a reason yet."
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """Return the parts that ``why`` shows: name and lines of each."""
@@ -120,54 +107,70 @@ def _local_report(scheduler: Scheduler, job: JobStatus) -> PendingReport:
     return PendingReport(
         slurm_reason=job.reason,
         reason=reason,
+        meaning=reason.meaning if reason else "The job has just been submitted or is about to start.",
         here=found.here,
         do=found.do,
         starts=found.starts or (reason.starts if reason else None),
         unseen=found.unseen,
-        is_local=True,
     )
 
 
 def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
     """Return the report on a job from these facts: the pure part of :func:`explain`."""
-    found, row = Finding(), facts.reason
-    for evidence in _EVIDENCE.get("limit" if row and row.limit else row.word if row else "", _ANY):
-        found += evidence(facts)
-    starts = found.starts or (row.starts if row else None)
-    do = found.do or ((row.what_to_do(facts.id),) if row else ())
+    found = _evidence(facts)
+    do, starts = found.do, found.starts
+    if facts.reason is not None:
+        do, starts = do or (facts.reason.what_to_do(facts.id),), starts or facts.reason.starts
+    unseen = [*facts.unseen, *found.unseen]
+    if job.source == "sacct":
+        unseen.append("the job's state in the queue (only accounting shows the job, and accounting may lag behind)")
     ahead = queue_position.find_ahead(facts)
-    only_accounting = job.source == "sacct"
-    lag = "the job's state in the queue (only accounting shows the job, and accounting may lag behind)"
+    start, start_nodes, start_line = _start(facts, starts)
     return PendingReport(
         slurm_reason=job.reason,
-        reason=row,
+        reason=facts.reason,
+        meaning=_meaning(facts, job),
         here=found.here,
         do=do,
         starts=starts,
         ahead=ahead,
         ahead_line=ahead.sentence(facts.partition_text) if ahead else "",
-        start=facts.epoch("StartTime") if _counts(starts) else None,
-        start_nodes=facts.job.get("SchedNodeList", "") if _counts(starts) else "",
-        start_line=_start(facts, starts) if facts.job else "",
-        from_accounting=only_accounting,
-        unseen=tuple(dict.fromkeys((*facts.unseen, *found.unseen, *([lag] if only_accounting else ())))),
+        start=start,
+        start_nodes=start_nodes,
+        start_line=start_line,
+        unseen=tuple(dict.fromkeys(unseen)),
     )
 
 
-def _counts(starts: Starts | None) -> bool:
-    """Return whether Slurm's estimate is meaningful: for a blocked job it may be the current time."""
-    return starts in (None, Starts.ALONE)
+def _meaning(facts: PendingFacts, job: JobStatus) -> str:
+    if facts.reason is not None:
+        return facts.reason.meaning
+    if job.reason:
+        return "clusterrun does not recognize this reason."
+    if job.source == "sacct":
+        return "The job's state comes from accounting (sacct), which does not record reasons."
+    return "Slurm has not given a reason yet."
 
 
-def _start(facts: PendingFacts, starts: Starts | None) -> str:
-    """Return Slurm's estimated start as text."""
+def _evidence(facts: PendingFacts) -> Finding:
+    found = Finding()
+    for evidence in _EVIDENCE.get("limit" if facts.limit else facts.word, _ANY):
+        found += evidence(facts)
+    return found
+
+
+def _start(facts: PendingFacts, starts: Starts | None) -> tuple[int | None, str, str]:
+    """Return Slurm's estimated start, its nodes, and both as text; that of a blocked job may be the current time."""
+    if not facts.job:
+        return None, "", ""
+    if starts not in (None, Starts.ALONE):
+        return None, "", "Slurm has no estimate of the start time while the job cannot start"
     at, nodes = facts.epoch("StartTime"), facts.job.get("SchedNodeList", "")
-    if at is None or not _counts(starts):
-        blocked = "" if _counts(starts) else " while the job cannot start"
-        return f"Slurm has no estimate of the start time{blocked}"
+    if at is None:
+        return None, nodes, "Slurm has no estimate of the start time"
     expects = "expected" if at < facts.now else "expects"
     where = f" on {nodes}" if nodes else ""
-    return f"Slurm {expects} the job to start{where} at {format_time_and_offset(at, facts.now)}"
+    return at, nodes, f"Slurm {expects} the job to start{where} at {format_time_and_offset(at, facts.now)}"
 
 
 def _dependency(facts: PendingFacts) -> Finding:
@@ -175,7 +178,7 @@ def _dependency(facts: PendingFacts) -> Finding:
     if not text:
         return Finding(unseen=("the job's dependency",))
     lines, never = dependencies.describe_conditions(text, facts.queue, facts.past)
-    do = (f"scontrol update JobId={facts.id} Dependency=", f"clusterrun cancel {facts.id}") if never else ()
+    do = (facts.update("Dependency"), f"clusterrun cancel {facts.id}") if never else ()
     return Finding(tuple(lines) or (f"the job is waiting for {text}",), do, starts=Starts.NEVER if never else None)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.base.job import JobStatus
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.nodes import Node
-from clusterrun.scheduler.slurm.reasons import Reason, Starts
+from clusterrun.scheduler.slurm.reasons import Limit, Reason, Starts
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued, parse_tres
+from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +33,31 @@ class PendingFacts:
     features: Mapping[str, frozenset[str]] | None = None
     reservations: Sequence[dict[str, str]] | None = None
     licenses: Sequence[dict[str, str]] | None = None
-    holders: Sequence[LimitScope] | None = None
+    scopes: Sequence[LimitScope] | None = None
     past: Sequence[JobStatus] | None = None
     associations: Sequence[Association] | None = None
     priorities: Sequence[Priority] | None = None
     unseen: tuple[str, ...] = ()
+
+    @property
+    def limit(self) -> Limit | None:
+        return self.reason.limit if self.reason else None
+
+    @property
+    def word(self) -> str:
+        """Return the reason's word; "" for none and for one that is not known."""
+        return self.reason.word if self.reason else ""
+
+    @property
+    def rows(self) -> Sequence[Queued]:
+        """Return the jobs of the queue, as far as they are visible."""
+        return self.queue or ()
+
+    @property
+    def own_row(self) -> Queued | None:
+        """Return the job's own row of the queue."""
+        raw = self.job.get("JobId", "")
+        return next((row for row in self.rows if str(row.raw) == raw), None)
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -52,25 +73,48 @@ class PendingFacts:
         """Return the partitions that the job may run in."""
         return [p for p in self.partitions or () if p.get("PartitionName") in self.partition_names]
 
+    def is_in_one_of(self, partitions: Iterable[str]) -> bool:
+        """Return whether the job may run in one of these partitions."""
+        return not set(self.partition_names).isdisjoint(partitions)
+
     @property
-    def own_qos(self) -> list[str]:
-        """Return the QOS that apply to the job: its own and its partitions'."""
-        names = [self.job.get("QOS", ""), *(p.get("QoS", "") for p in self.own_partitions)]
-        return [name for name in dict.fromkeys(names) if name]
+    def account(self) -> str:
+        return self.job.get("Account", "")
 
     @property
     def own_accounts(self) -> list[str]:
         """Return the job's account and its known parents."""
-        parents = {row.account: row.parent for row in self.holders or () if row.kind == "association" and not row.user}
-        chain = [self.job.get("Account", "")]
+        parents = {row.account: row.parent for row in self.scopes or () if row.kind == "association" and not row.user}
+        chain = [self.account]
         while (parent := parents.get(chain[-1], "")) and parent not in chain:
             chain.append(parent)
         return chain
 
     @property
+    def partition_qos(self) -> list[str]:
+        return [p["QoS"] for p in self.own_partitions if p.get("QoS")]
+
+    @property
+    def own_qos(self) -> list[str]:
+        """Return the QOS that apply to the job: its own and its partitions'."""
+        return [self.job.get("QOS", ""), *self.partition_qos]
+
+    @property
+    def own_scopes(self) -> list[LimitScope]:
+        """Return what sets limits on the job's user, and of the shares of accounts in a QOS those of its account."""
+        users = ("", self.user, self.uid)
+        own = [scope for scope in self.scopes or () if scope.user in users]
+        return [scope for scope in own if scope.kind != "qos account" or scope.account == self.account]
+
+    @property
     def requested(self) -> dict[str, float]:
         """Return the requested amounts by resource; memory in MB."""
         return dict(parse_tres(self.job.get("ReqTRES") or self.job.get("TRES", "")))
+
+    @property
+    def time_limit(self) -> int | None:
+        """Return the requested time limit in seconds; None without one."""
+        return parse_duration(self.job.get("TimeLimit", ""))
 
     @property
     def user(self) -> str:
@@ -86,6 +130,23 @@ class PendingFacts:
         """Return the minimum and maximum number of nodes, (0, 0) if unknown."""
         match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
         return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+
+    @property
+    def least_nodes(self) -> int:
+        """Return the minimum number of nodes, 1 if unknown."""
+        return max(1, self.requested_nodes[0])
+
+    def update(self, key: str, value: object = "") -> str:
+        """Return the command that changes the job's request."""
+        return f"scontrol update JobId={self.id} {key}={value}"
+
+    def change_nodes(self, count: int) -> str:
+        """Return how to change the number of nodes; Slurm keeps the tasks, and holds a job whose tasks do not fit."""
+        tasks = parse_int(self.job.get("NumTasks", "")) or 0
+        if tasks > self.least_nodes:
+            return f"run `clusterrun cancel {self.id}`, then submit the job again with --nodes {count}"
+        # a single number sets only the minimum, so that the reason stays (seen on 22.05)
+        return self.update("NumNodes", f"{count}-{count}")
 
     def epoch(self, key: str) -> int | None:
         """Return one of the job's times in seconds since the epoch."""

@@ -1,95 +1,136 @@
-"""Explain the limit that blocks a job: its value, its use, the jobs that use it, the request. Pure."""
+"""Explain the limit that blocks a job, and find the QOS, accounts and partitions whose limits would not. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
 from clusterrun.base.units import format_duration, format_tres, plural
-from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue
+from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.reasons import Limit, Starts
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.limit_values import (
-    QUEUED_JOBS,
-    format_amount,
-    format_use,
-    is_per_job,
-    requested_amount,
-)
-from clusterrun.why.pending.partition_rules import change_nodes_command
-from clusterrun.why.pending.targets import other_targets
 
 _SHOWN = 5
+#: Limits on the number of running jobs, and of pending and running jobs.
+_JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
+_QUEUED_JOBS = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+_MINUTES = {"GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU"}
+_WALL = {"MaxWallPJ", "GrpWall"}
+#: Limits on each job, of which nothing is in use.
+_PER_JOB = {"MaxTRESPJ", "MaxTRESPN", "MaxTRESMinsPJ", "MinTRESPJ", "MaxWallPJ"}
+#: Limits that block a job even if no other runs: slurmctld's name and sacctmgr's.
+_CAPS = tuple(Limit(owner="qos", field=field, setting=setting) for field, setting in (
+    ("MaxWallPJ", "MaxWall"), ("MaxTRESPJ", "MaxTRESPerJob"), ("MaxTRESPN", "MaxTRESPerNode"),
+    ("MaxTRESPU", "MaxTRESPerUser"), ("MaxTRESPA", "MaxTRESPerAccount"), ("GrpTRES", "GrpTRES"),
+))  # fmt: skip
+#: scontrol's key and the noun for the owner of a limit.
+_OWNERS = {"qos": ("QOS", "QOS"), "association": ("Account", "account")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetLimit:
+    """The value that a scope sets for a limit, how much of it is used, and what the job requests, in one unit.
+
+    ``used`` is None if unknown and for a limit on each job, ``wants`` if unknown and for a limit that counts jobs.
+    """
+
+    limit: Limit
+    scope: LimitScope
+    tres: str
+    value: float
+    used: float | None
+    wants: float | None
+
+    @property
+    def is_per_job(self) -> bool:
+        return self.limit.field in _PER_JOB
+
+    @property
+    def is_too_small(self) -> bool:
+        """Return whether the request alone exceeds the limit."""
+        return self.wants is not None and self.wants > self.value
+
+    @property
+    def blocks(self) -> bool:
+        """Return whether the limit blocks the job now."""
+        if self.limit.least:
+            return self.wants is not None and self.wants < self.value
+        adds = 1.0 if self.wants is None else self.wants
+        return (self.used or 0.0) + adds > self.value
+
+    def format(self, amount: float) -> str:
+        """Return an amount with its unit."""
+        if self.limit.field in _JOBS:
+            return plural(int(amount), "running job")
+        if self.limit.field in _QUEUED_JOBS:
+            return f"{plural(int(amount), 'job')} pending or running"
+        if self.limit.field in _WALL:
+            return format_duration(amount * 60)
+        if self.limit.field in _MINUTES:
+            return f"{amount:.10g} minutes of {self.tres}"
+        return format_tres(self.tres, amount)
+
+    def format_use(self, used: float) -> str:
+        """Return how much of the limit is used."""
+        if self.limit.field in _JOBS:
+            return f"{int(used)} running now"
+        if self.limit.field in _QUEUED_JOBS:
+            return f"{int(used)} pending or running now"
+        is_total = self.limit.field in ("GrpTRESMins", "GrpWall")
+        return f"{self.format(used)} {'used so far' if is_total else 'in use'}"
+
+
+def _set_limits(facts: PendingFacts, limits: Iterable[Limit], scopes: Iterable[LimitScope]) -> list[SetLimit]:
+    """Return the values that the scopes set for these limits, scope by scope."""
+    return [
+        SetLimit(
+            limit=limit, scope=scope, tres=bound.tres, value=bound.limit,
+            used=None if limit.field in _PER_JOB else bound.used, wants=_requested(facts, limit.field, bound.tres),
+        )
+        for scope in scopes for limit in limits for bound in scope.bounds(limit.field, limit.tres)
+        if bound.limit is not None
+    ]  # fmt: skip
+
+
+def _requested(facts: PendingFacts, field: str, tres: str) -> float | None:
+    """Return what the job requests in the unit of a limit; None if unknown, or if the limit counts jobs."""
+    minutes = None if facts.time_limit is None else facts.time_limit / 60
+    if field in _WALL:
+        return minutes
+    amount = facts.requested.get(tres)
+    if amount is None:
+        return None
+    if field in _MINUTES:
+        return None if minutes is None else amount * minutes
+    if field == "MaxTRESPN":
+        return amount / max(1.0, facts.requested.get("node", 1.0))
+    return amount
 
 
 def limit_evidence(facts: PendingFacts) -> Finding:
     """Return the evidence on the limit that the reason names."""
-    limit = facts.reason.limit if facts.reason else None
-    if limit is None:
-        return Finding()
-    if facts.holders is None:
-        return Finding(
-            unseen=(f"the limit {limit.setting} of the job's {'QOS' if limit.owner == 'qos' else limit.owner}",)
-        )
-    hits = [(holder, bound) for holder in _holders(facts, limit) for bound in holder.bounds(limit.field, limit.tres)]
-    hits = [(holder, bound) for holder, bound in hits if bound.limit is not None]
-    if not hits:
+    limit = facts.limit
+    assert limit is not None
+    if facts.scopes is None:
+        owner = "QOS" if limit.owner == "qos" else limit.owner
+        return Finding(unseen=(f"the limit {limit.setting} of the job's {owner}",))
+    values = _set_limits(facts, (limit,), _scopes_of(facts, limit))
+    if not values:
         return Finding(unseen=(f"the limit {limit.setting} of {_names(facts, limit)} (not visible to you)",))
-    tight = [(holder, bound) for holder, bound in hits if _exceeds(facts, limit, bound)] or hits
     found = Finding()
-    for holder, bound in tight:
-        found += _one(facts, limit, holder, bound)
+    for value in [value for value in values if value.blocks] or values:
+        found += _describe(facts, value)
     return found + _alternatives(facts, limit, found)
 
 
-def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
-    """Return the user's other QOS or accounts to which the job can be moved."""
-    blocking = other_targets(facts, limit.owner)
-    key, noun = ("QOS", "QOS") if limit.owner == "qos" else ("Account", "account")
-    closed = [f"{noun} {name}, which allows only {why}" for name, why in blocking.items() if why]
-    here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
-    names = [name for name, why in blocking.items() if not why][:_SHOWN]
-    commands = tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in names)
-    if found.do or not (commands or closed):
-        return Finding(here, commands)
-    starts = found.starts or (facts.reason.starts if facts.reason else Starts.YOU)
-    change = f"request {'more' if limit.least else 'less'} (run `clusterrun cancel {facts.id}`, then submit again)"
-    wait = "wait for the jobs that count toward this limit to end"
-    first = {Starts.ALONE: wait, Starts.ADMIN: "ask an administrator to raise the limit"}.get(starts, change)
-    return Finding(here, (f"{first}, or use another {noun}:", *commands) if commands else (first,))
-
-
-def _one(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> Finding:
-    assert bound.limit is not None
-    verb = "requires at least" if limit.least else "allows"
-    most = f"{format_amount(limit, bound, bound.limit)}{_per(holder, limit)}"
-    line = f"{_scope_name(holder)} {verb} {most} ({limit.setting})"
-    if bound.used is not None and not is_per_job(limit):
-        line += f"; {format_use(limit, bound, bound.used)}"
-    here = [line]
-    wants = requested_amount(facts, limit, bound)
-    if wants is not None:
-        here.append(f"this job requests {format_amount(limit, bound, wants)}")
-    alone = not is_per_job(limit) and wants is not None and wants > bound.limit
-    if alone:
-        here.append("this request alone exceeds the limit: the job cannot start even after all other jobs have ended")
-    if not is_per_job(limit) and facts.queue is not None:
-        here += _describe_users(facts, limit, holder, bound)
-    return Finding(tuple(here), _actions(facts, limit, bound), starts=Starts.YOU if alone else None)
-
-
-def _holders(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
+def _scopes_of(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
     """Return the scopes that may set the limit: the QOS of job and partition, or the association and its parents."""
-    rows = facts.holders or ()
     if limit.owner == "association":
-        here = ("", *facts.partition_names)
-        mine = [row for row in rows if row.kind == "association" and row.user in ("", facts.user)]
-        return [row for row in mine if row.partition in here and row.account in facts.own_accounts]
-    kind = "qos user" if limit.field.endswith("PU") else "qos account" if limit.field.endswith("PA") else "qos"
-    return [
-        row for row in rows
-        if row.kind == kind and row.qos in facts.own_qos
-        and (kind != "qos user" or row.user in (facts.uid, facts.user))
-        and (kind != "qos account" or row.account == facts.job.get("Account", ""))
-    ]  # fmt: skip
+        partitions = ("", *facts.partition_names)
+        return [scope for scope in _of_accounts(facts, facts.own_accounts) if scope.partition in partitions]
+    kind = {"PU": "qos user", "PA": "qos account"}.get(limit.field[-2:], "qos")
+    return [scope for scope in _of_qos(facts, facts.own_qos) if scope.kind == kind]
 
 
 def _names(facts: PendingFacts, limit: Limit) -> str:
@@ -98,68 +139,149 @@ def _names(facts: PendingFacts, limit: Limit) -> str:
     return f"account {facts.job.get('Account', '?')} or its parent accounts"
 
 
-def _scope_name(holder: LimitScope) -> str:
-    if holder.kind != "association":
-        return f"QOS {holder.qos}"
-    return f"user {holder.user} in account {holder.account}" if holder.user else f"account {holder.account}"
+def _describe(facts: PendingFacts, value: SetLimit) -> Finding:
+    """Describe a limit, its use and the request, with a command that makes the request fit."""
+    verb = "requires at least" if value.limit.least else "allows"
+    line = f"{_scope_name(value.scope)} {verb} {value.format(value.value)}{_per(value)} ({value.limit.setting})"
+    if value.used is not None:
+        line += f"; {value.format_use(value.used)}"
+    here = [line]
+    if value.wants is not None:
+        here.append(f"this job requests {value.format(value.wants)}")
+    do = _actions(facts, value)
+    if value.is_per_job:
+        return Finding(tuple(here), do)
+    if value.is_too_small:
+        here.append("this request alone exceeds the limit: the job cannot start even after all other jobs have ended")
+    if facts.queue is not None:
+        here.append(_describe_users(facts, value))
+    return Finding(tuple(here), do, starts=Starts.YOU if value.is_too_small else None)
 
 
-def _per(holder: LimitScope, limit: Limit) -> str:
+def _scope_name(scope: LimitScope) -> str:
+    if scope.kind != "association":
+        return f"QOS {scope.qos}"
+    return f"user {scope.user} in account {scope.account}" if scope.user else f"account {scope.account}"
+
+
+def _per(value: SetLimit) -> str:
     """Return `` per node``, `` per user``, `` per account`` or `` per job``; empty if all of them share the limit."""
-    kind = {"qos user": "user", "qos account": "account"}.get(holder.kind, "job" if is_per_job(limit) else "")
-    if limit.field == "MaxTRESPN":
-        kind = "node"
-    return f" per {kind}" if kind else ""
+    if value.limit.field == "MaxTRESPN":
+        return " per node"
+    if value.is_per_job:
+        return " per job"
+    return {"qos user": " per user", "qos account": " per account"}.get(value.scope.kind, "")
 
 
-def _exceeds(facts: PendingFacts, limit: Limit, bound: LimitValue) -> bool:
-    """Return whether this limit blocks the job."""
-    assert bound.limit is not None
-    wants = requested_amount(facts, limit, bound)
-    if limit.least:
-        return wants is not None and wants < bound.limit
-    used = 0.0 if is_per_job(limit) else bound.used or 0.0
-    return used + (wants if wants is not None else 1.0) > bound.limit
+def _actions(facts: PendingFacts, value: SetLimit) -> tuple[str, ...]:
+    """Return commands with known values: a time limit that fits, fewer nodes."""
+    field, amount = value.limit.field, facts.requested.get(value.tres)
+    if field == "MaxWallPJ":
+        return (facts.update("TimeLimit", format_duration(value.value * 60)),)
+    if field == "MaxTRESMinsPJ" and amount:
+        return (facts.update("TimeLimit", format_duration(value.value / amount * 60)),)
+    if field == "MaxTRESPJ" and value.tres == "node":
+        return (facts.change_nodes(int(value.value)),)
+    return ()
 
 
-def _describe_users(facts: PendingFacts, limit: Limit, holder: LimitScope, bound: LimitValue) -> list[str]:
+def _describe_users(facts: PendingFacts, value: SetLimit) -> str:
     """Return the running jobs that use the limit, largest use first."""
-    live = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", *(("PENDING",) if limit.field in QUEUED_JOBS else ()))
-    rows = [row for row in facts.queue or () if row.state in live and row.id != facts.id]
-    rows = [row for row in rows if _shares(row, holder, facts) and (row.holds(bound.tres) or not bound.tres)]
+    rows = [row for row in facts.rows if row.id != facts.id and _counts(row, value, facts)]
     if not rows:
-        return ["no job that you can see counts toward this limit"]
-    rows.sort(key=lambda row: (-row.holds(bound.tres), row.raw))
-    shown = [_describe_user(row, facts, bound.tres) for row in rows[:_SHOWN]]
+        return "no job that you can see counts toward this limit"
+    rows.sort(key=lambda row: (-row.holds(value.tres), row.raw))
+    shown = [_describe_user(row, facts, value.tres) for row in rows[:_SHOWN]]
     more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
-    return [f"counted toward this limit: {'; '.join(shown)}{more}"]
+    return f"counted toward this limit: {'; '.join(shown)}{more}"
 
 
-def _shares(row: Queued, holder: LimitScope, facts: PendingFacts) -> bool:
-    if holder.kind == "association":
-        return row.account in facts.own_accounts and (not holder.user or row.user == holder.user)
-    if row.qos != holder.qos:
+def _counts(row: Queued, value: SetLimit, facts: PendingFacts) -> bool:
+    """Return whether a job of the queue counts toward the limit."""
+    if row.state == "PENDING" and value.limit.field not in _QUEUED_JOBS:
         return False
-    if holder.kind == "qos user":
-        return row.user == facts.user
-    return holder.kind != "qos account" or row.account == holder.account
+    if row.state not in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"):
+        return False
+    if value.tres and not row.holds(value.tres):
+        return False
+    return _shares(row, value.scope, facts)
+
+
+def _shares(row: Queued, scope: LimitScope, facts: PendingFacts) -> bool:
+    if scope.kind == "association":
+        return row.account in facts.own_accounts and scope.user in ("", row.user)
+    if scope.kind == "qos user" and row.user != facts.user:
+        return False
+    return row.qos == scope.qos and scope.account in ("", row.account)
 
 
 def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
     amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
     whose = "" if row.user == facts.user else f" of {row.user}"
-    left = f"ends within {format_duration(row.left)}" if row.state == "RUNNING" and row.left is not None else row.state
-    return f"job {row.id}{whose} ({amount}{left})"
+    is_timed = row.state == "RUNNING" and row.left is not None
+    return f"job {row.id}{whose} ({amount}{f'ends within {format_duration(row.left)}' if is_timed else row.state})"
 
 
-def _actions(facts: PendingFacts, limit: Limit, bound: LimitValue) -> tuple[str, ...]:
-    """Return commands with known values: a time limit that fits, fewer nodes."""
-    assert bound.limit is not None
-    if limit.field == "MaxWallPJ":
-        return (f"scontrol update JobId={facts.id} TimeLimit={format_duration(bound.limit * 60)}",)
-    asked = facts.requested.get(bound.tres)
-    if limit.field == "MaxTRESMinsPJ" and asked:
-        return (f"scontrol update JobId={facts.id} TimeLimit={format_duration(bound.limit / asked * 60)}",)
-    if limit.field == "MaxTRESPJ" and bound.tres == "node":
-        return (change_nodes_command(facts, int(bound.limit)),)
-    return ()
+def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
+    """Return the user's other QOS or accounts to which the job can be moved."""
+    key, noun = _OWNERS[limit.owner]
+    targets = other_targets(facts, limit.owner)
+    closed = [f"{noun} {name}, which allows only {why}" for name, why in targets.items() if why]
+    here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
+    commands = [facts.update(key, name) for name, why in targets.items() if not why][:_SHOWN]
+    if not found.do and targets:
+        step = _step_without_move(facts, limit, found)
+        commands.insert(0, f"{step}, or use another {noun}:" if commands else step)
+    return Finding(here, tuple(commands))
+
+
+def _step_without_move(facts: PendingFacts, limit: Limit, found: Finding) -> str:
+    """Return what helps a job that stays in its QOS and account."""
+    assert facts.reason is not None
+    starts = found.starts or facts.reason.starts
+    if starts is Starts.ALONE:
+        return "wait for the jobs that count toward this limit to end"
+    if starts is Starts.ADMIN:
+        return "ask an administrator to raise the limit"
+    return f"request {'more' if limit.least else 'less'} (run `clusterrun cancel {facts.id}`, then submit again)"
+
+
+def other_targets(facts: PendingFacts, owner: str) -> dict[str, str]:
+    """Return the user's other accounts, or other QOS in the job's account (``qos``), each with its blocking limit.
+
+    That is the first limit that the job exceeds there even if no other job runs, as ``10:00 (MaxWall)``; "" if none is
+    known. The limits of a partition's QOS override those of the job's QOS, and these override those of the account
+    (resource_limits.html, hierarchy).
+    """
+    rows = facts.associations or ()
+    if owner == "qos":
+        above = _of_qos(facts, facts.partition_qos)
+        names = [name for row in rows if row.account == facts.account for name in row.qos]
+        targets = {name: _blocking_limit(facts, _of_qos(facts, [name]), above) for name in names}
+        targets.pop(facts.job.get("QOS", ""), None)
+        return targets
+    above = _of_qos(facts, facts.own_qos)
+    accounts = [row.account for row in rows if row.account != facts.account]
+    return {name: _blocking_limit(facts, _of_accounts(facts, [name]), above) for name in accounts}
+
+
+def limit_of_partition_qos(facts: PendingFacts, qos: str) -> str:
+    """Return the first limit of another partition's QOS that the job exceeds, as in :func:`other_targets`."""
+    return _blocking_limit(facts, _of_qos(facts, [qos]), ())
+
+
+def _of_accounts(facts: PendingFacts, names: Collection[str]) -> list[LimitScope]:
+    return [scope for scope in facts.own_scopes if scope.kind == "association" and scope.account in names]
+
+
+def _of_qos(facts: PendingFacts, names: Collection[str]) -> list[LimitScope]:
+    return [scope for scope in facts.own_scopes if scope.kind != "association" and scope.qos in names]
+
+
+def _blocking_limit(facts: PendingFacts, scopes: Iterable[LimitScope], above: Iterable[LimitScope]) -> str:
+    """Return the first limit of the scopes that the job exceeds, of those that the scopes ``above`` do not set."""
+    overridden = {(value.limit, value.tres) for value in _set_limits(facts, _CAPS, above)}
+    for value in _set_limits(facts, _CAPS, scopes):
+        if value.is_too_small and (value.limit, value.tres) not in overridden:
+            return f"{value.format(value.value)} ({value.limit.setting})"
+    return ""

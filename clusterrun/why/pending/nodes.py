@@ -11,7 +11,7 @@ from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm.reasons import Starts
 from clusterrun.scheduler.slurm.scontrol import having
-from clusterrun.scheduler.slurm.values import parse_duration, parse_int
+from clusterrun.scheduler.slurm.values import parse_int
 from clusterrun.why.pending.facts import Finding, PendingFacts
 
 _SHOWN = 4
@@ -30,13 +30,17 @@ def free_room(facts: PendingFacts) -> Finding:
     featured = _featured(facts, nodes, none)
     if featured.starts:
         return request + featured
-    nodes = _with_features(nodes, facts) or nodes
+    nodes = _with_features(facts, nodes) or nodes
     return request + featured + _room_now(nodes, facts) + out_of_service(nodes, facts.now)
 
 
-def _with_features(nodes: Sequence[Node], facts: PendingFacts) -> list[Node]:
-    names = having(facts.job.get("Features", ""), facts.features or {}, [n.name for n in nodes]) or ()
-    return [n for n in nodes if n.name in names]
+def _with_features(facts: PendingFacts, nodes: list[Node]) -> list[Node] | None:
+    """Return the nodes that have the requested features or unknown ones; None if the request is not understood."""
+    wanted = facts.job.get("Features", "")
+    if not wanted:
+        return nodes
+    names = having(wanted, facts.features or {}, [node.name for node in nodes])
+    return None if names is None else [node for node in nodes if node.name in names]
 
 
 def _free(nodes: Sequence[Node]) -> str:
@@ -49,7 +53,7 @@ def _free(nodes: Sequence[Node]) -> str:
 def _room_now(nodes: Sequence[Node], facts: PendingFacts) -> Finding:
     """Return how many nodes have room for the job, and what the others lack."""
     fitting = [n.name for n in nodes if _fits(n, facts)]
-    need = facts.requested_nodes[0] or 1
+    need = facts.least_nodes
     has = "has" if len(nodes) == 1 else _has(fitting)
     enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {has} room for the job now"
     names = f" ({fold(fitting)})" if fitting else ""
@@ -66,38 +70,36 @@ def _room_now(nodes: Sequence[Node], facts: PendingFacts) -> Finding:
 def has_room(facts: PendingFacts) -> bool:
     """Return whether enough nodes have room for the job now; False if unknown."""
     nodes, _ = _named(facts, partition_nodes(facts) or [])
-    names = [n.name for n in nodes if _fits(n, facts)]
-    wanted = facts.job.get("Features", "")
-    able = having(wanted, facts.features or {}, names) if wanted else names
-    return able is not None and len(able) >= (facts.requested_nodes[0] or 1)
+    able = _with_features(facts, [node for node in nodes if _fits(node, facts)])
+    return able is not None and len(able) >= facts.least_nodes
 
 
 def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
     """Return the nodes that --nodelist and --exclude leave, and a description of them."""
     wanted = set(expand(facts.job.get("ReqNodeList", ""), 10_000))
     unwanted = set(expand(facts.job.get("ExcNodeList", ""), 10_000))
-    if wanted and len(wanted) >= (facts.requested_nodes[0] or 1):
+    if wanted and len(wanted) >= (facts.least_nodes):
         return [n for n in nodes if n.name in wanted], "requested nodes"
     others = [n for n in nodes if n.name not in unwanted]
     return (others, "non-excluded nodes") if len(others) < len(nodes) else (nodes, "")
 
 
-def _featured(facts: PendingFacts, nodes: Sequence[Node], none: str) -> Finding:
+def _featured(facts: PendingFacts, nodes: list[Node], none: str) -> Finding:
     """Find the nodes with the requested features, or the command that drops the features."""
     wanted = facts.job.get("Features", "")
     if not wanted:
         return Finding()
-    names = [n.name for n in nodes]
-    found = having(wanted, facts.features, names) if facts.features is not None else None
-    if found is None:
+    able = None if facts.features is None else _with_features(facts, nodes)
+    if facts.features is None or able is None:
         return Finding(unseen=(f"which nodes have {wanted}",))
-    if found:
-        return Finding((f"{len(found)} of {plural(len(names), 'node')} {_has(found)} {wanted} ({fold(found)})",))
-    known = sorted({name for node in names for name in (facts.features or {}).get(node, ())})
-    there = f"; available features: {first_few(known)}" if known else "; the nodes have no features"
+    if able:
+        names = [node.name for node in able]
+        return Finding((f"{len(able)} of {plural(len(nodes), 'node')} {_has(names)} {wanted} ({fold(names)})",))
+    features = sorted({name for node in nodes for name in facts.features.get(node.name, ())})
+    there = f"; available features: {first_few(features)}" if features else "; the nodes have no features"
     return Finding(
         (f"{none} has {wanted}{there}",),
-        (f"scontrol update JobId={facts.id} Features=", f"clusterrun cancel {facts.id}"),
+        (facts.update("Features"), f"clusterrun cancel {facts.id}"),
         starts=Starts.YOU,
     )
 
@@ -146,7 +148,7 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
     here = [_state_of_named(name, visible.get(name), facts) for name in requested]
     good = [name for name in requested if name not in visible or visible[name].standing not in OUT]
     names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
-    do = (f"scontrol update JobId={facts.id} ReqNodeList={names}",) if len(good) < len(requested) else ()
+    do = (facts.update("ReqNodeList", names),) if len(good) < len(requested) else ()
     return Finding(tuple(filter(None, here))[: 2 * _SHOWN], do)
 
 
@@ -192,12 +194,11 @@ def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str,
 
 def shorter_limit_command(facts: PendingFacts, end: float) -> str:
     """Return the command that makes the job end before that time; "" if its time limit is short enough or none is."""
-    requested = parse_duration(facts.job.get("TimeLimit", ""))
     # Slurm counts in minutes, and starts a job some seconds after it could
     minutes = int(end - facts.now) // 60 - 1
-    if minutes < 1 or (requested is not None and requested <= minutes * 60):
+    if minutes < 1 or (facts.time_limit is not None and facts.time_limit <= minutes * 60):
         return ""
-    return f"scontrol update JobId={facts.id} TimeLimit={minutes}  # minutes"
+    return f"{facts.update('TimeLimit', minutes)}  # minutes"
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
@@ -229,7 +230,7 @@ def partition_nodes(facts: PendingFacts) -> list[Node] | None:
     """Return the nodes of the job's partitions; None if unknown."""
     if facts.nodes is None or not facts.partition_names:
         return None
-    return [n for n in facts.nodes if set(n.partitions) & set(facts.partition_names)]
+    return [n for n in facts.nodes if facts.is_in_one_of(n.partitions)]
 
 
 def _request(facts: PendingFacts) -> str:
@@ -248,7 +249,7 @@ def _gpus(facts: PendingFacts) -> int:
     if named:
         return int(max(named))
     # if Slurm does not track GPUs, only the request has them: gres:gpu:4, gres/gpu:a100=2
-    nodes = max(1, facts.requested_nodes[0])
+    nodes = facts.least_nodes
     return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
 
 
@@ -263,7 +264,7 @@ def _fits(node: Node, facts: PendingFacts) -> bool:
 
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
     """Return what the node lacks for its share of the request."""
-    nodes = max(1, facts.requested_nodes[0])
+    nodes = facts.least_nodes
     gpus = -(-_gpus(facts) // nodes)
     cpus, memory = facts.requested.get("cpu", 1) / nodes, facts.requested.get("mem", 0) / nodes
     idle = sum(number for _, number in node.gpus_idle)

@@ -6,7 +6,10 @@ from clusterrun.base.units import first_few, format_duration, plural
 from clusterrun.scheduler.slurm.squeue import parse_tres
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.targets import blocking_limit, other_targets
+from clusterrun.why.pending.limits import limit_of_partition_qos, other_targets
+
+#: A partition's Allow and Deny lists, the job's key that they apply to, its name in a sentence, and a limit's owner.
+_LISTS = (("Accounts", "Account", "account", "association"), ("Qos", "QOS", "QOS", "qos"))
 
 
 def broken_rules(facts: PendingFacts) -> Finding:
@@ -15,90 +18,62 @@ def broken_rules(facts: PendingFacts) -> Finding:
         return Finding(unseen=("the partition's limits",))
     found = Finding()
     for partition in facts.own_partitions:
-        found += _broken(facts, partition) + _not_allowed(facts, partition)
-    if found.here and (others := [p["PartitionName"] for p in facts.partitions if _would_take(facts, p)]):
-        found += Finding(
-            (f"partitions that allow the job: {first_few(others)}",),
-            (f"scontrol update JobId={facts.id} Partition={others[0]}",),
-        )
-    return found
+        found += _broken(facts, partition)
+        if facts.word in ("AccountNotAllowed", "QOSNotAllowed"):
+            found += _not_allowed(facts, partition)
+    others = [partition["PartitionName"] for partition in facts.partitions if _would_take(facts, partition)]
+    if not found.here or not others:
+        return found
+    return found + Finding(
+        (f"partitions that allow the job: {first_few(others)}",), (facts.update("Partition", others[0]),)
+    )
 
 
 def _broken(facts: PendingFacts, partition: dict[str, str]) -> Finding:
-    name, here, do = partition["PartitionName"], [], []
-    if partition.get("State", "UP") != "UP":
-        here.append(f"partition {name} is {partition['State']}")
-    asked, most = parse_duration(facts.job.get("TimeLimit", "")), parse_duration(partition.get("MaxTime", ""))
-    if most is not None and (asked is None or asked > most):
-        wants = format_duration(asked) if asked is not None else facts.job.get("TimeLimit", "no time limit")
-        here.append(f"partition {name} allows at most {format_duration(most)}; this job requests {wants}")
-        do.append(f"scontrol update JobId={facts.id} TimeLimit={format_duration(most)}")
-    low, high = facts.requested_nodes
-    least, limit = parse_int(partition.get("MinNodes", "")) or 0, parse_int(partition.get("MaxNodes", ""))
-    total = parse_int(partition.get("TotalNodes", ""))
-    if limit is not None and low > limit:
-        here.append(f"partition {name} allows at most {plural(limit, 'node')} per job; this job requests {low}")
-        do.append(change_nodes_command(facts, limit))
-    elif total is not None and low > total:
-        here.append(f"partition {name} has {plural(total, 'node')}; this job requests {low}")
-        do.append(change_nodes_command(facts, total))
-    if high and high < least:
-        here.append(f"partition {name} requires at least {least} nodes per job; this job requests {high}")
-        do.append(change_nodes_command(facts, least))
-    for per, key, noun in (("MaxMemPerNode", "MinMemoryNode", "node"), ("MaxMemPerCPU", "MinMemoryCPU", "CPU")):
-        asks, allows = _megabytes(facts.job.get(key, "")), _megabytes(partition.get(per, ""))
-        if allows and asks > allows:
-            here.append(
-                f"partition {name} allows at most {allows:.0f}M of memory per {noun} ({per});"
-                f" this job requests {asks:.0f}M"
-            )
-            do.append(f"scontrol update JobId={facts.id} {key}={allows:.0f}")
-    return Finding(tuple(here), tuple(do))
-
-
-def change_nodes_command(facts: PendingFacts, count: int) -> str:
-    """Return how to change the number of nodes. Slurm keeps the tasks, and holds a job whose tasks no longer fit."""
-    tasks = parse_int(facts.job.get("NumTasks", "")) or 0
-    if tasks > (facts.requested_nodes[0] or 1):
-        return f"run `clusterrun cancel {facts.id}`, then submit the job again with --nodes {count}"
-    # a single number sets only the minimum, so that the reason stays (seen on 22.05)
-    return f"scontrol update JobId={facts.id} NumNodes={count}-{count}"
-
-
-#: A partition's Allow and Deny lists, the job's key that they apply to, and its name in a sentence.
-_LISTS = (("Accounts", "Account", "account"), ("Qos", "QOS", "QOS"))
-
-
-def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
-    """Return the partition's account and QOS rules if Slurm names them as the reason, and what they accept."""
-    word = facts.reason.word if facts.reason else ""
-    if word not in ("AccountNotAllowed", "QOSNotAllowed"):
-        return Finding()
+    """Return the rules that the job's request breaks; other rules are on who may use the partition."""
     found = Finding()
-    for list_name, key, noun in _LISTS:
-        own, allowed, denied = facts.job.get(key, ""), *_allowed_and_denied(partition, list_name)
-        if not own or ((own in allowed or not allowed) and own not in denied):
-            continue
-        names = f"{noun}{'s' * (noun == 'account' and len(allowed or denied) > 1)} {', '.join(allowed or denied)}"
-        rule = f"accepts only {names}" if allowed else f"does not accept {names}"
-        fit = [
-            name
-            for name, why in other_targets(facts, "association" if key == "Account" else "qos").items()
-            if not why and (name in allowed if allowed else name not in denied)
-        ]
-        found += Finding(
-            (f"partition {partition['PartitionName']} {rule}; this job uses {own}",),
-            tuple(f"scontrol update JobId={facts.id} {key}={name}" for name in fit[:1]),
-        )
-    return found
+    if partition.get("State", "UP") != "UP":
+        found = Finding((f"partition {partition['PartitionName']} is {partition['State']}",))
+    found += _too_long(facts, partition) + _wrong_nodes(facts, partition)
+    return found + _too_much_memory(facts, partition, "Node") + _too_much_memory(facts, partition, "CPU")
 
 
-def _allowed_and_denied(partition: dict[str, str], list_name: str) -> tuple[list[str], list[str]]:
-    return _names(partition.get(f"Allow{list_name}", "")), _names(partition.get(f"Deny{list_name}", ""))
+def _too_long(facts: PendingFacts, partition: dict[str, str]) -> Finding:
+    asked, most = facts.time_limit, parse_duration(partition.get("MaxTime", ""))
+    if most is None or (asked is not None and asked <= most):
+        return Finding()
+    wants = facts.job.get("TimeLimit", "no time limit") if asked is None else format_duration(asked)
+    rule = f"partition {partition['PartitionName']} allows at most {format_duration(most)}"
+    return Finding((f"{rule}; this job requests {wants}",), (facts.update("TimeLimit", format_duration(most)),))
 
 
-def _names(text: str) -> list[str]:
-    return [name for name in text.split(",") if name and name not in ("ALL", "(null)")]
+def _wrong_nodes(facts: PendingFacts, partition: dict[str, str]) -> Finding:
+    name = partition["PartitionName"]
+    low, high = facts.requested_nodes
+    least, most, total = (parse_int(partition.get(key, "")) for key in ("MinNodes", "MaxNodes", "TotalNodes"))
+    if most is not None and low > most:
+        rule, asks, fit = f"allows at most {plural(most, 'node')} per job", low, most
+    elif total is not None and low > total:
+        rule, asks, fit = f"has {plural(total, 'node')}", low, total
+    elif least is not None and 0 < high < least:
+        rule, asks, fit = f"requires at least {least} nodes per job", high, least
+    else:
+        return Finding()
+    return Finding((f"partition {name} {rule}; this job requests {asks}",), (facts.change_nodes(fit),))
+
+
+def _too_much_memory(facts: PendingFacts, partition: dict[str, str], per: str) -> Finding:
+    """Return the limit on memory ``per`` Node or CPU that the job breaks."""
+    asks = _megabytes(facts.job.get(f"MinMemory{per}", ""))
+    allows = _megabytes(partition.get(f"MaxMemPer{per}", ""))
+    if not allows or asks <= allows:
+        return Finding()
+    noun = "node" if per == "Node" else per
+    rule = f"allows at most {allows:.0f}M of memory per {noun} (MaxMemPer{per})"
+    return Finding(
+        (f"partition {partition['PartitionName']} {rule}; this job requests {asks:.0f}M",),
+        (facts.update(f"MinMemory{per}", f"{allows:.0f}"),),
+    )
 
 
 def _megabytes(text: str) -> float:
@@ -106,18 +81,46 @@ def _megabytes(text: str) -> float:
     return dict(parse_tres(f"mem={text}")).get("mem", 0)
 
 
+def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
+    """Return the partition's account and QOS rules that the job breaks, and what they accept."""
+    found = Finding()
+    for list_name, key, noun, owner in _LISTS:
+        own = facts.job.get(key, "")
+        if not own or _accepts(partition, list_name, own):
+            continue
+        targets = other_targets(facts, owner)
+        fit = [name for name, limit in targets.items() if not limit and _accepts(partition, list_name, name)]
+        found += Finding(
+            (f"partition {partition['PartitionName']} {_rule(partition, list_name, noun)}; this job uses {own}",),
+            tuple(facts.update(key, name) for name in fit[:1]),
+        )
+    return found
+
+
+def _rule(partition: dict[str, str], list_name: str, noun: str) -> str:
+    allowed = _names(partition, f"Allow{list_name}")
+    names = allowed or _names(partition, f"Deny{list_name}")
+    nouns = f"{noun}{'s' * (noun == 'account' and len(names) > 1)} {', '.join(names)}"
+    return f"accepts only {nouns}" if allowed else f"does not accept {nouns}"
+
+
+def _accepts(partition: dict[str, str], list_name: str, name: str) -> bool:
+    """Return whether a partition's lists accept an account or QOS; Slurm ignores Deny beside Allow."""
+    allowed = _names(partition, f"Allow{list_name}")
+    return name in allowed if allowed else name not in _names(partition, f"Deny{list_name}")
+
+
+def _names(partition: dict[str, str], key: str) -> list[str]:
+    return [name for name in partition.get(key, "").split(",") if name not in ("", "ALL", "(null)")]
+
+
 def _would_take(facts: PendingFacts, partition: dict[str, str]) -> bool:
     """Return whether a partition's known rules allow the job; hidden rules may not."""
     if partition.get("PartitionName") in facts.partition_names or _broken(facts, partition).here:
         return False
-    for list_name, key, _ in _LISTS:
-        own, allowed, denied = facts.job.get(key, ""), *_allowed_and_denied(partition, list_name)
-        if (allowed and own not in allowed) or own in denied:
+    for list_name, key, _, _ in _LISTS:
+        if not _accepts(partition, list_name, facts.job.get(key, "")):
             return False
-    quality = partition.get("QoS", "")
-    return (
-        not (quality and blocking_limit(facts, partition_qos=quality))
-        and partition.get("AllowGroups", "ALL") == "ALL"
-        and partition.get("RootOnly") != "YES"
-        and partition.get("ReqResv") != "YES"
-    )
+    if "YES" in (partition.get("RootOnly"), partition.get("ReqResv")) or partition.get("AllowGroups", "ALL") != "ALL":
+        return False
+    return not limit_of_partition_qos(facts, partition.get("QoS", ""))

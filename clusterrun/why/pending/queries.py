@@ -10,10 +10,10 @@ from typing import TypeVar
 from clusterrun.base.errors import Refused
 from clusterrun.base.job import JobId, JobStatus, is_job_id
 from clusterrun.scheduler import SlurmCommands
-from clusterrun.scheduler.slurm.limits import LimitScope, limits_argv, parse_limits
+from clusterrun.scheduler.slurm.limits import limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
-from clusterrun.scheduler.slurm.reasons import Limit, find_reason
-from clusterrun.scheduler.slurm.sacctmgr import Association, associations_argv, parse_associations
+from clusterrun.scheduler.slurm.reasons import find_reason
+from clusterrun.scheduler.slurm.sacctmgr import associations_argv, parse_associations
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS
 from clusterrun.scheduler.slurm.scontrol import parse_features, parse_jobs, parse_show, show_argv
 from clusterrun.scheduler.slurm.sprio import NO_PARTS, Priority, parse_priority, priority_argv
@@ -34,15 +34,11 @@ _NOT_ABOUT_NODES = frozenset({
 })  # fmt: skip
 #: Reasons that another account or QOS of the user may avoid.
 _ABOUT_ACCOUNTS = frozenset({"AccountNotAllowed", "QOSNotAllowed"})
-#: Reasons that another partition, account or QOS may avoid.
-_ABOUT_RULES = _ABOUT_ACCOUNTS | {
+#: Reasons that another partition may avoid.
+_ABOUT_PARTITIONS = frozenset({
     "PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive",
     "MaxMemPerLimit", "BadConstraints",
-}  # fmt: skip
-#: How many QOS or accounts are queried as targets for the job.
-_TARGETS = 12
-#: How many levels of accounts are queried: a limit may be set on any of them.
-_LEVELS = 3
+})  # fmt: skip
 
 T = TypeVar("T")
 Answer = Callable[[], T | None]
@@ -86,35 +82,36 @@ def query_facts(scheduler: SlurmCommands, job: JobStatus, now: float) -> Pending
 def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, now: float) -> PendingFacts:
     # squeue's "None" is a reason too; accounting, which may be the only source for the job, has no reasons
     reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
-    word, limit = (reason.word, reason.limit) if reason else ("", None)
-    on_nodes = word not in _NOT_ABOUT_NODES and limit is None
     request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_jobs)
     queue = queries.submit("the queue", queue_argv(), parse_queue)
     partitions = queries.submit("the partitions", show_argv("partition"), parse_show)
-    nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features) if on_nodes else _nothing
-    kept = queries.submit("the reservations", show_argv("reservation"), parse_show) if on_nodes else _nothing
-    licenses = queries.submit("the licenses", show_argv("license"), parse_show) if word == "Licenses" else _nothing
-    seen = nodes()
-    known = PendingFacts(
+    nodes: Answer[tuple[list[Node], dict[str, frozenset[str]]]] = _nothing
+    reservations: Answer[list[dict[str, str]]] = _nothing
+    licenses: Answer[list[dict[str, str]]] = _nothing
+    if reason is None or (reason.limit is None and reason.word not in _NOT_ABOUT_NODES):
+        nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features)
+        reservations = queries.submit("the reservations", show_argv("reservation"), parse_show)
+    elif reason.word == "Licenses":
+        licenses = queries.submit("the licenses", show_argv("license"), parse_show)
+    visible_nodes, features = nodes() or (None, None)
+    facts = PendingFacts(
         id=str(job.id),
         reason=reason,
         now=now,
         job=_block(request(), job.id),
         queue=queue(),
         partitions=_named("PartitionName", partitions()),
-        nodes=seen[0] if seen else None,
-        features=seen[1] if seen else None,
-        reservations=_named("ReservationName", kept()),
+        nodes=visible_nodes,
+        features=features,
+        reservations=_named("ReservationName", reservations()),
         licenses=licenses(),
     )
-    associations = _associations(queries, scheduler, known) if limit or word in _ABOUT_ACCOUNTS else None
-    known = replace(known, associations=associations)
-    holders = (
-        _holders(queries, known, limit) if limit else _of_targets(queries, known) if word in _ABOUT_RULES else None
-    )
-    priorities = _priorities(queries, known) if word == "Priority" else None
-    past = _past(queries, scheduler, known) if word.startswith("Dependency") else None
-    return replace(known, holders=holders, priorities=priorities, past=past, unseen=tuple(queries.unseen))
+    facts = _with_limits(queries, scheduler, facts)
+    if facts.word == "Priority":
+        facts = replace(facts, priorities=_priorities(queries, facts))
+    if facts.word.startswith("Dependency"):
+        facts = replace(facts, past=_past(queries, scheduler, facts))
+    return replace(facts, unseen=tuple(queries.unseen))
 
 
 def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:
@@ -139,62 +136,17 @@ def _named(key: str, blocks: Sequence[dict[str, str]] | None) -> list[dict[str, 
     return None if blocks is None else [block for block in blocks if block.get(key)]
 
 
-def _holders(queries: _Queries, facts: PendingFacts, limit: Limit) -> list[LimitScope] | None:
-    """Return the limits of the QOS of the job and partition, or of its account and the parents.
-
-    The same queries cover the user's other QOS or accounts, to which the job could be moved.
-    """
-    account = facts.job.get("Account", "")
-    rows = facts.associations or ()
-    if limit.owner == "qos":
-        more = [name for row in rows if row.account == account for name in row.qos]
-        names = list(dict.fromkeys([*facts.own_qos, *more[:_TARGETS]]))
-        return _limits(queries, names, ()) if facts.own_qos else None
-    more = [row.account for row in rows if row.account != account][:_TARGETS]
-    found: list[LimitScope] = []
-    for _ in range(_LEVELS):
-        scopes = _limits(queries, facts.own_qos if more else (), [account, *more]) if account else None
-        if scopes is None:
-            break
-        found += scopes
-        level = [row for row in scopes if row.kind == "association" and row.account == account]
-        more = []
-        account = next((row.parent for row in level if row.parent and not row.user), "")
-        if not account or any(_set(row, limit, facts) for row in level):
-            break
-    return found or None
-
-
-def _of_targets(queries: _Queries, facts: PendingFacts) -> list[LimitScope] | None:
-    """Return the limits of the QOS and accounts to which a job could be moved."""
-    own = facts.job.get("Account", "")
-    rows = facts.associations or ()
-    of_partitions = [p.get("QoS", "") for p in facts.partitions or ()]
-    more = [name for row in rows if row.account == own for name in row.qos]
-    accounts = [row.account for row in rows if row.account != own]
-    names = [name for name in dict.fromkeys([*of_partitions, *more]) if name][:_TARGETS]
-    if not (names or accounts):
-        return None
-    qos = list(dict.fromkeys([*facts.own_qos, *names]))
-    # with its own account, since a QOS may limit each account
-    return _limits(queries, qos, [own, *accounts][:_TARGETS] if own else accounts)
-
-
-def _associations(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> tuple[Association, ...] | None:
-    """Return the accounts and QOS of the job's user."""
-    if not scheduler.facts.accounting or not facts.user:
-        return None
-    argv = associations_argv(facts.user, scheduler.facts.cluster)
-    return queries.submit("the user's accounts and QOS", argv, parse_associations)()
-
-
-def _limits(queries: _Queries, qos: Sequence[str], accounts: Sequence[str]) -> list[LimitScope] | None:
-    return queries.submit("the limits", limits_argv(qos, accounts), parse_limits)()
-
-
-def _set(row: LimitScope, limit: Limit, facts: PendingFacts) -> bool:
-    mine = row.user in ("", facts.user)
-    return mine and any(bound.limit is not None for bound in row.bounds(limit.field, limit.tres))
+def _with_limits(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> PendingFacts:
+    """Return the facts with the limits on the job's user, and the user's accounts and QOS, if the reason needs them."""
+    is_about_user = facts.word in _ABOUT_ACCOUNTS or facts.limit is not None
+    has_limits = facts.word in _ABOUT_PARTITIONS and any(block.get("QoS") for block in facts.partitions or ())
+    if not facts.user or not (is_about_user or has_limits):
+        return facts
+    if is_about_user and scheduler.facts.accounting:
+        argv = associations_argv(facts.user, scheduler.facts.cluster)
+        answer = queries.submit("the user's accounts and QOS", argv, parse_associations)
+        facts = replace(facts, associations=answer())
+    return replace(facts, scopes=queries.submit("the limits", limits_argv(facts.user), parse_limits)())
 
 
 def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None:
@@ -208,9 +160,9 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
 
 def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:
     """Return the dependency's jobs that have left the queue, from accounting."""
-    here = {str(row.raw) for row in facts.queue or ()} | {row.id for row in facts.queue or ()}
-    wanted = {one.job for one in parse_conditions(facts.job.get("Dependency", "")) if one.job}
-    gone = [JobId.parse(text) for text in wanted - here if is_job_id(text)]
+    queued = {id for row in facts.rows for id in (str(row.raw), row.id)}
+    wanted = {condition.job for condition in parse_conditions(facts.job.get("Dependency", ""))}
+    gone = [JobId.parse(text) for text in wanted - queued if is_job_id(text)]
     if not gone:
         return []
     if not scheduler.facts.accounting:

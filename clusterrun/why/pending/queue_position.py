@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterrun.base.job import TERMINAL
@@ -13,7 +14,7 @@ from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.scheduler.slurm.values import parse_int
 from clusterrun.why.pending.facts import Finding, PendingFacts
-from clusterrun.why.pending.nodes import has_room, shorter_limit_command
+from clusterrun.why.pending.nodes import has_room, partition_nodes, shorter_limit_command
 
 _SHOWN = 4
 #: Reasons of jobs that wait only for resources or priority.
@@ -50,56 +51,63 @@ def find_ahead(facts: PendingFacts) -> Ahead | None:
 
     None for a job that waits for something else, and if the queue is unknown.
     """
-    if facts.queue is None or not facts.partition_names or (facts.reason and facts.reason.word not in _IN_LINE):
+    waiting = sorted(filter(_is_waiting, facts.rows), key=_order)
+    own = facts.own_row
+    if own is None or own not in waiting or facts.word not in _IN_LINE:
         return None
-    mine = _own(facts)
-    if mine is None or mine.priority == 0:
-        return None
-    waiting = [row for row in facts.queue if row.state == "PENDING" and row.raw != mine.raw and row.priority > 0]
-    before = [row for row in waiting if (-row.priority, row.raw) < (-mine.priority, mine.raw)]
-    here = [row for row in before if set(row.partitions) & set(facts.partition_names)]
-    here.sort(key=lambda row: (-row.priority, row.raw))
-    in_line = [row for row in here if _word(row) in _COMPETING]
-    first = Counter(name for row in waiting if _word(row) in _COMPETING for name in row.partitions)
-    elsewhere = tuple((name, first[name]) for name in _partitions_first(facts) if first[name])
-    return Ahead(jobs=tuple(row.id for row in in_line), others=len(here) - len(in_line), elsewhere=elsewhere)
+    before = [row for row in waiting[: waiting.index(own)] if facts.is_in_one_of(row.partitions)]
+    competing = [row.id for row in before if _competes(row)]
+    return Ahead(jobs=tuple(competing), others=len(before) - len(competing), elsewhere=_elsewhere(facts, waiting))
 
 
-def _own(facts: PendingFacts) -> Queued | None:
-    raw = facts.job.get("JobId", "")
-    return next((row for row in facts.queue or () if str(row.raw) == raw), None)
+def _is_waiting(row: Queued) -> bool:
+    return row.state == "PENDING" and row.priority > 0
 
 
-def _word(row: Queued) -> str:
-    found = find_reason(row.reason) if row.reason else None
-    return found.word if found else row.reason
+def _order(row: Queued) -> tuple[int, int]:
+    return -row.priority, row.raw
 
 
-def _partitions_first(facts: PendingFacts) -> list[str]:
-    """Return the partitions of a higher tier that share nodes with the job's."""
-    tiers = [parse_int(p.get("PriorityTier", "")) or 0 for p in facts.own_partitions]
-    if not tiers or facts.nodes is None:
-        return []
-    shared = _sharing(facts)
-    others = [p for p in facts.partitions or () if p.get("PartitionName") in shared]
-    return [p["PartitionName"] for p in others if (parse_int(p.get("PriorityTier", "")) or 0) > max(tiers)]
+def _competes(row: Queued) -> bool:
+    """Return whether a pending job waits only for resources or priority."""
+    reason = find_reason(row.reason) if row.reason else None
+    return (reason.word if reason else row.reason) in _COMPETING
+
+
+def _elsewhere(facts: PendingFacts, waiting: Iterable[Queued]) -> tuple[tuple[str, int], ...]:
+    """Return the partitions of a higher tier on the job's nodes, each with the number of its competing jobs."""
+    highest = max(map(_tier, facts.own_partitions), default=math.inf)
+    sharing = _sharing(facts)
+    competing = Counter(name for row in waiting if _competes(row) for name in row.partitions)
+    elsewhere = []
+    for partition in facts.partitions or ():
+        name = partition["PartitionName"]
+        if name in sharing and competing[name] and _tier(partition) > highest:
+            elsewhere.append((name, competing[name]))
+    return tuple(elsewhere)
+
+
+def _tier(partition: dict[str, str]) -> float:
+    return parse_int(partition.get("PriorityTier", "")) or 0
 
 
 def _sharing(facts: PendingFacts) -> set[str]:
     """Return the other partitions that share nodes with the job's."""
-    mine = set(facts.partition_names)
-    return {name for node in facts.nodes or () if mine & set(node.partitions) for name in node.partitions} - mine
+    shared = {name for node in partition_nodes(facts) or () for name in node.partitions}
+    return shared - set(facts.partition_names)
 
 
 def priority_parts(facts: PendingFacts) -> Finding:
     """Return the job's priority factors beside those of the first job in line."""
-    own = next((one for one in facts.priorities or () if str(one.job) == facts.job.get("JobId")), None)
+    by_job = {str(priority.job): priority for priority in facts.priorities or ()}
+    own = by_job.get(facts.job.get("JobId", ""))
     if own is None:
         return Finding()
     here = [f"the job's priority is {_made_of(own)}"]
-    first = find_ahead(facts)
-    others = [one for one in facts.priorities or () if first and str(one.job) in first.jobs[:1]]
-    here += [f"job {one.job}, the first in line, has priority {_made_of(one)}" for one in others[:1]]
+    ahead = find_ahead(facts)
+    first = by_job.get(ahead.jobs[0]) if ahead and ahead.jobs else None
+    if first is not None:
+        here.append(f"job {first.job}, the first in line, has priority {_made_of(first)}")
     return Finding(tuple(here))
 
 
@@ -116,36 +124,47 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    rows = facts.queue or ()
-    starts = [(row.start, row.id) for row in rows if row.id in before.jobs and row.start and row.start > facts.now]
-    command = shorter_limit_command(facts, min(starts)[0]) if starts else ""
+    starts = [(row.start, row.id) for row in facts.rows if row.id in before.jobs and (row.start or 0) > facts.now]
+    at, first = min(starts, default=(None, ""))
+    command = shorter_limit_command(facts, at) if at else ""
     if not command:
         return Finding()
-    why = f"so that the job ends before job {min(starts)[1]} is expected to start; you cannot raise the limit later"
-    first = "wait; or, if the job needs less time, shorten its time limit so that it can start before the jobs ahead:"
-    return Finding(do=(first, f"{command}, {why}"))
+    why = f"so that the job ends before job {first} is expected to start; you cannot raise the limit later"
+    wait = "wait; or, if the job needs less time, shorten its time limit so that it can start before the jobs ahead:"
+    return Finding(do=(wait, f"{command}, {why}"))
 
 
 def next_ends(facts: PendingFacts) -> Finding:
     """Return the running jobs of the partition, or on the same nodes, that end first."""
     if facts.queue is None or not facts.partition_names:
         return Finding()
-    mine, sharing = set(facts.partition_names), _sharing(facts)
-    live = [r for r in facts.queue if r.state == "RUNNING"]
-    own = [r for r in live if mine & set(r.partitions)]
-    others = [r for r in live if not mine & set(r.partitions) and sharing & set(r.partitions)]
+    running = [row for row in facts.queue if row.state == "RUNNING"]
+    own = [row for row in running if facts.is_in_one_of(row.partitions)]
+    sharing = _sharing(facts)
+    others = [row for row in running if row not in own and not sharing.isdisjoint(row.partitions)]
+    count = _count_running(facts, own, others)
+    return Finding((f"{count}{_first_ends(facts, own + others)}", *_use_by_user(facts, own + others)))
+
+
+def _count_running(facts: PendingFacts, own: Sequence[Queued], others: Sequence[Queued]) -> str:
     where = facts.partition_text
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
-    if others:
-        names = list(dict.fromkeys(name for r in others for name in r.partitions))
-        count += f"; {plural(len(others), 'job')} running in partition {first_few(names)} (same nodes)"
-    timed = sorted((r for r in [*own, *others] if r.left is not None), key=lambda r: r.left or 0)
-    shown = [
-        f"job {r.id}{'' if r.user == facts.user else f' ({r.user})'} within {format_duration(r.left)}"
-        for r in timed[:_SHOWN]
+    if not others:
+        return count
+    names = list(dict.fromkeys(name for row in others for name in row.partitions))
+    return f"{count}; {plural(len(others), 'job')} running in partition {first_few(names)} (same nodes)"
+
+
+def _first_ends(facts: PendingFacts, running: Iterable[Queued]) -> str:
+    """Return the jobs that reach their time limits first; empty if none has one."""
+    timed = sorted((row.left, row.id, row.user) for row in running if row.left is not None)[:_SHOWN]
+    if not timed:
+        return ""
+    ends = [
+        f"job {id}{'' if user == facts.user else f' ({user})'} within {format_duration(left)}"
+        for left, id, user in timed
     ]
-    ends = f"; first to end, by time limit: {', '.join(shown)}" if shown else ""
-    return Finding((f"{count}{ends}", *_use_by_user(facts, [*own, *others])))
+    return f"; first to end, by time limit: {', '.join(ends)}"
 
 
 def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
@@ -154,10 +173,8 @@ def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
     used: Counter[str] = Counter()
     for row in running:
         used[row.user] += int(row.holds(name))
-    me = "this job's user"
-    shown = [
-        f"{plural(count, noun)} by {me if user == facts.user else user}" for user, count in used.most_common() if count
-    ]
+    users = {facts.user: "this job's user"}
+    shown = [f"{plural(count, noun)} by {users.get(user, user)}" for user, count in used.most_common() if count]
     more = f", and more by {plural(len(shown) - _SHOWN, 'other user')}" if len(shown) > _SHOWN else ""
     return [f"in use: {', '.join(shown[:_SHOWN])}{more}"] if shown else []
 
@@ -172,15 +189,14 @@ def earliest_start(facts: PendingFacts) -> Finding:
     if restarts:
         again = f"the job was requeued ({plural(restarts, 'restart')})"
         here.append(f"{again}; Slurm waits a few minutes before each restart")
-    return Finding(tuple(here), (f"scontrol update JobId={facts.id} StartTime=now",))
+    return Finding(tuple(here), (facts.update("StartTime", "now"),))
 
 
 def describe_hold(facts: PendingFacts) -> Finding:
     """Return who holds the job and whether its owner can release it."""
-    word = facts.reason.word if facts.reason else ""
     comments = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
     notes = tuple(f"administrators' comment: {text}" for text in comments if text)
-    if word == "JobHeldUser":
+    if facts.word == "JobHeldUser":
         owner = f" {facts.user}" if facts.user else ""
         here = f"the job is held, and its user{owner} can release it"
         return Finding((here, *notes), (f"scontrol release {facts.id}",))
@@ -204,19 +220,21 @@ def array_throttle(facts: PendingFacts) -> Finding:
 
 def license_use(facts: PendingFacts) -> Finding:
     """Return the requested licenses: how many exist, how many are in use, and by which jobs."""
-    mine = _own(facts)
-    wanted = dict(mine.licenses) if mine else {}
+    wanted = facts.own_row.licenses if facts.own_row else ()
     if facts.licenses is None or not wanted:
         return Finding(unseen=("the requested licenses, and how many are in use",))
-    here, unseen = [], []
-    known = {block.get("LicenseName", ""): block for block in facts.licenses}
-    for name, count in wanted.items():
-        block = known.get(name)
-        if block is None:
-            unseen.append(f"license {name}")
-            continue
-        users = [row.id for row in facts.queue or () if row.state == "RUNNING" and name in dict(row.licenses)]
-        by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
-        in_use = f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"
-        here.append(f"the job requests {plural(count, f'{name} license')}; {in_use}")
-    return Finding(tuple(here), unseen=tuple(unseen))
+    blocks = {block.get("LicenseName", ""): block for block in facts.licenses}
+    found = Finding()
+    for name, count in wanted:
+        if name in blocks:
+            requests = f"the job requests {plural(count, f'{name} license')}"
+            found += Finding((f"{requests}; {_license_use(facts, name, blocks[name])}",))
+        else:
+            found += Finding(unseen=(f"license {name}",))
+    return found
+
+
+def _license_use(facts: PendingFacts, name: str, block: dict[str, str]) -> str:
+    users = [row.id for row in facts.rows if row.state == "RUNNING" and name in dict(row.licenses)]
+    by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
+    return f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"

@@ -1,18 +1,23 @@
-"""Describe a running job: its start, its last step, and the ranks without heartbeat or progress."""
+"""Describe a running job: its start, last step and loss, and the ranks without heartbeat or progress."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import cast
 
-from clusterrun.base.job import JobStatus
+from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.job import JobStatus, log_paths
 from clusterrun.base.units import format_duration, format_time_and_offset, plural
-from clusterrun.records import progress
+from clusterrun.logs.ends import read_ends
+from clusterrun.logs.files import Stream
+from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.why.causes.last_lines import last_line_of_most
+from clusterrun.why.causes.model import Line
+from clusterrun.why.causes.nan_series import find_divergence, find_nan_start
 from clusterrun.why.causes.table_launch import ONE_LAUNCHER
-from clusterrun.why.pending.loss import loss_warning, read_logs
 
 #: Slurm's states of a job that is active, but neither pending nor running (squeue(1) 22.05, 26.05, JOB STATE CODES).
 STATES = {
@@ -34,6 +39,7 @@ _STUCK = 300.0
 #: Seconds without a step after which that is shown.
 _STILL = 45.0
 _SHOWN = 4
+_READ = 64 * 1024, 512 * 1024  # bytes at both ends of each log
 
 
 def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[str]:
@@ -49,9 +55,32 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     lines += describe_training(progress.last_metrics(run), ranks, run.world_size, now, str(job.id))
     if apart := progress.separate_worlds(run, ranks):
         lines.append(f"{apart}; {ONE_LAUNCHER}")
-    logs = list(read_logs(run, job))
+    logs = list(_read_logs(run, job))
     words, repeated = last_line_of_most(logs)
-    return [*lines, *([words] if repeated else []), *filter(None, [loss_warning(logs)])]
+    return [*lines, *([words] if repeated else []), *filter(None, [_loss_warning(logs)])]
+
+
+def _loss_warning(logs: Iterable[Sequence[Line]]) -> str:
+    """Return a line if the loss of the job's last launch became NaN or diverges, by its logs; empty if not."""
+    for lines in logs:
+        if found := find_nan_start(lines) or find_divergence(lines):
+            return f"warning: {found[1]} ({lines[0].file})"
+    return ""
+
+
+def _read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:
+    """Yield the lines at both ends of each log of the job's last launch, as far as they can be read."""
+    source, folders = launches.log_source(run, job.id), run_record.attempts_of(run, job.id)
+    begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
+    for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
+        try:
+            ends = read_ends(
+                path, cast("Stream", stream), world_size=run.world_size, begin=begin, owners=source.owners,
+                sizes=_READ,
+            )  # fmt: skip
+        except (ClusterrunError, OSError):
+            continue
+        yield tuple(Line(path.name, number, line.rank, line.text) for number, line in ends.lines)
 
 
 def _since(job: JobStatus, now: float) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.free.fits import why_never
-from clusterrun.free.shapes import Need, Shape
+from clusterrun.free.shapes import Need, Shape, why_never
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext

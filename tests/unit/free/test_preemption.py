@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.free.estimate import choose_partition, soonest
-from clusterrun.free.preemption import Preemption, find_preemption
+from clusterrun.free.snapshot import Preemption, find_preemption
 from clusterrun.free.text import format_estimates, format_summary
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.system.shell import Completed

@@ -169,7 +169,7 @@ def test_limits_in_a_jobs_way(limit: UserLimit, directives: dict[str, str], word
     spec = JobSpec(work=Command("/bin/true"), nodes=2, gpus_per_node=4, tasks_per_node=4, job_name="x", python="p",
                    requeue=False, time_limit=7200, directives=requested)  # fmt: skip
     lines = exceeded_limits(what, spec, ["gpu"])
-    assert len(lines) == bool(words) and all(words in one.line for one in lines)
+    assert len(lines) == bool(words) and all(words in line for line, _ in lines)
 
 
 @given(st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=5))

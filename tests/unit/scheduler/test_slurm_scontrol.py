@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue, limits_argv, parse_limits
+from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue, parse_limits
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.scheduler.slurm.sprio import Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm.squeue import Queued, parse_licenses, parse_queue, parse_tres, queue_argv
@@ -241,11 +241,6 @@ def holder(kind: str, **want: str) -> LimitScope:
     rows = parse_limits(recorded("show-qos")) + parse_limits(recorded("show-assoc"))
     (found,) = (r for r in rows if r.kind == kind and all(getattr(r, key) == value for key, value in want.items()))
     return found
-
-
-def test_limits_are_asked_of_one_qos_and_one_account() -> None:
-    assert limits_argv(["tight"], ()) == ["scontrol", "show", "assoc_mgr", "flags=qos", "qos=tight"]
-    assert limits_argv((), ["chem"]) == ["scontrol", "show", "assoc_mgr", "flags=assoc", "accounts=chem"]
 
 
 def test_a_users_share_of_a_qos() -> None:

@@ -78,7 +78,7 @@ def qos(field: str, value: str) -> list[LimitScope]:
     ],
 )  # fmt: skip
 def test_each_kind_of_limit(reason: str, field: str, value: str, line: str, command: str | None) -> None:
-    found = limits.limit_evidence(replace(facts("21"), reason=find_reason(reason), holders=qos(field, value)))
+    found = limits.limit_evidence(replace(facts("21"), reason=find_reason(reason), scopes=qos(field, value)))
     assert found.here[0] == line
     assert found.do == ((command,) if command else ())
 
@@ -87,7 +87,7 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
     rows = [LimitScope(kind="qos", qos=name, values={"GrpTRES": value}) for name, value in
             (("tight", "gres/gpu=64(2)"), ("part", "gres/gpu=4(2)"))]  # fmt: skip
     partitions = [{"PartitionName": facts("21").partition_names[0], "QoS": "part"}]
-    asked = replace(facts("21"), reason=find_reason("QOSGrpGRES"), holders=rows, partitions=partitions)
+    asked = replace(facts("21"), reason=find_reason("QOSGrpGRES"), scopes=rows, partitions=partitions)
     found = limits.limit_evidence(asked)
     assert [line for line in found.here if line.startswith("QOS")] == [
         "QOS part allows 4 gres/gpu (GrpTRES); 2 gres/gpu in use"
@@ -95,9 +95,9 @@ def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
 
 
 def test_a_limit_that_is_not_shown_is_said_to_be_unseen() -> None:
-    asked = replace(facts("21"), holders=[])
+    asked = replace(facts("21"), scopes=[])
     assert limits.limit_evidence(asked).unseen == ("the limit MaxTRESPerUser of QOS tight (not visible to you)",)
-    assert limits.limit_evidence(replace(asked, holders=None)).unseen == ("the limit MaxTRESPerUser of the job's QOS",)
+    assert limits.limit_evidence(replace(asked, scopes=None)).unseen == ("the limit MaxTRESPerUser of the job's QOS",)
 
 
 # -- nodes and partitions ----------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def test_every_job_of_a_real_queue_is_explained(number: str) -> None:
     assert not any(word in line for line in lines for word in ("None", "{", "Found("))
 
 
-@pytest.mark.parametrize("lost", ["queue", "partitions", "nodes", "reservations", "licenses", "holders", "past"])
+@pytest.mark.parametrize("lost", ["queue", "partitions", "nodes", "reservations", "licenses", "scopes", "past"])
 def test_each_answer_may_be_missing(lost: str) -> None:
     for number in ("6", "7", "9", "11", "14", "15", "18", "21", "22"):
         judged(number, **{lost: None})

@@ -33,8 +33,6 @@ ANSWERS = {
     "show node": "show-nodes",
     "reservation": "show-reservations",
     "license": "show-licenses",
-    "flags=qos": "show-qos",
-    "flags=assoc": "show-assoc",
 }
 
 
@@ -63,6 +61,8 @@ class Controller:
         if "show job" in text:
             blocks = recorded("show-jobs").split("\n\n")
             return Completed(0, next(b for b in blocks if f"JobId={argv[-1]} " in b), "")
+        if "assoc_mgr" in text:
+            return Completed(0, recorded("show-qos") + recorded("show-assoc"), "")
         name = next((name for word, name in ANSWERS.items() if word in text), "")
         return Completed(0, recorded(name) if name else "", "")
 
@@ -155,20 +155,17 @@ def test_without_accounting_it_is_said_that_they_were_not_seen() -> None:
 def test_a_limit_is_looked_for_up_the_tree_of_accounts() -> None:
     child = recorded("show-assoc").replace("cpu=2(2)", "cpu=N(2)").replace("=root(1)", "=top(7)")
     above = recorded("show-assoc").replace("Account=chem", "Account=top")
-    controller = Controller(also={"accounts=chem": child, "accounts=top": above})
+    controller = Controller(also={"assoc_mgr": child + above})
     found = pending.explain(slurm(controller), RunState(None, replace(status("5"), reason="AssocGrpCpuLimit")), NOW)
     assert found.here[0] == "account top allows 2 cpu (GrpTRES); 2 cpu in use"
 
 
 def test_the_limits_of_where_it_could_be_moved_come_in_the_same_question() -> None:
-    mine = "physics||normal,tight,short|\nchem||big|\nbio||normal|\n"
-    controller = Controller(also={"sacctmgr": mine})
-    query_facts(slurm(controller), status("21"), NOW)
-    (asked,) = [call for call in controller.asked if "assoc_mgr" in call]
-    assert asked.endswith("flags=qos qos=tight,normal,short")
-    controller = Controller(also={"sacctmgr": mine})
-    query_facts(slurm(controller), replace(status("5"), reason="AssocGrpCpuLimit"), NOW)
-    assert next(call for call in controller.asked if "assoc_mgr" in call).endswith("accounts=chem,physics,bio")
+    for job in (status("21"), replace(status("5"), reason="AssocGrpCpuLimit")):
+        controller = Controller(also={"sacctmgr": "physics||normal,tight,short|\nchem||big|\nbio||normal|\n"})
+        query_facts(slurm(controller), job, NOW)
+        (asked,) = [call for call in controller.asked if "assoc_mgr" in call]
+        assert asked.endswith("flags=assoc,qos users=root")
 
 
 # -- a running job -----------------------------------------------------------------------------------------------------
