@@ -16,6 +16,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELD, FIELDS, NAME_BYTES
 from clusterrun.jobspec.render import Places
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task
+from clusterrun.worker.job import supervisor
 from tests.support.hostile_texts import FORBIDDEN, NASTY, anything, hostile
 from tests.support.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 
@@ -114,8 +115,7 @@ def test_the_words_for_a_later_start_arrive(words: list[str]) -> None:
     assert_shell(script)
     line = next(line for line in script.split("\n") if line.startswith("CR_OPTIONS=("))
     options = bash(line + "\nprintf '%s\\0' \"${CR_OPTIONS[@]}\"\n")
-    (text,) = [word for word in options if word.startswith("--resume-args=")]
-    assert shlex.split(text.partition("=")[2]) == words
+    assert shlex.split(supervisor.parse([*options, "--"])[0].resume_args) == words
 
 
 @often
