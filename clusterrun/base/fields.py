@@ -104,6 +104,8 @@ FIELDS: tuple[Field, ...] = (
           directive=True, slurm=True, training=True, job=True, default=""),
     Field("hang-timeout", "int", "SECONDS", AGENT,
           "End ranks that make no progress for this long; 0 disables the check.", training=True, job=True),
+    Field("progress-interval", "int", "SECONDS", AGENT, "Seconds between two progress records of a rank; default 10.",
+          least=1, training=True, job=True, variable="CLUSTERRUN_PROGRESS_INTERVAL"),
     Field("notify", "text", "TARGET", USER, "Webhook URL or command that receives the run's events.", training=True),
     Field("notify-on", "list", "EVENT", USER,
           "Event to report; repeatable; default: all except started and first-step.", training=True),
