@@ -69,33 +69,33 @@ def plan_batches(training: Training, gpu_counts: Sequence[int]) -> list[GpuPlan]
 
     Raises RequestError for batch sizes that do not divide, and for data that does not fill the smallest global batch.
     """
-    sizes = [solve_batch(training.batches, gpus) for gpus in gpu_counts]
-    smallest = min(batch for batch, _, _ in sizes)
+    batches = training.batches
+    smallest = min(solve_batch(batches, gpus)[0] for gpus in gpu_counts)
     if training.samples < smallest:
         samples = f"{training.samples:,} sample{'s' * (training.samples != 1)}"
         raise RequestError(
             f"{samples} cannot fill one global batch of {smallest:,}",
             hint="use fewer GPUs, or a smaller --micro-batch or --global-batch",
         )
-    batches = training.batches
     of_both = batches.micro_batch * batches.grad_accum  # a global batch is then for other numbers of GPUs
     one_gpu = of_both or solve_batch(batches, 1)[0]
-    plans = []
-    for gpus, (global_batch, micro, accum) in zip(gpu_counts, sizes, strict=True):
-        full, rest = divmod(training.samples, global_batch)
-        steps = full + bool(rest)
-        total = training.steps or math.ceil(training.epochs * (full if training.drop_last else steps))
-        suggested = min(max(LEAST_WARMUP, math.ceil(total * WARMUP_SHARE)), total)
-        lr, ratio = training.lr, global_batch / (training.base_batch or one_gpu)
-        plans.append(
-            GpuPlan(
-                gpus, global_batch, micro, accum, steps, full, steps / math.ceil(training.samples / one_gpu), total,
-                warmup=suggested if training.warmup is None else training.warmup,
-                lr_linear=None if lr is None else lr * ratio,
-                lr_sqrt=None if lr is None else lr * math.sqrt(ratio),
-            )
-        )  # fmt: skip
-    return plans
+    return [_plan(training, gpus, one_gpu) for gpus in gpu_counts]
+
+
+def _plan(training: Training, gpus: int, one_gpu: int) -> GpuPlan:
+    """Return the plan for a number of GPUs; ``one_gpu`` is the global batch of one."""
+    global_batch, micro, accum = solve_batch(training.batches, gpus)
+    full, rest = divmod(training.samples, global_batch)
+    steps = full + bool(rest)
+    total = training.steps or math.ceil(training.epochs * (full if training.drop_last else steps))
+    suggested = min(max(LEAST_WARMUP, math.ceil(total * WARMUP_SHARE)), total)
+    lr, ratio = training.lr, global_batch / (training.base_batch or one_gpu)
+    return GpuPlan(
+        gpus, global_batch, micro, accum, steps, full, steps / math.ceil(training.samples / one_gpu), total,
+        warmup=suggested if training.warmup is None else training.warmup,
+        lr_linear=None if lr is None else lr * ratio,
+        lr_sqrt=None if lr is None else lr * math.sqrt(ratio),
+    )  # fmt: skip
 
 
 def solve_batch(batches: BatchSettings, gpus: int) -> tuple[int, int, int]:

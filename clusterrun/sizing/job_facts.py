@@ -93,14 +93,19 @@ def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, sample
         if not error.timed_out:
             raise RequestError(f"--python: cannot run {python.path}", detail=error.detail) from error
         raise RequestError(f"counting the samples of {name} took longer than {TIMEOUT:g} s", hint=_SKIP) from None
-    if not done.status:
-        return parse_facts(done.stdout)
-    lines = [line for line in done.stderr.splitlines() if line.strip()]
-    reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {done.status}"
-    if done.status == 2:  # an invalid setting, or data that is not there
-        raise RequestError(f"{name}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
+    if done.status:
+        raise _refusal(name, done.status, done.stderr)
+    return parse_facts(done.stdout)
+
+
+def _refusal(task: str, status: int, stderr: str) -> RequestError:
+    """Return the error of a count that ended with this status."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    reason = lines[-1].removeprefix("clusterrun: ") if lines else f"exit {status}"
+    if status == 2:  # an invalid setting, or data that is not there
+        return RequestError(f"{task}: {reason}", hint=f"see docs/settings.md; {_SKIP}")
     hint = f"use --python PATH if the job uses another Python; {_SKIP}"
-    raise RequestError(f"cannot count the samples and parameters of {name}: {reason}", hint=hint)
+    return RequestError(f"cannot count the samples and parameters of {task}: {reason}", hint=hint)
 
 
 def parse_facts(document: str) -> JobFacts:

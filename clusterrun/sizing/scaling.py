@@ -64,20 +64,32 @@ def parse_measured(
     ``steps`` is the length of each of the two phases. The first quarter of a phase is warm-up.
     """
     quarter = steps // QUARTERS
-    good = [row for row in rows if all(isinstance(row.get(key), int | float) for key in _KEYS)]
+    good = [row for row in rows if _is_whole(row)]
     phases = [
         [row for row in good if quarter < row["step"] <= steps],
         [row for row in good if row["step"] > steps + quarter],
     ]
     if min(map(len, phases)) < QUARTERS - 1:
         return None
-    synced, unsynced = ([float(row["tokens_per_second"]) for row in phase] for phase in phases)
+    synced, unsynced = (_column(phase, "tokens_per_second") for phase in phases)
     return Measured(
         gpus, nodes, statistics.median(synced), statistics.median(unsynced),
         data_share=statistics.median(row["data_wait_s"] / row["step_s"] for row in phases[0]),
-        spread=max((max(speeds) - min(speeds)) / statistics.median(speeds) for speeds in (synced, unsynced)),
-        cores_used=statistics.median(row["cores_used"] for row in phases[1]), host=host,
+        spread=max(_spread(synced), _spread(unsynced)), cores_used=statistics.median(_column(phases[1], "cores_used")),
+        host=host,
     )  # fmt: skip
+
+
+def _is_whole(row: Mapping[str, Any]) -> bool:
+    return all(isinstance(row.get(key), int | float) for key in _KEYS)
+
+
+def _column(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [float(row[key]) for row in rows]
+
+
+def _spread(speeds: Sequence[float]) -> float:
+    return (max(speeds) - min(speeds)) / statistics.median(speeds)
 
 
 def scaling_rows(

@@ -31,22 +31,34 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | N
     texts = [[column.name for column in columns], *rows]
     by_column = [list(cells) for cells in zip(*texts, strict=True)]
     natural = [max(map(cell_width, cells)) for cells in by_column]
-    least = [min(w, column.least) if column.least else w for column, w in zip(columns, natural, strict=True)]
-    kept = list(range(len(columns)))
-    widths = natural
+    kept, widths = list(range(len(columns))), natural
     if width is not None:
-        for leaving in _leaving(columns, by_column):
-            # optional columns are dropped before any cell is cut
-            uncut = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
-            if _total(natural if uncut else least, kept) > width:
-                kept.remove(leaving)
-        widths, room = list(least), max(0, width - _total(least, kept))
-        for i in kept:  # columns that can be cut share the remaining width, from the left
-            widths[i] += min(room, natural[i] - least[i])
-            room -= widths[i] - least[i]
+        kept, widths = _narrow(columns, by_column, natural, width)
     padded = [[_padded(cell, widths[i], columns[i].right) for cell in by_column[i]] for i in kept]
     lines = [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
     return lines if width is None else [cut(line, width) for line in lines]
+
+
+def _narrow(
+    columns: Sequence[Column], by_column: list[list[str]], natural: list[int], width: int
+) -> tuple[list[int], list[int]]:
+    """Return the columns that stay in this width, and all widths; a column is dropped before a cell is cut."""
+    least = [min(w, column.least or w) for column, w in zip(columns, natural, strict=True)]
+    kept = list(range(len(columns)))
+    for leaving in _leaving(columns, by_column):
+        is_optional = columns[leaving].leaves <= SPARE or not any(by_column[leaving][1:])
+        if _total(natural if is_optional else least, kept) > width:
+            kept.remove(leaving)
+    return kept, _share(natural, least, kept, width)
+
+
+def _share(natural: list[int], least: list[int], kept: list[int], width: int) -> list[int]:
+    """Return the columns' widths: those that can be cut share what is left of the width, from the left."""
+    widths, room = list(least), max(0, width - _total(least, kept))
+    for i in kept:
+        widths[i] += min(room, natural[i] - least[i])
+        room -= widths[i] - least[i]
+    return widths
 
 
 def as_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -162,30 +162,40 @@ class Top(App[int]):
         of, ranks = self._ranks.latest
         ranks = ranks if of == key else Ranks()
         now, over = time.time(), state is not None and is_over(state)
-        line = self.screen_stack[0].query_one("#job", Static)
-        if jobs.at is not None and not jobs.states:
-            line.update("no active jobs; `clusterrun submit` starts one")
-        else:
-            line.update(shown.job_line(state, ranks, now, over))
+        is_idle = jobs.at is not None and not jobs.states
+        line = "no active jobs; `clusterrun submit` starts one" if is_idle else shown.job_line(state, ranks, now, over)
+        self.screen_stack[0].query_one("#job", Static).update(line)
         second = int(now) if len(ranks.ranks) <= MANY else 0
         if self._ranks_shown != (ranks, second, over):
             self._ranks_shown = (ranks, second, over)
             self._grid("ranks").show(shown.rank_rows(ranks, now, over))
-        if ranks.ended and not over and self._end_seen != (of, ranks.attempt):
-            self._end_seen = (of, ranks.attempt)  # its end record says that it has ended: query the scheduler
+        if ranks.ended and not over:
+            self._query_end((of, ranks.attempt))
+
+    def _query_end(self, attempt: tuple[str, int]) -> None:
+        """Query the scheduler, once, about a job whose end record says that it has ended."""
+        if self._end_seen != attempt:
+            self._end_seen = attempt
             self._queue.query_soon()
 
-    def _select(self, key: str | None, state: RunState | None) -> None:
-        """Follow another job: its files, and its log once it has one."""
-        self._ranks.select(key or "", partial(self._source.ranks, state) if state is not None else None)
-        logs = self._source.logs(state) if state is not None else None
-        if key == self._key and (self._tail is not None or logs is None):
-            return
-        self._key = key
+    def _close_tail(self) -> None:
         if self._tail is not None:
             self._tail.close()
         self._tail, self._tail_seen = None, 0
         self._log_pane().clear()
+
+    def _select(self, key: str | None, state: RunState | None) -> None:
+        """Follow another job: its files, and its log once it has one."""
+        logs = None
+        if state is None:
+            self._ranks.select(key or "", None)
+        else:
+            self._ranks.select(key or "", partial(self._source.ranks, state))
+            logs = self._source.logs(state)
+        if key == self._key and (self._tail is not None or logs is None):
+            return
+        self._key = key
+        self._close_tail()
         if logs is not None:
             self._tail = LogFeed(logs)
             self._tail.start()

@@ -90,39 +90,43 @@ class QueueFeed(Feed):
         began, before = self._now(), self.latest
         self._queried_at = began
         self.latest = replace(before, querying_since=began)
-        listing = Listing()
-        try:
-            listing, problem = self._query(), ""
-        except ClusterrunError as error:
-            problem = f"{error.message}{': ' + error.detail if error.detail else ''}"
-        except Exception as error:  # keep the thread alive, and show why nothing changes
-            problem = f"{type(error).__name__}: {error}"
+        listing, problem = self._ask()
         now, found = self._now(), tuple(listing.states)
         problem = problem or self._silence(found)
         found = _kept(before.states, found)
         if problem:
-            seen = [s.as_of for s in found if s.as_of is not None]  # answers that other processes got before this one
-            at = before.at if before.at is not None or not seen else now - (time.time() - min(seen))
+            at = before.at if before.at is not None else _answered(found, now)
             self.latest = Jobs(found or before.states, at, None, problem)
         else:
             self.latest = Jobs(found, now - listing.age, None, "")
         changed = [s.change_key for s in before.states] != [s.change_key for s in self.latest.states]
         wait = self._pace.after(changed=changed, failed=bool(problem), took=now - began)
-        local = bool(found) and all(s.record is not None and s.record.scheduler == LOCAL for s in found)
         with self._changed:
-            wait = min(LOCAL_WAIT, self._pace.floor) if local and not problem else wait - listing.age
+            wait = min(LOCAL_WAIT, self._pace.floor) if _are_local(found) and not problem else wait - listing.age
             self._due = now + wait
+
+    def _ask(self) -> tuple[Listing, str]:
+        """Return the scheduler's answer, and why there is none."""
+        try:
+            return self._query(), ""
+        except ClusterrunError as error:
+            return Listing(), f"{error.message}{': ' + error.detail if error.detail else ''}"
+        except Exception as error:  # keep the thread alive, and show why nothing changes
+            return Listing(), f"{type(error).__name__}: {error}"
 
     def _silence(self, found: Sequence[RunState]) -> str:
         """Return why the scheduler did not respond: for any job that is live, or for one it knew before; else "".
 
         A run of another cluster always has a note: it cannot be queried from here.
         """
-        noted = [s for s in found if s.note]
-        self._known |= {key_of(s) for s in found if not s.note}
-        live = [s for s in found if s.note or s.status.outcome is Outcome.RUNNING]
-        lost = [s for s in noted if key_of(s) in self._known] or (noted if len(noted) == len(live) else [])
-        return lost[0].note if lost else ""
+        noted = [state for state in found if state.note]
+        answered = [state for state in found if not state.note]
+        self._known |= set(map(key_of, answered))
+        for state in noted:
+            if key_of(state) in self._known:
+                return state.note
+        is_any_live = any(state.status.outcome is Outcome.RUNNING for state in answered)
+        return noted[0].note if noted and not is_any_live else ""
 
     def _run(self) -> None:
         while not self._closed:
@@ -249,6 +253,16 @@ class LogFeed(Feed):
         time.sleep(seconds)
         if time.monotonic() - self._began > 1:
             self._began, self._in_a_second = time.monotonic(), 0
+
+
+def _are_local(states: Sequence[RunState]) -> bool:
+    return bool(states) and all(state.record is not None and state.record.scheduler == LOCAL for state in states)
+
+
+def _answered(states: Sequence[RunState], now: float) -> float | None:
+    """Return when the oldest answer came that another process got, on the clock of ``now``; None if there is none."""
+    times = [state.as_of for state in states if state.as_of is not None]
+    return now - (time.time() - min(times)) if times else None
 
 
 def _kept(before: Sequence[RunState], found: Sequence[RunState]) -> tuple[RunState, ...]:

@@ -37,8 +37,7 @@ class Grid(DataTable[Text]):
         new = {key: tuple(cells) for key, cells in rows}
         names = list(columns) if columns is not None else self._names
         widths = [max(map(cell_len, column)) for column in zip(names, *new.values(), strict=True)]
-        fits = names == self._names and all(w <= known for w, known in zip(widths, self._widths, strict=True))
-        if fits and list(new) == list(self._rows):
+        if names == self._names and list(new) == list(self._rows) and _fit(widths, self._widths):
             self._update(new)
             return
         key, at = self.selected, self.cursor_row
@@ -71,3 +70,7 @@ class Tail(Log):
 
     def on_resize(self) -> None:
         self.scroll_end(animate=False, x_axis=False)
+
+
+def _fit(widths: Sequence[int], columns: Sequence[int]) -> bool:
+    return all(width <= known for width, known in zip(widths, columns, strict=True))

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 
 from clusterrun.base.units import plural
-from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, RankProgress
+from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, Metrics, RankProgress
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import find_stragglers, handle, list_row
 from clusterrun.terminal.safe_text import safe_line, safe_text
@@ -36,21 +36,28 @@ def rank_rows(ranks: Ranks, now: float, over: bool) -> list[tuple[str, list[str]
 def rank_row(rank: RankProgress, now: float, over: bool, speed: float | None = None) -> list[str]:
     """Return the row of one rank; ``speed`` is that of a slow one. An unknown value is empty."""
     gpu = rank.gpu or Gpu()
-    step = "" if rank.step is None else f"{rank.step}/{rank.steps}" if rank.steps is not None else str(rank.step)
-    total = f"/{gpu.memory_total_gib:.0f}" if gpu.memory_total_gib is not None else ""
-    last = "" if not rank.time else age(now - rank.time)
+    memory = _if_known("{:.1f}", gpu.memory_gib)
     return [
         str(rank.rank),
         safe_line(rank.node),
-        safe_line(rank.phase) + ("" if speed is None else f" (slow: {speed:.2f})"),
-        step,
-        "" if rank.tokens_per_second is None else f"{rank.tokens_per_second:,.0f}",
-        "" if gpu.use is None else f"{gpu.use:.0f}%",
-        "" if gpu.memory_gib is None else f"{gpu.memory_gib:.1f}{total}",
-        "" if gpu.temperature is None else f"{gpu.temperature:.0f}",
-        "" if rank.memory_gib is None else f"{rank.memory_gib:.1f}",
-        last + (" !" if not over and rank.time > 0 and rank.is_silent(now) else ""),
+        safe_line(rank.phase) + _if_known(" (slow: {:.2f})", speed),
+        _if_known("{}", rank.step) + (_if_known("/{}", rank.steps) if rank.step is not None else ""),
+        _if_known("{:,.0f}", rank.tokens_per_second),
+        _if_known("{:.0f}%", gpu.use),
+        memory + (_if_known("/{:.0f}", gpu.memory_total_gib) if memory else ""),
+        _if_known("{:.0f}", gpu.temperature),
+        _if_known("{:.1f}", rank.memory_gib),
+        (age(now - rank.time) if rank.time else "") + (" !" if rank in _silent([rank], now, over) else ""),
     ]
+
+
+def _if_known(form: str, value: float | None) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _silent(ranks: Sequence[RankProgress], now: float, over: bool) -> list[RankProgress]:
+    """Return the ranks whose heartbeat is late; none of a job that is over."""
+    return [] if over else [rank for rank in ranks if rank.time > 0 and rank.is_silent(now)]
 
 
 def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> str:
@@ -60,25 +67,36 @@ def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> st
     parts = [handle(state), safe_line(state.record.name if state.record else state.status.name), state.status.state]
     if ranks.attempt > 1:
         parts.append(f"attempt {ranks.attempt}")
-    metrics = ranks.metrics
-    if metrics is not None:
-        parts.append(f"step {metrics.step}")
-        parts += [f"{name} {value:.3f}" for name, value in (("loss", metrics.loss), ("val", metrics.val_loss))
-                  if value is not None]  # fmt: skip
-        if metrics.tokens_per_second is not None:
-            parts.append(f"{metrics.tokens_per_second:,.0f} tokens/s")
-    if not over and (since := _seconds_since_step(ranks, now)) is not None:
-        parts.append(f"no step for {age(since)}")
-    silent = [] if over else [str(rank.rank) for rank in ranks.ranks if rank.time > 0 and rank.is_silent(now)]
-    if silent:
-        shown = ", ".join(silent[:8]) + (" …" if len(silent) > 8 else "")
-        parts.append(f"no heartbeat: rank{'s'[: len(silent) > 1]} {shown}")
-    slow = [] if over else find_stragglers(ranks.ranks)
-    if slow:
-        (worst, speed), *_ = slow
-        more = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
-        parts.append(f"slow: rank {worst.rank} on {safe_line(worst.node)} ({speed:.2f}x the median speed){more}")
+    parts += _training_parts(ranks.metrics)
+    if not over:
+        parts += _late_parts(ranks, now)
     return "  ".join(parts)
+
+
+def _training_parts(metrics: Metrics | None) -> list[str]:
+    if metrics is None:
+        return []
+    parts = [
+        _if_known("loss {:.3f}", metrics.loss),
+        _if_known("val {:.3f}", metrics.val_loss),
+        _if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
+    ]
+    return [f"step {metrics.step}", *filter(None, parts)]
+
+
+def _late_parts(ranks: Ranks, now: float) -> list[str]:
+    """Return what is late in a running job: its steps, the heartbeats of ranks, the slowest rank."""
+    parts = []
+    if (since := _seconds_since_step(ranks, now)) is not None:
+        parts.append(f"no step for {age(since)}")
+    if silent := _silent(ranks.ranks, now, over=False):
+        shown = ", ".join(str(rank.rank) for rank in silent[:8]) + (" …" if len(silent) > 8 else "")
+        parts.append(f"no heartbeat: rank{'s'[: len(silent) > 1]} {shown}")
+    if slow := find_stragglers(ranks.ranks):
+        (worst, speed), *others = slow
+        more = f" and {len(others)} more" if others else ""
+        parts.append(f"slow: rank {worst.rank} on {safe_line(worst.node)} ({speed:.2f}x the median speed){more}")
+    return parts
 
 
 def _seconds_since_step(ranks: Ranks, now: float) -> float | None:
