@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,20 +33,36 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
         needed.append(script.parent)
     if spec.accelerate_config:
         needed.append(Path(spec.accelerate_config).parent)
-    paths = [path for folder in needed for path in (folder, Path(os.path.realpath(folder)))]
-    tops = [str(one) for one in dict.fromkeys(paths) if not any(other in one.parents for other in paths)]
-    if wrong := next((path for path in tops if set(path) & set(",:\\")), ""):
-        raise RequestError(
-            f"a container cannot mount {wrong}: its path contains a comma, a colon or a backslash",
-            hint="rename the folder",
-        )
-    targets = {mount.split(":")[1] for mount in spec.container_mounts}
-    own = [path for path in tops if path not in targets]
-    above = {target for target in targets if any(Path(target) in Path(path).parents for path in own)}
-    outer = [mount for mount in spec.container_mounts if mount.split(":")[1] in above]  # first: they would hide ours
-    inner = [mount for mount in spec.container_mounts if mount not in outer]
-    mounts = (*outer, *(f"{path}:{path}" for path in own), *inner)
+    needed = _topmost(needed)
+    _check_mountable(needed)
+    mounts = _add_mounts(spec.container_mounts, needed)
     return replace(spec, work=work, container_runtime=runtime, container_mounts=mounts)
+
+
+def _topmost(folders: Iterable[Path]) -> list[Path]:
+    """Return the folders, and those that they are links to, of which none lies in another."""
+    paths = [path for folder in folders for path in (folder, Path(os.path.realpath(folder)))]
+    return [path for path in dict.fromkeys(paths) if not any(other in path.parents for other in paths)]
+
+
+def _check_mountable(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if set(str(folder)) & set(",:\\"):
+            raise RequestError(
+                f"a container cannot mount {folder}: its path contains a comma, a colon or a backslash",
+                hint="rename the folder",
+            )
+
+
+def _add_mounts(mounts: Sequence[str], folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the mounts with those of the folders at their own paths."""
+    targets = [Path(mount.split(":")[1]) for mount in mounts]
+    own = [folder for folder in folders if str(folder) not in map(str, targets)]
+    above = {parent for folder in own for parent in folder.parents}
+    outer, inner = list[str](), list[str]()
+    for mount, target in zip(mounts, targets, strict=True):
+        (outer if target in above else inner).append(mount)  # an outer one comes first: it would hide a folder
+    return (*outer, *(f"{folder}:{folder}" for folder in own), *inner)
 
 
 def check_image(spec: JobSpec) -> None:

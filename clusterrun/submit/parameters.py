@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -69,10 +70,10 @@ def read_csv(text: str, source: str) -> list[Set]:
     if not found:
         hint = "write the parameter names on the first line, and one parameter set on each following line"
         raise RequestError(f"{source} has no rows", hint=hint)
-    wrong = next((line for line, row in found if len(row) != len(names[1])), None)
-    if wrong is not None:
-        values = plural(len(names[1]), "value")
-        raise RequestError(f"{source}:{wrong}: expected {values}", hint="write one value for each column")
+    for line, row in found:
+        if len(row) != len(names[1]):
+            values = plural(len(names[1]), "value")
+            raise RequestError(f"{source}:{line}: expected {values}", hint="write one value for each column")
     if len(set(names[1])) < len(names[1]):
         raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a unique name")
     return [dict(zip(names[1], row, strict=True)) for _, row in found]
@@ -83,22 +84,37 @@ def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set])
 
     Raises RequestError for names and values that are invalid, and for two equal sets.
     """
+    blocks = [block for block in (rows, _zipped(together)) if block]
+    blocks += [[{name: value} for value in values] for name, values in grid]
+    _check_names([name for block in blocks for name in block[0]])
+    count = math.prod(map(len, blocks))
+    if not blocks or count > MOST:
+        message = f"the sweep has {count} parameter sets; the limit is {MOST}" if blocks else "no parameters were given"
+        raise RequestError(message, hint="clusterrun sweep JOB --grid lr=1e-4,3e-4 --grid seed=0..4")
+    sets = [_merged(each) for each in itertools.product(*blocks)]
+    _check_sets(sets)
+    return sets
+
+
+def _merged(parts: Iterable[Set]) -> Set:
+    merged: dict[str, str] = {}
+    for part in parts:
+        merged.update(part)
+    return merged
+
+
+def _zipped(together: Sequence[Axis]) -> list[Set]:
+    """Return the first values of all parameters as a set, then the second ones; raises RequestError for a lack."""
     lengths = {name: len(values) for name, values in together}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
         message = f"--zip needs the same number of values for each parameter: {shown}"
         raise RequestError(message, hint="use --grid for all combinations")
-    zipped = [dict(zip(lengths, each, strict=True)) for each in zip(*(values for _, values in together), strict=True)]
-    blocks: list[Sequence[Set]] = [*([rows] if rows else []), *([zipped] if zipped else [])]
-    blocks += [[{name: value} for value in values] for name, values in grid]
-    _check_names([name for block in blocks for name in block[0]])
-    count = 1
-    for block in blocks:
-        count *= len(block)
-    if not blocks or count > MOST:
-        message = f"the sweep has {count} parameter sets; the limit is {MOST}" if blocks else "no parameters were given"
-        raise RequestError(message, hint="clusterrun sweep JOB --grid lr=1e-4,3e-4 --grid seed=0..4")
-    sets = [{k: v for one in each for k, v in one.items()} for each in itertools.product(*blocks)]
+    return [dict(zip(lengths, each, strict=True)) for each in zip(*(values for _, values in together), strict=True)]
+
+
+def _check_sets(sets: Sequence[Set]) -> None:
+    """Raise RequestError for a value that a job cannot get, and for two equal sets."""
     seen = set[tuple[str, ...]]()
     for each in sets:
         for name, value in each.items():
@@ -107,7 +123,6 @@ def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set])
         if values in seen:
             raise RequestError(f"two equal parameter sets: {show(each)}", hint="remove one of them")
         seen.add(values)
-    return list(sets)
 
 
 def _check_names(names: Sequence[str]) -> None:

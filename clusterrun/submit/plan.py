@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,6 +58,25 @@ class LocalContext(NamedTuple):
     user: str
 
 
+def _removed_notices(names: Iterable[str]) -> list[str]:
+    """Return a notice about the variables that the job does not get, but for those that are read as options."""
+    options = {name for name, _ in ENVIRONMENT}
+    removed = [name for name in names if not name.startswith("CLUSTERRUN_") and name not in options]
+    return [f"removed from the job's environment: {', '.join(removed)}"] if removed else []
+
+
+def _identity(environ: Mapping[str, str]) -> tuple[str, str]:
+    chosen = find_identity(environ) or new_identity()
+    return chosen.run_id, chosen.token
+
+
+def _place(scheduler: Scheduler | None) -> tuple[str, str]:
+    """Return where the run is to be: the scheduler and the cluster, which is not known without a reachable Slurm."""
+    if scheduler is None:
+        return "slurm", ""
+    return scheduler.name, one_cluster(scheduler.cluster)
+
+
 def plan(
     request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: LocalContext, *, named: bool = True
 ) -> Plan:
@@ -69,21 +88,15 @@ def plan(
 
     local = scheduler is not None and scheduler.name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
-    clean, dropped = shell.scrub(here.environ)
     if request.scheduler == "auto" and local:
         notices.insert(0, "Slurm not found; running locally")
-    used = {name for name, _ in ENVIRONMENT}  # read as settings, so not lost
-    foreign = [name for name in dropped if not name.startswith("CLUSTERRUN_") and name not in used]
-    if foreign:
-        notices.append(f"removed from the job's environment: {', '.join(foreign)}")
+    clean, dropped = shell.scrub(here.environ)
+    notices += _removed_notices(dropped)
     notify = notify_settings(request.values, spec.job_name)
     if notify is not None:
         notices += notify_target.check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
     at = time.time()
-    run_id, token = "RUN_ID", "TOKEN"
-    if named:
-        chosen = find_identity(here.environ) or new_identity()
-        run_id, token = chosen.run_id, chosen.token
+    run_id, token = _identity(here.environ) if named else ("RUN_ID", "TOKEN")
     base, weakness = find_base(request.root, state_folder(here.environ))
     if weakness:
         why = f"because other users may be able to change the project ({weakness})"
@@ -94,14 +107,15 @@ def plan(
     logs = base / "logs"
     folders = (here.cwd, request.root, run_dir.parents[1], logs, WORKER.parent)
     spec = with_container(spec, here.environ, folders, local=local)
+    name, cluster = _place(scheduler)
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,
         root=base,
         name=spec.job_name,
         what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
-        scheduler=scheduler.name if scheduler else "slurm",
-        cluster=one_cluster(scheduler.cluster) if scheduler else "",
+        scheduler=name,
+        cluster=cluster,
         user=here.user,
         at=int(at),
         nodes=spec.nodes,

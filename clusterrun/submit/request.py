@@ -264,35 +264,55 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     """
     values, notices = {name: value for name, value in request.values.items() if name not in NOTIFY}, []
     if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
-        gres = values.get("gres")
-        if gres is not None:
+        if "gres" in values:
+            gres = values["gres"]
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
-        ignored = [field.name for field in FIELDS if field.slurm and field.name in values]
-        arguments = values.get("sbatch-arg", Value([], "")).value
-        kept = [one for one in arguments if one == KILL_ON_INVALID_DEP] if isinstance(arguments, list) else []
-        typed = [f"--{name}" for name in ignored if not values[name].source.startswith(("SBATCH_", "SLURM_"))
-                 and (name != "sbatch-arg" or kept != arguments)]  # fmt: skip
-        if typed:
-            notices.append(f"the local scheduler ignores {', '.join(typed)}")
-        dropped = {name: values.pop(name) for name in ignored}
-        if kept:
-            values["sbatch-arg"] = Value(kept, dropped["sbatch-arg"].source)
-    if "gpus-per-node" not in values and ("gres" not in values or gres_gpus(str(values["gres"].value)) is None):
-        why = {
-            True: "default: GPUs found",
-            False: "default: no GPUs found",
-            None: "default: no cluster reachable",
-        }[has_gpus]
-        values["gpus-per-node"] = Value(1 if has_gpus else 0, why)
+        notices += _drop_slurm_options(values)
+    if not _asks_for_gpus(values):
+        values["gpus-per-node"] = Value(1 if has_gpus else 0, _WHY_GPUS[has_gpus])
     spec = build_spec(values, request.work)
     notices += _time_notices(values)
-    useless = [name for name, text in spec.env if name in _NO_EFFECT and text == "0"]
-    notices += [f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" for name in useless]
+    notices += [notice for name, text in spec.env if (notice := _no_effect(name, text))]
     mem = str(values["mem"].value) if "mem" in values else ""
     if re.fullmatch(r"[1-9][0-9]{0,2}", mem, re.ASCII):
         notices.append(f"--mem {mem} is {mem} MB per node, too little to import torch; for gigabytes: --mem {mem}G")
     notices += [_as_two(name, text) for name, text in spec.env if _TWO_VARIABLES.fullmatch(text)]
     return spec, notices
+
+
+_WHY_GPUS = {
+    True: "default: GPUs found",
+    False: "default: no GPUs found",
+    None: "default: no cluster reachable",
+}
+
+
+def _asks_for_gpus(values: Mapping[str, Value]) -> bool:
+    return "gpus-per-node" in values or ("gres" in values and gres_gpus(str(values["gres"].value)) is not None)
+
+
+def _no_effect(name: str, text: str) -> str:
+    """Return the notice about a variable that does nothing if it is 0."""
+    return f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" if text == "0" and name in _NO_EFFECT else ""
+
+
+def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
+    """Remove what the local scheduler ignores; return a notice about what was typed."""
+    dropped = {field.name: values.pop(field.name) for field in FIELDS if field.slurm and field.name in values}
+    named = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
+    if kept := _local_arguments(dropped.get("sbatch-arg")):
+        values["sbatch-arg"] = kept
+        if kept == dropped["sbatch-arg"]:
+            named.remove("sbatch-arg")
+    return [f"the local scheduler ignores {', '.join(f'--{name}' for name in named)}"] if named else []
+
+
+def _local_arguments(arguments: Value | None) -> Value | None:
+    """Return the arguments for sbatch that the local scheduler knows, None if there are none."""
+    if arguments is None or not isinstance(arguments.value, list):
+        return None
+    kept = [word for word in arguments.value if word == KILL_ON_INVALID_DEP]
+    return replace(arguments, value=kept) if kept else None
 
 
 #: The value in ``--env A=1,B=2``, which looks like two variables; ``x=1,y=2`` is an option's own list.
@@ -332,33 +352,16 @@ def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
     """Parse the command after ``--``: a script, ``-m MODULE``, or another executable."""
     _check_words(words)
-    first, rest = words[0], tuple(words[1:])
-    if is_python(first):
-        rest = tuple(split_python(words)[1])
-        if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
-            raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
-        what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
-        notify(f"ignoring {first}: each rank runs {what} with the Python from --python or the active environment")
-        first, rest = rest[0], rest[1:]
-    module = rest[0] if first == "-m" and rest else None
-    if first == "-m" and module is None:
-        raise RequestError("-m needs a module name", hint="clusterrun submit -- -m package.train")
-    if module is not None:
-        return Module(module, rest[1:])
-    path = cwd / first
-    if is_file(path):
-        full = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links, which may change later
-        if first.endswith(".py"):
-            return Script(full, rest)
-        if os.access(full, os.X_OK):
-            return Command(full, rest)
-        raise RequestError(
-            f"neither a Python script nor an executable: {first}",
-            hint=f"chmod +x {shlex.quote(first)}, or give a .py file",
-        )
+    first, *rest = _without_python(words, notify) if is_python(words[0]) else words
+    if first == "-m":
+        if not rest:
+            raise RequestError("-m needs a module name", hint="clusterrun submit -- -m package.train")
+        return Module(rest[0], tuple(rest[1:]))
+    if is_file(cwd / first):
+        return _program(first, cwd, tuple(rest))
     found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
     if found:
-        return Command(str(Path(found).absolute()), rest)
+        return Command(str(Path(found).absolute()), tuple(rest))
     import difflib  # only for the hint
 
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
@@ -403,6 +406,29 @@ except Exception:
 """
 
 
+def _without_python(words: Sequence[str], notify: Callable[[str], None]) -> Sequence[str]:
+    """Return a command without the Python before its script; raises RequestError if there is no script."""
+    rest = split_python(words)[1]
+    if not rest or (rest[0].startswith("-") and rest[0] != "-m"):
+        raise RequestError(f"no script in: {shlex.join(words)}", hint="clusterrun submit -- train.py --lr 1e-4")
+    what = shlex.join(rest[:2] if rest[0] == "-m" else rest[:1])
+    notify(f"ignoring {words[0]}: each rank runs {what} with the Python from --python or the active environment")
+    return rest
+
+
+def _program(name: str, cwd: Path, args: tuple[str, ...]) -> Work:
+    """Return the work of a file in a folder: a script or an executable; raises RequestError if it is neither."""
+    full = os.path.abspath(cwd / name)  # noqa: PTH100 - resolve() would follow links, which may change later
+    if name.endswith(".py"):
+        return Script(full, args)
+    if os.access(full, os.X_OK):
+        return Command(full, args)
+    raise RequestError(
+        f"neither a Python script nor an executable: {name}",
+        hint=f"chmod +x {shlex.quote(name)}, or give a .py file",
+    )
+
+
 def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -> None:
     """Check that the job's Python has the packages that the ranks need, and that it can compile the script.
 
@@ -411,8 +437,9 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
     """
     inside = bool(spec.container_image)
     script = spec.work.path if isinstance(spec.work, Script) and not inside else ""
-    more = (*_NEEDS.get(type(spec.work), ()), *(x for x in ("accelerate", "deepspeed") if x == spec.launcher))
-    needs = ["torch", *(() if inside else more)]
+    needs = ["torch"] if inside else ["torch", *_NEEDS.get(type(spec.work), ())]
+    if not inside and spec.launcher in ("accelerate", "deepspeed"):
+        needs.append(spec.launcher)
     try:
         found = python.read(["-c", _FIND_PACKAGES, script, *needs], environ=environ)
     except CommandError as error:
@@ -428,13 +455,7 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
             f"{spec.python} does not have {' or '.join(missing)}",
             hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another --python)",
         )
-    version = re.search(r"^__version__ = '(\d+)\.(\d+)", torch_version, re.MULTILINE)
-    if version and (int(version[1]), int(version[2])) < OLDEST_TORCH:
-        oldest = ".".join(map(str, OLDEST_TORCH))
-        raise RequestError(
-            f"{spec.python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
-            hint=f"{shlex.quote(spec.python)} -m pip install 'torch>={oldest}'   (or choose another --python)",
-        )
+    _check_torch(spec.python, torch_version)
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
         hint = f"{spec.python} cannot compile the script; fix the script or choose another --python"
         raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=hint)
@@ -442,6 +463,17 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
         from clusterrun.submit.accelerate_yaml import check_shape
 
         check_shape(spec, python, environ)
+
+
+def _check_torch(python: str, text: str) -> None:
+    """Raise RequestError for a version of torch that is too old; ``text`` holds its version.py."""
+    version = re.search(r"^__version__ = '(\d+)\.(\d+)", text, re.MULTILINE)
+    if version and (int(version[1]), int(version[2])) < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise RequestError(
+            f"{python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
+            hint=f"{shlex.quote(python)} -m pip install 'torch>={oldest}'   (or choose another --python)",
+        )
 
 
 def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:

@@ -46,16 +46,7 @@ def resubmit_args(
         raise RequestError(f"job {job} is not the last rung of its ladder", hint="resubmit the last rung of the ladder")
     typed = dict(changes.flags)
     typed |= {name: replace(typed[name], value=path) for name, path in typed_files(typed, here).items()}
-    if "fp16" in typed and "set" in recorded:
-        others = {key: value for key, value in recorded["set"].value.items() if key != "precision"}
-        recorded["set"] = replace(recorded["set"], value=others)
-    if "secret" in typed and "secret" in recorded:
-        typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
-    if {"python", "venv", "conda", "container-image"} & typed.keys():
-        without_environment(recorded)
-    if {"venv", "conda", "modules"} & typed.keys():
-        recorded = {name: value for name, value in recorded.items() if not name.startswith("container-")}
-    values = profiles.merge([typed, recorded])
+    values = _changed(recorded, typed)
     work = _with_words(work, words)
     if isinstance(work, Script | Module):
         program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
@@ -64,24 +55,45 @@ def resubmit_args(
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
 
 
+def _changed(recorded: dict[str, Value], typed: dict[str, Value]) -> dict[str, Value]:
+    """Return the recorded values with those that were typed, without what these make wrong."""
+    if "fp16" in typed and "set" in recorded:
+        settings = dict(recorded["set"].value)
+        settings.pop("precision", None)
+        recorded["set"] = replace(recorded["set"], value=settings)
+    if "secret" in typed and "secret" in recorded:
+        typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
+    if {"python", "venv", "conda", "container-image"} & typed.keys():
+        without_environment(recorded)
+    if {"venv", "conda", "modules"} & typed.keys():
+        recorded = {name: value for name, value in recorded.items() if not name.startswith("container-")}
+    return profiles.merge([typed, recorded])
+
+
 def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
     """Return the values of a run that belong to another submit, too; raises RequestError for a damaged one."""
     values = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD}
     values.setdefault("scheduler", Value(run.scheduler, origin))
-    if notify := files.read_json(run.run_dir / "notify.json"):
-        keys = dict(zip(NOTIFY, ("target", "on"), strict=True))
-        values |= {name: Value(notify[key], origin) for name, key in keys.items() if key in notify}
+    notify = files.read_json(run.run_dir / "notify.json") or {}
+    for name, key in zip(NOTIFY, ("target", "on"), strict=True):
+        if key in notify:
+            values[name] = Value(notify[key], origin)
     for name, value in values.items():
         check_value(FIELD[name], value)
     values.pop("dependency", None)  # the first job has waited for it
-    if "gpus-per-node" in values and values["gpus-per-node"].source.startswith("default"):
+    if _source(values, "gpus-per-node").startswith("default"):
         del values["gpus-per-node"]  # of the machine or cluster of that time
-    if "partition" in values and ": auto, " in (chosen := values["partition"].source):
-        values["partition"] = Value("auto", chosen.partition(":")[0])
+    file, is_chosen, _ = _source(values, "partition").partition(": auto, ")
+    if is_chosen:
+        values["partition"] = Value("auto", file.partition(":")[0])
     if arguments := values.pop("sbatch-arg", None):
-        kept = [one for one in arguments.value if one != KILL_ON_INVALID_DEP]
+        kept = [word for word in arguments.value if word != KILL_ON_INVALID_DEP]
         values |= {"sbatch-arg": replace(arguments, value=kept)} if kept else {}
     return values
+
+
+def _source(values: Mapping[str, Value], name: str) -> str:
+    return values[name].source if name in values else ""
 
 
 def _with_words(work: Work, words: Sequence[str] | None) -> Work:
