@@ -38,6 +38,7 @@ def test_the_components_of_a_job_of_another_tool(site: Site, het: str) -> None:
         assert site.cli("exec", part, "--", "hostname").stdout.split() == [both[part]]
     assert f"give one of them: {first}, {second}" in site.cli("exec", het, "--", "hostname", status=2).stderr
     assert site.cli("cancel", second).stdout == f"Cancelled {second}\n"
+    until(lambda: site.state(second)["state"] not in ("RUNNING", "COMPLETING"))
     assert site.cli("cancel", second).stdout.startswith(f"Not cancelled {second}: already ended")
     assert site.state(first)["state"] == "RUNNING", "as scancel does"
     assert f"Cancelled {first}\n" in site.cli("cancel", het).stdout

@@ -60,7 +60,7 @@ def test_submit_check_measures_in_the_job_before_its_work(tmp_path: Path) -> Non
     cluster = Cluster(cwd=tmp_path, environ={"CLUSTERRUN_STATE": str(tmp_path / "state")}, scheduler=FakeScheduler())
     args = {"nodes": 2, "gres": "gpu:4"}
     assert "--check-gpus" not in cluster.plan(SubmitArgs.of(job="lm", **args)).script
-    assert "--check-gpus 4 " in cluster.plan(SubmitArgs.of(job="lm", check=True, **args)).script
+    assert "--check-gpus 4" in cluster.plan(SubmitArgs.of(job="lm", check=True, **args)).script
 
 
 REPORT = {

@@ -68,7 +68,7 @@ def test_a_program_that_did_not_train_is_shown_by_its_last_line(store: Store) ->
         (True, {}),
         (None, {}),
         (False, {"sources": {"independent": (True, "--independent")}}),
-        (False, {"nodes": 1, "tasks_per_node": 1}),
+        (False, {"nodes": 1, "workers_per_node": 1}),
     ],
 )
 def test_nothing_went_wrong_with_ranks_that_met_or_need_not(store: Store, joined: object, more: dict) -> None:
