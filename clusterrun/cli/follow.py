@@ -293,7 +293,7 @@ class TaskReader:
             self.without_log.append(job)
 
     def read(self, job: JobId, source: Source | None = None, *, over: bool = False) -> None:
-        """Start to read a task's files, or go on; what they have now is the rest if it is ``over``."""
+        """Start to read a task's files if ``source`` is given; a task that is ``over`` is read up to their end."""
         if source is not None:
             ended = self._active[job] = threading.Event()
             threading.Thread(target=self._read, args=(job, source, ended), daemon=True).start()

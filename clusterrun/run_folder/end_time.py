@@ -16,7 +16,7 @@ def write(attempt: Path, end: int | None) -> None:
 
 
 def read(attempt: Path) -> tuple[float | None, float] | None:
-    """Return the end, and when Slurm was asked; None if the file is missing or damaged."""
+    """Return the recorded end and the time of Slurm's answer; None if the file is missing or damaged."""
     try:
         document = read_json(attempt / FILE) or {}
         end, checked = document["end"], float(document["checked"])

@@ -140,7 +140,7 @@ def find_failure(folder: Path) -> Failure | None:
 
 
 def load(folder: Path) -> Launch:
-    """Return a launch as its records say; the cause of one that was requeued is why."""
+    """Return the launch that these records describe; after a requeue, its cause is the reason for the requeue."""
     launch = Launch(**{**parse_fields(Launch, read_json(folder / LAUNCH) or {}), "folder": folder})
     return launch if launch.cause else launch._replace(cause=why_requeued(folder))
 

@@ -458,7 +458,7 @@ def _state_at_end(queued: str, ended: JobStatus, *, is_held: bool) -> str:
 
 
 def _with_end_recorded(store: Store, run: RunRecord, job: JobStatus) -> RunState:
-    """Return the state of a run; record an end that was seen, or remove one that a requeue has undone."""
+    """Record the end of a run, or remove the recorded end of a run that was requeued; return the run's state."""
     known, new = run.submission.final, job.state if job.is_final else None
     if (known and known.get("state")) == new:
         return RunState(run, job)

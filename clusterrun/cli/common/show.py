@@ -35,7 +35,7 @@ def is_certain(states: Sequence[RunState]) -> bool:
 
 
 def confirm(ui: Ui, verb: str, what: str, columns: Sequence[Any], rows: Sequence[Sequence[str]]) -> bool:
-    """Print rows, ask the user, and return whether to go on. Raises RequestError without a terminal."""
+    """Print rows, ask the user, and return the answer. Raises RequestError without a terminal."""
     if not sys.stdin.isatty():
         raise RequestError(
             f"refusing to {verb} {what} without confirmation", hint="add --yes, or check with --dry-run first"

@@ -12,7 +12,7 @@ from clusterrun.base.job import TERMINAL, JobStatus
 from clusterrun.scheduler.local.jobfiles import is_id
 
 _WORDS = ("after", "afterany", "afterok", "afternotok")
-#: Slurm's reasons of a job that waits for others, and of one that waits for ever.
+#: Slurm's reasons: the job waits for other jobs; the job can never start.
 WAITING, NEVER = "Dependency", "DependencyNeverSatisfied"
 
 

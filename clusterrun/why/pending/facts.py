@@ -45,7 +45,7 @@ class PendingFacts:
 
     @property
     def word(self) -> str:
-        """Return the reason's word; "" for none and for one that is not known."""
+        """Return the reason's word; empty if the job has no reason, or one that clusterrun does not know."""
         return self.reason.word if self.reason else ""
 
     @property

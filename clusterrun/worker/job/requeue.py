@@ -272,7 +272,7 @@ class Requeue:
 
 
 def _describe(job_id: str, exclude: str) -> str:
-    """Return how the run goes on: with a successor of this id, or by this job again, without the excluded nodes."""
+    """Return a sentence on what continues the run: the job ``job_id``, or this job again if that is empty."""
     if not job_id:
         return "the job was requeued" + (f" and excludes {exclude}" if exclude else "")
     if job_id == successor.NOT_CONFIRMED:

@@ -119,8 +119,8 @@ def _boot_id() -> str:
 def choose_gloo_interface(dist: DistEnv, run: RunEnv) -> None:
     """Set GLOO_SOCKET_IFNAME to the interface to the other nodes if gloo's default cannot work.
 
-    gloo listens on the address of the host's own name. If that is a loopback address (on Debian 127.0.1.1), or one that
-    this host does not have (then gloo takes loopback), other nodes cannot connect.
+    gloo listens on the address that the host's own name has. Other nodes cannot connect if that is a loopback address
+    (127.0.1.1 on Debian). The same holds for an address that this host does not have: gloo then listens on loopback.
     """
     if dist.master is None or dist.world_size == 1 or any(os.environ.get(name) for name in CHOSEN):
         return

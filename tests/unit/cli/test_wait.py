@@ -29,21 +29,21 @@ class Looks:
         return state.status.is_over
 
 
-def test_a_change_is_told_once_and_the_end_not_at_all() -> None:
-    told: list[str] = []
+def test_a_change_is_printed_once_and_the_end_not_at_all() -> None:
+    lines: list[str] = []
     looks = Looks([job(7, "PENDING")], [job(7, "PENDING")], [job(7, "RUNNING")], [job(7, "COMPLETED")])
-    (ended,) = wait_for_end(looks, told.append, lambda seconds: None)
-    assert told == ["job 7: PENDING", "job 7: RUNNING"] and ended.status.state == "COMPLETED"
+    (ended,) = wait_for_end(looks, lines.append, lambda seconds: None)
+    assert lines == ["job 7: PENDING", "job 7: RUNNING"] and ended.status.state == "COMPLETED"
 
 
-def test_a_silent_scheduler_is_told_in_one_line_for_all_jobs() -> None:
-    told: list[str] = []
+def test_a_silent_scheduler_is_named_in_one_line_for_all_jobs() -> None:
+    lines: list[str] = []
     running = [job(n, "RUNNING") for n in range(3)]
     silent = [replace(state, note="squeue: timed out") for state in running]
     wait_for_end(
-        Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)]), told.append, lambda seconds: None
+        Looks(running, silent, silent, [job(n, "FAILED") for n in range(3)]), lines.append, lambda seconds: None
     )
-    assert told[3:] == ["3 jobs: state unknown (squeue: timed out); still waiting"]
+    assert lines[3:] == ["3 jobs: state unknown (squeue: timed out); still waiting"]
 
 
 def test_a_word_that_says_what_the_state_says_is_left_out(desk: Desk) -> None:
