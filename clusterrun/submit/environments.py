@@ -46,23 +46,12 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
 
     Raises RequestError for a bad name, and for an environment of ranks that run in a container.
     """
-    extra = next((name for name in (*OPTIONS, "stage-env") if name in values), "")
-    if extra and "container-image" in values:
-        raise RequestError(
-            f"--{extra} ({values[extra].source}) and --container-image ({values['container-image'].source}) conflict",
-            hint=f"remove --{extra}: the ranks use the image's packages (to load a module for apptainer, use --setup)",
-        )
+    if "container-image" in values:
+        _refuse_beside_image(values)
     modules, conda, venv = (values.pop(name, None) for name in OPTIONS)
     lines, sources = [], []
     if modules is not None:
-        check_value(FIELD["modules"], modules)
-        for name in modules.value:
-            if not _MODULE.fullmatch(name):
-                raise RequestError(
-                    f"--modules: not a module's name: {name!r}{from_source(modules.source, '--modules')}",
-                    hint="`module avail` lists the modules",
-                )
-        lines.append(f"module load {shlex.join(modules.value)}")
+        lines.append(_load_modules(modules))
         sources.append(modules.source)
     for environment, activate in ((conda, _activate_conda), (venv, _activate_venv)):
         # a Python from a higher level replaces the environment
@@ -73,8 +62,31 @@ def expand(values: dict[str, Value], environ: Mapping[str, str]) -> None:
         own = values.get("setup", Value([], ""))
         check_value(FIELD["setup"], own)
         # a flag first: `why` repeats a value in its command line if it comes from a flag
-        named = sorted(dict.fromkeys(one for one in (*sources, own.source) if one), key=lambda one: one[:2] != "--")
+        named = sorted(filter(None, dict.fromkeys([*sources, own.source])), key=lambda source: source[:2] != "--")
         values["setup"] = Value([*lines, *own.value], ", ".join(named))
+
+
+def _refuse_beside_image(values: Mapping[str, Value]) -> None:
+    image = values["container-image"].source
+    for name in (*OPTIONS, "stage-env"):
+        if name in values:
+            raise RequestError(
+                f"--{name} ({values[name].source}) and --container-image ({image}) conflict",
+                hint=f"remove --{name}: the ranks use the image's packages (to load a module for apptainer, use"
+                " --setup)",
+            )
+
+
+def _load_modules(modules: Value) -> str:
+    """Return the line that loads the modules; raises RequestError for a bad name."""
+    check_value(FIELD["modules"], modules)
+    for name in modules.value:
+        if not _MODULE.fullmatch(name):
+            raise RequestError(
+                f"--modules: not a module's name: {name!r}{from_source(modules.source, '--modules')}",
+                hint="`module avail` lists the modules",
+            )
+    return f"module load {shlex.join(modules.value)}"
 
 
 def without_environment(recorded: dict[str, Value]) -> None:
@@ -133,8 +145,7 @@ def _activate_conda(folder: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def _conda_base(folder: Path, environ: Mapping[str, str]) -> Path | None:
-    executable = environ.get("CONDA_EXE", "")
-    bases = [Path(executable).parents[1]] if executable.startswith("/") and executable.count("/") > 1 else []
+    bases = [Path(executable).parents[1]] if (executable := _conda_executable(environ)) else []
     bases += [folder.parents[1], folder] if len(folder.parents) > 1 else [folder]
     return next((base for base in bases if is_file(base / "etc" / "profile.d" / "conda.sh")), None)
 
@@ -142,27 +153,28 @@ def _conda_base(folder: Path, environ: Mapping[str, str]) -> Path | None:
 def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
     """Return the folder of a conda environment, which is given by its folder or its name."""
     text = str(value.value)
-    if "/" in text:
-        folders = [cwd / text]
-    else:
-        executable = environ.get("CONDA_EXE", "")
-        roots = [Path(one) for one in environ.get("CONDA_ENVS_PATH", "").split(":") if one.startswith("/")]
-        if executable.startswith("/"):
-            base = Path(executable).parents[1] if executable.count("/") > 1 else Path("/")
-            roots += [base / "envs"]
-            if text == "base":
-                roots.append(base.parent)
-                text = base.name
-        home = environ.get("HOME", "")
-        roots += [Path(home, *one) for one in ((".conda", "envs"), ("micromamba", "envs"))] if home else []
-        folders = [root / text for root in roots]
-    found = next((one for one in folders if is_file(one / "bin" / "python")), None)
-    if found is None:
-        hint = "give the folder of an environment; `conda env list` shows all environments"
-        raise RequestError(
-            f"--conda: no such environment: {value.value}{from_source(value.source, '--conda')}", hint=hint
-        )
-    return found
+    for folder in [cwd / text] if "/" in text else _named_environments(text, environ):
+        if is_file(folder / "bin" / "python"):
+            return folder
+    hint = "give the folder of an environment; `conda env list` shows all environments"
+    raise RequestError(f"--conda: no such environment: {value.value}{from_source(value.source, '--conda')}", hint=hint)
+
+
+def _named_environments(name: str, environ: Mapping[str, str]) -> list[Path]:
+    """Return the folders in which conda may have an environment of this name."""
+    folders = [Path(root, name) for root in environ.get("CONDA_ENVS_PATH", "").split(":") if root.startswith("/")]
+    if executable := _conda_executable(environ):
+        base = Path(executable).parents[1]
+        folders.append(base if name == "base" else base / "envs" / name)
+    if home := environ.get("HOME", ""):
+        folders += [Path(home, ".conda", "envs", name), Path(home, "micromamba", "envs", name)]
+    return folders
+
+
+def _conda_executable(environ: Mapping[str, str]) -> str:
+    """Return the path of conda, as its shell functions export it; empty without one that lies in an installation."""
+    executable = environ.get("CONDA_EXE", "")
+    return executable if executable.startswith("/") and executable.count("/") > 1 else ""
 
 
 def _venv_folder(value: Value, cwd: Path) -> Path:

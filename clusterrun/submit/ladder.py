@@ -59,14 +59,18 @@ def rung_request(request: Request, spec: JobSpec, rung: Rung, before: JobId | No
     name = spec.job_name.encode("utf-8", "surrogateescape")[: NAME_BYTES - 6].decode("utf-8", "ignore")
     values["job-name"] = Value(f"{name}-rung{rung.number}", _SOURCE)
     if isinstance(work, Task):
-        given = values.get("set", Value({}, ""))
-        steps = max(FEW_STEPS, _number(given.value, "log_every"))
-        settings = given.value | {name: "" for name in _RESULTS if name in given.value}
-        settings |= {"ladder": spec.world_size, "schedule": "constant"}
-        settings["steps"] = min(steps, _number(given.value, "steps") or steps)
-        values["set"] = Value(settings, f"{_SOURCE}, {given.source}" if given.value else _SOURCE)
-        work = replace(work, settings=tuple(settings.items()))
+        values["set"] = _few_steps(values.get("set", Value({}, "")), spec.world_size)
+        work = replace(work, settings=tuple(values["set"].value.items()))
     return replace(request, values=values, work=work)
+
+
+def _few_steps(given: Value, world_size: int) -> Value:
+    """Return the settings of a rung: those of the whole job, of this size, with few steps and without results."""
+    steps = max(FEW_STEPS, _number(given.value, "log_every"))
+    settings = given.value | {name: "" for name in _RESULTS if name in given.value}
+    settings |= {"ladder": world_size, "schedule": "constant"}
+    settings["steps"] = min(steps, _number(given.value, "steps") or steps)
+    return Value(settings, f"{_SOURCE}, {given.source}" if given.value else _SOURCE)
 
 
 def _number(settings: Mapping[str, Any], name: str) -> int:

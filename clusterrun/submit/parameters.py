@@ -86,7 +86,7 @@ def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set])
     """
     blocks = [block for block in (rows, _zipped(together)) if block]
     blocks += [[{name: value} for value in values] for name, values in grid]
-    _check_names([name for block in blocks for name in block[0]])
+    _check_names(list(itertools.chain.from_iterable(block[0] for block in blocks)))
     count = math.prod(map(len, blocks))
     if not blocks or count > MOST:
         message = f"the sweep has {count} parameter sets; the limit is {MOST}" if blocks else "no parameters were given"

@@ -77,6 +77,20 @@ def _place(scheduler: Scheduler | None) -> tuple[str, str]:
     return scheduler.name, one_cluster(scheduler.cluster)
 
 
+def _new_folder(base: Path, run_id: str) -> Path:
+    """Return the folder of a run's records; raises RequestError if it exists."""
+    run_dir = base / RECORDS / "runs" / run_id
+    if run_dir.exists():  # an identity is chosen once: this is the same request again
+        raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")
+    return run_dir
+
+
+def _what(spec: JobSpec) -> str:
+    from clusterrun.jobspec.render import describe
+
+    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
+
+
 def plan(
     request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: LocalContext, *, named: bool = True
 ) -> Plan:
@@ -84,9 +98,10 @@ def plan(
 
     With ``named`` False the run's ids are the placeholders RUN_ID and TOKEN.
     """
-    from clusterrun.jobspec.render import Places, RunIdentity, describe, render
+    from clusterrun.jobspec.render import Places, RunIdentity, render
 
-    local = scheduler is not None and scheduler.name == LOCAL
+    name, cluster = _place(scheduler)
+    local = name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
     if request.scheduler == "auto" and local:
         notices.insert(0, "Slurm not found; running locally")
@@ -101,19 +116,16 @@ def plan(
     if weakness:
         why = f"because other users may be able to change the project ({weakness})"
         notices.append(f"storing records and logs in {base}, {why}")
-    run_dir = base / RECORDS / "runs" / run_id
-    if run_dir.exists():  # an identity is chosen once: this is the same request again
-        raise RequestError(f"run {run_id} was already submitted", hint=f"clusterrun status {run_id}")
+    run_dir = _new_folder(base, run_id)
     logs = base / "logs"
     folders = (here.cwd, request.root, run_dir.parents[1], logs, WORKER.parent)
     spec = with_container(spec, here.environ, folders, local=local)
-    name, cluster = _place(scheduler)
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,
         root=base,
         name=spec.job_name,
-        what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
+        what=_what(spec),
         scheduler=name,
         cluster=cluster,
         user=here.user,

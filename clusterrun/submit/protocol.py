@@ -21,7 +21,9 @@ from clusterrun.base.job import JobId, JobStatus, one_cluster
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Scheduler, Submission
+from clusterrun.system import processes
 
 #: Seconds to retry a request that was not delivered.
 KEEP_SENDING = 90.0
@@ -74,6 +76,12 @@ class Staged(NamedTuple):
                 if record is not None and record.submission.token == old.submission.token and not record.job_id:
                     nobody = replace(record.submission, submitter=(os.uname().nodename, 0, 0))
                     self.store.save_submission(record, nobody)
+
+
+def begin(store: Store, run: RunRecord) -> RunRecord:
+    """Record that this process submits a run again; return the new record."""
+    mine = replace(run.submission, state=submissions.SUBMITTING, submitter=processes.submitter())
+    return store.save_submission(run, mine)
 
 
 def submit(
@@ -155,6 +163,14 @@ def _gave_up(error: Ambiguous) -> NotDelivered:
     return NotDelivered(message, detail=error.detail, hint="try again later")
 
 
+def _claimed_by(records: Sequence[RunRecord]) -> str | None:
+    """Return the number of the job that has claimed one of the runs."""
+    for run in records:
+        if claim := run_record.claim_of(run):
+            return claim.job
+    return None
+
+
 def find_job(
     scheduler: Scheduler, records: Sequence[RunRecord], clock: Clock, notify: Callable[[str], None]
 ) -> JobId | None:  # fmt: skip
@@ -166,9 +182,8 @@ def find_job(
     token, since = record.submission.token, record.submission.at
     began, first_empty, empties = clock.now(), None, 0
     while True:
-        claim = next((found for run in records if (found := run_record.claim_of(run)) is not None), None)
         answer = scheduler.find(token, since, record.sent_script)
-        job = choose_job(scheduler, answer.jobs, claim.job if claim else None, notify)
+        job = choose_job(scheduler, answer.jobs, _claimed_by(records), notify)
         if job is not None:
             return job
         if answer.complete:

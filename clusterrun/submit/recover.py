@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterrun.base.decode import Damaged, build
@@ -32,7 +32,7 @@ def recover(
     """
     if not run.mine:
         raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
-    of_sweep = run.submission.task is not None or (run.scheduler == LOCAL and bool(run.sweep))
+    of_sweep = _is_sent_with_a_sweep(run)
     if run.submission.state == submissions.ACCEPTED and not of_sweep:
         return run
     if run.submission.state != submissions.ACCEPTED and processes.submitter_is_alive(run.submission.submitter):
@@ -45,17 +45,25 @@ def recover(
         from clusterrun.submit.sweep_send import recover_sweep  # only a sweep needs it
 
         recover_sweep(run, store, scheduler, lambda one: rebuild_submission(one, logs, environ), notify)
-        return run_record.load(run.run_dir) or run
+        return _as_recorded(run)
     with store.submitting(run):
-        run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
+        run = _as_recorded(run)  # another command may have finished it meanwhile
         if run.submission.state == submissions.ACCEPTED:
             return run
         job = protocol.find_job(scheduler, [run], protocol.Clock(), notify)
         if job is not None:
             return store.commit(run, job, one_cluster(scheduler.cluster))
-        mine = replace(run.submission, state=submissions.SUBMITTING, submitter=processes.submitter())
-        run = store.save_submission(run, mine)
+        run = protocol.begin(store, run)
         return protocol.submit(store, scheduler, run, rebuild_submission(run, logs, environ), notify=notify)
+
+
+def _as_recorded(run: RunRecord) -> RunRecord:
+    return run_record.load(run.run_dir) or run
+
+
+def _is_sent_with_a_sweep(run: RunRecord) -> bool:
+    """Return whether the run is a task of an array, or on this machine a job of a sweep: all are sent together."""
+    return run.submission.task is not None or (run.scheduler == LOCAL and bool(run.sweep))
 
 
 @dataclass(frozen=True)

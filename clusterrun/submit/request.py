@@ -272,12 +272,24 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
         values["gpus-per-node"] = Value(1 if has_gpus else 0, _WHY_GPUS[has_gpus])
     spec = build_spec(values, request.work)
     notices += _time_notices(values)
-    notices += [notice for name, text in spec.env if (notice := _no_effect(name, text))]
-    mem = str(values["mem"].value) if "mem" in values else ""
-    if re.fullmatch(r"[1-9][0-9]{0,2}", mem, re.ASCII):
-        notices.append(f"--mem {mem} is {mem} MB per node, too little to import torch; for gigabytes: --mem {mem}G")
-    notices += [_as_two(name, text) for name, text in spec.env if _TWO_VARIABLES.fullmatch(text)]
+    notices += [*_env_notices(spec), *_memory_notices(spec.directive("mem"))]
     return spec, notices
+
+
+def _env_notices(spec: JobSpec) -> Iterator[str]:
+    """Yield notices about variables that do nothing if they are 0, and about two that were given as one."""
+    for name, text in spec.env:
+        if name in _NO_EFFECT and text == "0":
+            yield f"--env {name}=0 has no effect: {_NO_EFFECT[name]}"
+        if _TWO_VARIABLES.fullmatch(text):
+            yield _as_two(name, text)
+
+
+def _memory_notices(mem: str) -> list[str]:
+    """Return a notice about a few megabytes, which were meant to be gigabytes."""
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", mem, re.ASCII):
+        return []
+    return [f"--mem {mem} is {mem} MB per node, too little to import torch; for gigabytes: --mem {mem}G"]
 
 
 _WHY_GPUS = {
@@ -291,28 +303,22 @@ def _asks_for_gpus(values: Mapping[str, Value]) -> bool:
     return "gpus-per-node" in values or ("gres" in values and gres_gpus(str(values["gres"].value)) is not None)
 
 
-def _no_effect(name: str, text: str) -> str:
-    """Return the notice about a variable that does nothing if it is 0."""
-    return f"--env {name}=0 has no effect: {_NO_EFFECT[name]}" if text == "0" and name in _NO_EFFECT else ""
+def _local_arguments(arguments: Any) -> list[str]:
+    """Return the arguments for sbatch that the local scheduler knows."""
+    return [word for word in arguments if word == KILL_ON_INVALID_DEP] if isinstance(arguments, list) else []
 
 
 def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
     """Remove what the local scheduler ignores; return a notice about what was typed."""
     dropped = {field.name: values.pop(field.name) for field in FIELDS if field.slurm and field.name in values}
-    named = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
-    if kept := _local_arguments(dropped.get("sbatch-arg")):
-        values["sbatch-arg"] = kept
-        if kept == dropped["sbatch-arg"]:
-            named.remove("sbatch-arg")
-    return [f"the local scheduler ignores {', '.join(f'--{name}' for name in named)}"] if named else []
-
-
-def _local_arguments(arguments: Value | None) -> Value | None:
-    """Return the arguments for sbatch that the local scheduler knows, None if there are none."""
-    if arguments is None or not isinstance(arguments.value, list):
-        return None
-    kept = [word for word in arguments.value if word == KILL_ON_INVALID_DEP]
-    return replace(arguments, value=kept) if kept else None
+    arguments = dropped.get("sbatch-arg", Value(None, ""))
+    kept = _local_arguments(arguments.value)
+    if kept:
+        values["sbatch-arg"] = replace(arguments, value=kept)
+    if kept == arguments.value:
+        del dropped["sbatch-arg"]
+    typed = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
+    return [f"the local scheduler ignores --{', --'.join(typed)}"] if typed else []
 
 
 #: The value in ``--env A=1,B=2``, which looks like two variables; ``x=1,y=2`` is an option's own list.
@@ -437,11 +443,8 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
     """
     inside = bool(spec.container_image)
     script = spec.work.path if isinstance(spec.work, Script) and not inside else ""
-    needs = ["torch"] if inside else ["torch", *_NEEDS.get(type(spec.work), ())]
-    if not inside and spec.launcher in ("accelerate", "deepspeed"):
-        needs.append(spec.launcher)
     try:
-        found = python.read(["-c", _FIND_PACKAGES, script, *needs], environ=environ)
+        found = python.read(["-c", _FIND_PACKAGES, script, *_packages(spec)], environ=environ)
     except CommandError as error:
         raise RequestError(
             f"--python: cannot run {spec.python}",
@@ -463,6 +466,14 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
         from clusterrun.submit.accelerate_yaml import check_shape
 
         check_shape(spec, python, environ)
+
+
+def _packages(spec: JobSpec) -> list[str]:
+    """Return the packages that the job's Python needs outside a container, or with which it serves one."""
+    if spec.container_image:
+        return ["torch"]
+    launcher = [spec.launcher] if spec.launcher in ("accelerate", "deepspeed") else []
+    return ["torch", *_NEEDS.get(type(spec.work), ()), *launcher]
 
 
 def _check_torch(python: str, text: str) -> None:

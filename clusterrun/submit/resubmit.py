@@ -35,10 +35,7 @@ def resubmit_args(
     job = run.job_id or run.run_id
     if not run.mine:
         raise NoSuchJob(f"job {job} belongs to {run.user}, not to you", hint="only its owner can submit it again")
-    data = files.read_json(run.run_dir / "spec.json")
-    if data is None:
-        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
-    work, folder = load_spec(data).work, Path(str(data.get("workdir") or run.root))
+    work, folder = _load_work(run)
     if not os.path.isdir(folder):
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
     recorded = _recorded(run, f"job {job}")
@@ -53,6 +50,14 @@ def resubmit_args(
         words = with_local_rank((*program, *work.args), values, {}, Place(folder, environ), notify)
         work = replace(work, args=words[len(program) :])
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
+
+
+def _load_work(run: RunRecord) -> tuple[Work, Path]:
+    """Return a run's work, and the folder from which it was submitted; raises RequestError if they cannot be read."""
+    data = files.read_json(run.run_dir / "spec.json")
+    if data is None:
+        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
+    return load_spec(data).work, Path(str(data.get("workdir") or run.root))
 
 
 def _changed(recorded: dict[str, Value], typed: dict[str, Value]) -> dict[str, Value]:
@@ -72,6 +77,20 @@ def _changed(recorded: dict[str, Value], typed: dict[str, Value]) -> dict[str, V
 
 def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
     """Return the values of a run that belong to another submit, too; raises RequestError for a damaged one."""
+    values = _load_values(run, origin)
+    values.pop("dependency", None)  # the first job has waited for it
+    if _source(values, "gpus-per-node").startswith("default"):
+        del values["gpus-per-node"]  # of the machine or cluster of that time
+    chosen = _source(values, "partition")
+    if ": auto, " in chosen:
+        values["partition"] = Value("auto", chosen.partition(":")[0])
+    if arguments := values.pop("sbatch-arg", None):
+        kept = [word for word in arguments.value if word != KILL_ON_INVALID_DEP]
+        values |= {"sbatch-arg": replace(arguments, value=kept)} if kept else {}
+    return values
+
+
+def _load_values(run: RunRecord, origin: str) -> dict[str, Value]:
     values = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD}
     values.setdefault("scheduler", Value(run.scheduler, origin))
     notify = files.read_json(run.run_dir / "notify.json") or {}
@@ -80,15 +99,6 @@ def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
             values[name] = Value(notify[key], origin)
     for name, value in values.items():
         check_value(FIELD[name], value)
-    values.pop("dependency", None)  # the first job has waited for it
-    if _source(values, "gpus-per-node").startswith("default"):
-        del values["gpus-per-node"]  # of the machine or cluster of that time
-    file, is_chosen, _ = _source(values, "partition").partition(": auto, ")
-    if is_chosen:
-        values["partition"] = Value("auto", file.partition(":")[0])
-    if arguments := values.pop("sbatch-arg", None):
-        kept = [word for word in arguments.value if word != KILL_ON_INVALID_DEP]
-        values |= {"sbatch-arg": replace(arguments, value=kept)} if kept else {}
     return values
 
 

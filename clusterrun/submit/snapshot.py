@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from clusterrun.system import work_tree
 from clusterrun.system.work_tree import WorkTree
 
 _SHOWN = 3  # submodules in a line
+_OWN_CODE = (Script, Module, Command)
 
 
 def stage(
@@ -45,10 +46,10 @@ def check_option(spec: JobSpec, workdir: Path) -> None:
     """Raise RequestError for a --snapshot without code that can be saved."""
     if not spec.snapshot:
         return
-    if isinstance(spec.work, Script | Module | Command) and not work_tree.is_inside(workdir):
+    if isinstance(spec.work, _OWN_CODE) and not work_tree.is_inside(workdir):
         hint = f"run `git init` in {workdir}, or remove --snapshot"
         raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
-    if not isinstance(spec.work, Script | Module | Command) and spec.sources["snapshot"].source == "--snapshot":
+    if not isinstance(spec.work, _OWN_CODE) and spec.sources["snapshot"].source == "--snapshot":
         raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
 
 
@@ -59,9 +60,7 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
     cannot list, is not saved. Raises RequestError for code that cannot be saved.
     """
     spec, workdir = plan.spec, plan.submission.workdir
-    if not isinstance(spec.work, Script | Module | Command) or spec.snapshot is False:
-        return {}
-    if not work_tree.is_inside(workdir):
+    if spec.snapshot is False or not isinstance(spec.work, _OWN_CODE) or not work_tree.is_inside(workdir):
         return {}
     try:
         tree = work_tree.load_work_tree(workdir, environ)
@@ -82,15 +81,19 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         notify(f"code not saved: {error.message}; the job will run the files as they are when it starts")
         return {}
     notify(f"code: {saved.line}, saved")
-    if isinstance(spec.work, Script) and not saved_path(spec.work.path, saved.root):
-        how = "the job will run the file as it is when the job starts"
-        notify(f"not saved: {spec.work.path} is outside {saved.root}; {how}")
-    if tree.submodules:
-        more = ", …" if len(tree.submodules) > _SHOWN else ""
-        how = "the job will use their files as they are when it starts"
-        notify(f"not saved: git submodules ({', '.join(tree.submodules[:_SHOWN])}{more}); {how}")
+    for line in _not_saved(spec.work, saved, tree.submodules):
+        notify(f"not saved: {line}")
     diff = work_tree.diff(tree, environ)
     return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
+
+
+def _not_saved(work: Work, saved: Snapshot, submodules: Sequence[str]) -> Iterator[str]:
+    """Yield what the saved code lacks, and what the job does instead."""
+    if isinstance(work, Script) and not saved_path(work.path, saved.root):
+        yield f"{work.path} is outside {saved.root}; the job will run the file as it is when the job starts"
+    if submodules:
+        shown = ", ".join(submodules[:_SHOWN]) + (", …" if len(submodules) > _SHOWN else "")
+        yield f"git submodules ({shown}); the job will use their files as they are when it starts"
 
 
 def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> JobSpec:

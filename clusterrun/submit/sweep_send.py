@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +22,6 @@ from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.sweep_plan import PlannedArray
-from clusterrun.system import processes
 
 Notify = Callable[[str], None]
 
@@ -118,32 +116,42 @@ def recover_sweep(
                 " written",
                 hint=f"submit the sweep again; to remove this run: clusterrun cancel {run.run_id}",
             )
-        arrays: dict[str, list[RunRecord]] = {}
-        for record in map(run_record.load, sweep.folders()):
-            if record is not None and record.mine and (local or record.submission.task is not None):
-                arrays.setdefault(record.submission.token, []).append(record)
         unsent, earlier = list[SweepArray](), list[str]()
-        for token, records in arrays.items():
-            waiting = [one for one in records if one.submission.state != submissions.ACCEPTED]
-            number = sweep.jobs.get(token) or next((str(one.job_id.base) for one in records if one.job_id), "")
+        for token, records in _arrays(sweep, local=local).items():
+            waiting = [record for record in records if record.submission.state != submissions.ACCEPTED]
+            number = _number(sweep, token, records)
             # on this machine the runs are sent in order, so all after the first that waits were never sent
-            if waiting and not number and (not unsent if local else token in sweep.jobs):
+            may_be_a_job = not unsent if local else token in sweep.jobs
+            if not number and may_be_a_job:
                 job = protocol.find_job(scheduler, records, protocol.Clock(), notify)
                 number = job.base if job is not None else ""
-            if local and number and records[0].submission.final is None:
-                earlier.append(number)
-            if waiting and number:
-                sweep = sweep if local else sweeps.record_job(sweep, token, number, run.shared)
+            if number:
+                earlier += [number] if _delays_others(records[0]) else []
+                sweep = sweeps.record_job(sweep, token, number, run.shared) if waiting and not local else sweep
                 protocol.Staged(store, waiting).commit(JobId(number), one_cluster(scheduler.cluster))
             elif waiting:
-                unsent.append(SweepArray([_begin(store, one) for one in waiting], rebuild(waiting[0])))
+                unsent.append(SweepArray([protocol.begin(store, one) for one in waiting], rebuild(waiting[0])))
         _send(store, scheduler, sweep, unsent, notify, None, earlier)
 
 
-def _begin(store: Store, run: RunRecord) -> RunRecord:
-    """Record that this process submits a run."""
-    mine = replace(run.submission, state=submissions.SUBMITTING, submitter=processes.submitter())
-    return store.save_submission(run, mine)
+def _arrays(sweep: Sweep, *, local: bool) -> dict[str, list[RunRecord]]:
+    """Return the user's runs of a sweep by the token of their array; on this machine each has its own."""
+    arrays: dict[str, list[RunRecord]] = {}
+    for record in map(run_record.load, sweep.folders()):
+        if record is not None and record.mine and (local or record.submission.task is not None):
+            arrays.setdefault(record.submission.token, []).append(record)
+    return arrays
+
+
+def _number(sweep: Sweep, token: str, records: Sequence[RunRecord]) -> str:
+    """Return the number of an array's job by the sweep's file, else by its runs; empty if none knows one."""
+    ids = [record.job_id.base for record in records if record.job_id]
+    return sweep.jobs.get(token) or "".join(ids[:1])
+
+
+def _delays_others(run: RunRecord) -> bool:
+    """Return whether a run counts for the limit of a sweep whose runs are jobs on this machine."""
+    return run.scheduler == LOCAL and run.submission.final is None
 
 
 def _send(
