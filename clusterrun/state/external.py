@@ -118,7 +118,7 @@ class ExternalJobs:
         past = self._scheduler.account(self._requested(absent), self._oldest(absent))
         ended = self._update([row for row in past.jobs if row.is_over], only=absent)
         self._answered = now if past.complete else self._answered
-        for job in ended.symmetric_difference(absent):
+        for job in set(absent) - ended:
             self._mark_unknown(job, NO_ACCOUNTING if past.no_accounting else END_UNKNOWN, past.note)
             if past.complete:
                 self._missing_since.setdefault(job, -math.inf if past.no_accounting else now)
