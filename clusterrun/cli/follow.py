@@ -73,13 +73,13 @@ def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: 
             states = watcher.poll()
             if states and not watcher.settled:
                 notes.update(states, logs.missing(states, reader), time.monotonic())
-            logs.update(reader, states, watch.is_settled)
+            logs.update(reader, watcher)
             for piece in reader.pieces(0.1):
                 if isinstance(piece, Notice):
                     ui.note(piece.text)
                 else:
                     ui.log_bytes(piece)
-                    watcher.on_output()
+                    watch.on_output()
     except KeyboardInterrupt:
         ui.note(f"job {logs.job} was not cancelled; to cancel it, run `clusterrun cancel {logs.job}`")
         raise
@@ -121,7 +121,7 @@ class FollowedRun:
         """Return the log that does not exist yet."""
         return self._paths[0] if not self._seen else None
 
-    def update(self, reader: TaskReader, states: Sequence[RunState], is_settled: Callable[[RunState], bool]) -> None:
+    def update(self, reader: TaskReader, watcher: WatchThread) -> None:
         """Read the run's files, print new attempts, and end when it has ended and its logs are whole."""
         if self._checked < 0:
             reader.read(self.job, self._source)  # before the scheduler answers
@@ -134,7 +134,7 @@ class FollowedRun:
         for line in attempts[self._attempts_noted :]:
             self._ui.note(line)
         self._attempts_noted = max(self._attempts_noted, len(attempts))
-        if states and is_settled(states[0]) and self._are_whole(states[0], now):
+        if watcher.settled and self._are_whole(watcher.states[0], now):  # a doubtful end may yet be none
             reader.read(self.job, over=True)
 
     def missing_lines(self, cluster: Cluster, reader: TaskReader, states: Sequence[RunState]) -> list[str]:
@@ -195,8 +195,8 @@ class FollowedJobs:
         location = self._locator.find(job.id, begun=job.state != "PENDING", over=False)
         return location.out if location is not None else None
 
-    def update(self, reader: TaskReader, states: Sequence[RunState], is_settled: Callable[[RunState], bool]) -> None:
-        reader.update(states, is_settled)
+    def update(self, reader: TaskReader, watcher: WatchThread) -> None:
+        reader.update(watcher.states, watcher.watch.is_settled)
 
     def missing_lines(self, cluster: Cluster, reader: TaskReader, states: Sequence[RunState]) -> list[str]:
         lines = []

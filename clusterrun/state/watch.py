@@ -187,7 +187,7 @@ class WatchThread:
     """
 
     def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+        self.watch = watch
         self.states: Sequence[RunState] = ()
         self.settled = False
         self._error: BaseException | None = None
@@ -200,10 +200,6 @@ class WatchThread:
             raise self._error
         return self.states
 
-    def on_output(self) -> None:
-        """Note that new lines of a log have arrived."""
-        self._watch.on_output()
-
     def close(self) -> None:
         """Stop querying."""
         self._closed.set()
@@ -211,8 +207,8 @@ class WatchThread:
     def _run(self) -> None:
         try:
             while not self._closed.is_set():
-                states = self._watch.poll().states
-                settled = bool(states) and all(self._watch.is_settled(state) for state in states)
+                states = self.watch.poll().states
+                settled = bool(states) and all(self.watch.is_settled(state) for state in states)
                 self.states, self.settled = states, settled
                 if settled:
                     return

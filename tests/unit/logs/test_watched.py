@@ -7,22 +7,26 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, outcome_of
 from clusterrun.cli.common.show import exit_code
-from clusterrun.cli.follow import AT_ONCE, LogLocator, TaskReader, format_state
-from clusterrun.cli.logfiles import ExternalLogs
+from clusterrun.cli.follow import AT_ONCE, FollowedRun, LogLocator, TaskReader, format_state
+from clusterrun.cli.logfiles import ExternalLogs, RunLogs
 from clusterrun.logs.files import Source
 from clusterrun.logs.locations import LogLocation
+from clusterrun.logs.request import LogRequest, detect_format
+from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
 from clusterrun.state.external import ExternalJobs
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.watch import Watch, WatchThread
+from clusterrun.terminal.ui import Ui
 from tests.support.installed_command import until
 from tests.support.patience import HUNG
 from tests.support.run_records import attempt, claim, end, submitted
@@ -164,6 +168,32 @@ def test_what_a_watch_raises_ends_the_following() -> None:
         return False
 
     until(raised, 10)
+
+
+def test_a_runs_log_is_read_until_its_watch_is_over(waiting: RunRecord) -> None:
+    class Reader:
+        over = False
+
+        def read(self, job: JobId, source: Source | None = None, *, over: bool = False) -> None:
+            self.over |= over
+
+    clock, reader = Clock(), Reader()
+    watch = Watch([waiting], Asked(waiting, clock, "UNKNOWN"), now=clock)
+    watcher = SimpleNamespace(settled=False, states=watch.poll().states, watch=watch)
+    clock.now += 60  # in doubt for long enough, but the watch's next query may find the job again
+    request = LogRequest(display=detect_format(False, {}))
+    source = launches.log_source(waiting, JobId("101"))
+    logs = FollowedRun(Ui("logs"), RunLogs(waiting, JobId("101")), source, request)
+    logs.update(reader, watcher)
+    assert not reader.over
+
+    watcher.settled = True
+
+    def over() -> bool:
+        logs.update(reader, watcher)
+        return reader.over
+
+    until(over, 10)
 
 
 def test_a_reason_for_waiting_is_told_in_words() -> None:
