@@ -432,13 +432,11 @@ def _is_of(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
 
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
-    """Add what the queue does not show from the run's own records: the exit status, the restarts, who cancelled it."""
-    claim, final = run_record.claim_of(run), run.submission.final or {}
+    """Add what the queue does not show from the run's own records: the exit status and the restarts."""
+    claim = run_record.claim_of(run)
     job = replace(job, restarts=claim.restart if claim else job.restarts)
     if job.outcome is Outcome.RUNNING:
         return job
-    if job.state == "CANCELLED":
-        job = replace(job, cancelled_by=as_int(final.get("cancelled_by")))
     ended = end_of(run)
     if ended is None:
         return replace(job, outcome=outcome_of(job.state, job.exit_status))
@@ -459,9 +457,10 @@ def _state_at_end(queued: str, ended: JobStatus, *, is_held: bool) -> str:
 
 def _with_end_recorded(store: Store, run: RunRecord, job: JobStatus) -> RunState:
     """Record the end of a run, or remove the recorded end of a run that was requeued; return the run's state."""
-    known, new = run.submission.final, job.state if job.is_final else None
-    if (known and known.get("state")) == new:
-        return RunState(run, job)
+    known, new = run.submission.final or {}, job.state if job.is_final else None
+    if known.get("state") == new:
+        by = as_int(known.get("cancelled_by"))
+        return RunState(run, job if by is None else replace(job, cancelled_by=by))
     if new is None:
         return RunState(_saved(store, run, None), job)
     metrics = progress.last_metrics(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,17 @@ def test_a_later_end_replaces_the_one_that_was_seen(
     claim(run, restart=restart)
     attempt(run, restart, end=record)
     assert ask(store, seen, Scripted()).status.state == state
+
+
+def test_an_end_record_that_comes_late_does_not_hide_who_cancelled_the_job(store: Store) -> None:
+    run = submitted(store)
+    claim(run)
+    final = {"state": "CANCELLED", "source": "sacct", "ended": AT + 600, "restarts": None, "cancelled_by": 1234}
+    seen = store.save_submission(run, replace(run.submission, final=final))
+    attempt(run, end=end(143, signal="TERM"))
+    scheduler = Scripted()
+    assert ask(store, seen, scheduler).status.cancelled_by == 1234
+    assert "account 101" not in scheduler.queries
 
 
 def test_an_ended_run_that_slurm_has_forgotten_shows_the_limit_and_partition_it_requested(store: Store) -> None:
