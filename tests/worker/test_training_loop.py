@@ -15,6 +15,8 @@ import torch
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import distenv
+from clusterrun.worker.training.background_writer import BackgroundWriter
+from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.loop import train
 from clusterrun.worker.training.work import Batch, Work
 from tests.worker.small_training import Config, Counting, Net, go, loss, rows, run_env, weights
@@ -70,6 +72,22 @@ class Interrupted(Counting):
         if len(self.asked) == 64:
             self.act()
         return super().batch(indices)
+
+
+def test_the_row_of_a_step_is_on_disk_before_its_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed in between resumes from the checkpoint, and does not write the row again."""
+    last_rows: list[tuple[int, int]] = []
+    start = BackgroundWriter.save
+
+    def save(writer: BackgroundWriter, snapshot: Snapshot, best: bool = False) -> float:
+        last_rows.append((snapshot.step, rows(tmp_path)[-1]["step"]))
+        return start(writer, snapshot, best)
+
+    monkeypatch.setattr(BackgroundWriter, "save", save)
+    go(tmp_path, steps=6, save_every=2, eval_every=0)
+    assert last_rows == [(2, 2), (4, 4), (6, 6)]
 
 
 def crash() -> None:

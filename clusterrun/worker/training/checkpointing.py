@@ -36,6 +36,7 @@ class Checkpointer:
         self._run = run
         self._state: dict[str, Any] = {}
         self._writer: BackgroundWriter | None = None
+        self._copied: tuple[checkpoint.Snapshot, bool] | None = None
         self._folder = _folder(config, run)
         self._owner: folder_owner.FolderOwner | None = None
         self._notes: list[str]
@@ -58,7 +59,7 @@ class Checkpointer:
 
     @property
     def saving_s(self) -> float:
-        """Seconds from the last `save` until the checkpoint was on disk; 0 before the first."""
+        """Seconds from the last `write` until the checkpoint was on disk; 0 before the first."""
         return self._writer.seconds if self._writer else 0.0
 
     @property
@@ -115,7 +116,7 @@ class Checkpointer:
         loss: float | None = self._state.get("first_val_loss")
         return loss
 
-    def save(
+    def copy(
         self,
         step: int,
         model: torch.nn.Module,
@@ -123,7 +124,7 @@ class Checkpointer:
         scaler: torch.amp.GradScaler,
         val_loss: float | None = None,
     ) -> float:
-        """Hand a checkpoint to the writer; return the seconds that training was blocked (0 on other ranks)."""
+        """Copy a step's state for `write`; return the seconds that training was blocked (0 on other ranks)."""
         if self._folder is None or self._owner is None:  # only rank 0 owns the folder
             return 0.0
         began = time.monotonic()
@@ -138,8 +139,14 @@ class Checkpointer:
             self._state["best"] = {"step": step, "val_loss": val_loss}
         state = self._state | {"step": step, "world_size": self._dist.world_size, "run_id": self._run.run_id}
         state["trained_s"] = self.trained_s
-        self._writer.save(checkpoint.take(model, optimizer, scaler, state, step), best=best)
+        self._copied = checkpoint.take(model, optimizer, scaler, state, step), best
         return time.monotonic() - began
+
+    def write(self) -> None:
+        """Begin to write what was copied last; what a run that resumes from it won't write again is on disk by now."""
+        if self._writer is not None and self._copied is not None:
+            self._writer.save(*self._copied)
+            self._copied = None
 
     def stop(
         self,
@@ -161,7 +168,8 @@ class Checkpointer:
             )
         saved = f"saved in {self._folder}"
         if step > 0 and not self._is_saved(step):
-            self.save(step, model, optimizer, scaler)
+            self.copy(step, model, optimizer, scaler)
+            self.write()
             assert self._writer is not None
             self._writer.wait()
             if self._writer.last_saved != step:

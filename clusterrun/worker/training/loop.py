@@ -203,8 +203,9 @@ def _train(
             row |= evaluate_now(step)
         if save_due:
             with here.during("saving"):
-                row["save_stall_s"] = checkpointer.save(step, work.model, optimizer, scaler, row.get("val_loss"))
+                row["save_stall_s"] = checkpointer.copy(step, work.model, optimizer, scaler, row.get("val_loss"))
         report.row(step, steps, row)
+        checkpointer.write()  # after the row: a run that resumes from this step does not write it again
 
     here.enter("saving")  # a checkpoint may still be being written
     if stopped:
