@@ -49,6 +49,15 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
         process.communicate(timeout=60)
 
 
+def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(slow: Slow) -> None:
+    """The first of this file: the job waits for 90 s, which the tests before it could take on a busy machine."""
+    run, process, since = slow["submission"]
+    time.sleep(max(0.0, since + 11 - time.monotonic()))
+    assert process.poll() is None
+    (run.run_dir / "hidden").rename(run.submission)
+    assert process.wait(30) == 0 and (run.run_dir / "started").exists()
+
+
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -225,14 +234,6 @@ def test_log_start_holds_the_sizes_of_both_logs_as_the_job_found_them(tmp_path: 
 
 
 # -- what a file system shows late, and what it never shows ----------------------------------------------------------
-
-
-def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(slow: Slow) -> None:
-    run, process, since = slow["submission"]
-    time.sleep(max(0.0, since + 11 - time.monotonic()))
-    assert process.poll() is None
-    (run.run_dir / "hidden").rename(run.submission)
-    assert process.wait(30) == 0 and (run.run_dir / "started").exists()
 
 
 @pytest.mark.parametrize("environ", [{}, {"CLUSTERRUN_LOCAL_JOB_ID": ""}])
