@@ -141,8 +141,13 @@ def find_failure(folder: Path) -> Failure | None:
 
 def load(folder: Path) -> Launch:
     """Return the launch that these records describe; after a requeue, its cause is the reason for the requeue."""
-    launch = Launch(**{**parse_fields(Launch, read_json(folder / LAUNCH) or {}), "folder": folder})
+    launch = load_own(folder)
     return launch if launch.cause else launch._replace(cause=why_requeued(folder))
+
+
+def load_own(folder: Path) -> Launch:
+    """Return what launch.json alone says of a launch."""
+    return Launch(**{**parse_fields(Launch, read_json(folder / LAUNCH) or {}), "folder": folder})
 
 
 def why_requeued(folder: Path) -> str:

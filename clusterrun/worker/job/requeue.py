@@ -289,7 +289,7 @@ def durations(job: Job) -> list[float]:
     began: dict[str, float] = {}
     ended: dict[str, float] = {}
     for folder in launches.folders(job.run_dir, job.key):
-        launch = launches.load(folder)
+        launch = launches.load_own(folder)
         if launch.began is not None:
             began[launch.start] = min(launch.began, began.get(launch.start, launch.began))
             ended[launch.start] = max(_last_sign(launch, launch.began), ended.get(launch.start, launch.began))
