@@ -141,7 +141,7 @@ def next_ends(facts: PendingFacts) -> Finding:
     running = [row for row in facts.queue if row.state == "RUNNING"]
     own = [row for row in running if facts.is_in_one_of(row.partitions)]
     sharing = _sharing(facts)
-    others = [row for row in running if row not in own and not sharing.isdisjoint(row.partitions)]
+    others = [row for row in running if not facts.is_in_one_of(row.partitions) and sharing.intersection(row.partitions)]
     count = _count_running(facts, own, others)
     return Finding((f"{count}{_first_ends(facts, own + others)}", *_use_by_user(facts, own + others)))
 
@@ -157,7 +157,8 @@ def _count_running(facts: PendingFacts, own: Sequence[Queued], others: Sequence[
 
 def _first_ends(facts: PendingFacts, running: Iterable[Queued]) -> str:
     """Return the jobs that reach their time limits first; empty if none has one."""
-    timed = sorted((row.left, row.id, row.user) for row in running if row.left is not None)[:_SHOWN]
+    limited = [(row.left, row.id, row.user) for row in running if row.left is not None]
+    timed = sorted(limited, key=lambda job: job[0])[:_SHOWN]  # of equal ones the order of the queue
     if not timed:
         return ""
     ends = [
