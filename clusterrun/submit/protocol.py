@@ -54,10 +54,6 @@ class Staged(NamedTuple):
     accepted: Callable[[str], object] = str
     keep: bool = False
 
-    @property
-    def first(self) -> RunRecord:
-        return self.records[0]
-
     def commit(self, job: JobId, cluster: str = "") -> list[RunRecord]:
         """Record the job id of each run and return the updated records."""
         self.accepted(job.base)
@@ -111,14 +107,11 @@ def submit_staged(
 def _send(
     staged: Staged, scheduler: Scheduler, submission: Submission, notify: Callable[[str], None], clock: Clock
 ) -> list[RunRecord]:  # fmt: skip
-    record, began, tries = staged.first, clock.now(), 0
+    began, tries = clock.now(), 0
     while True:
         tries += 1
         try:
             return staged.commit(scheduler.submit(submission), one_cluster(scheduler.cluster))
-        except Refused:
-            staged.discard()
-            raise
         except NotDelivered as error:
             wait = min(2.0**tries, 15.0) * (0.75 + clock.jitter() / 2)
             if clock.now() - began + wait > KEEP_SENDING:
@@ -129,25 +122,10 @@ def _send(
             notify(f"Slurm is not responding; trying again in {wait:.0f} s")
             clock.sleep(wait)
         except Ambiguous as error:
-            if error.busy:
-                notify(f"sbatch waits: {error.busy}; checking whether the job was created")
-            elif error.cut_off:
-                notify("lost the connection to Slurm; checking whether the job was created")
-            job = find_job(scheduler, staged.records, clock, notify)
+            job = _job_of(error, scheduler, staged.records, clock, notify)
             if job is not None:
                 return staged.commit(job)
-            if error.accepted:  # a retry might create a second job: a wrapper may delay the first
-                raise Ambiguous(
-                    f"sbatch succeeded, but Slurm shows no job for run {record.run_id}", detail=error.detail,
-                    hint=f"run `clusterrun submit --recover {record.run_id}` later",
-                ) from error  # fmt: skip
-            if not error.cut_off:
-                staged.discard()
-                raise Refused(
-                    "sbatch failed; no job was created", detail=error.detail,
-                    hint="see the output of sbatch" if error.detail else "submit again",
-                ) from error  # fmt: skip
-            if clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
+            if not error.cut_off or clock.now() - began > KEEP_SENDING + KEEP_QUERYING:
                 staged.discard()
                 raise _gave_up(error) from error
         except SchedulerError:
@@ -155,20 +133,33 @@ def _send(
             raise
 
 
-def _gave_up(error: Ambiguous) -> NotDelivered:
+def _job_of(
+    error: Ambiguous, scheduler: Scheduler, records: Sequence[RunRecord], clock: Clock, notify: Callable[[str], None]
+) -> JobId | None:  # fmt: skip
+    """Return the job of a submission that ended in this error, None if there is none and a retry is safe."""
+    if error.busy:
+        notify(f"sbatch waits: {error.busy}; checking whether the job was created")
+    elif error.cut_off:
+        notify("lost the connection to Slurm; checking whether the job was created")
+    job = find_job(scheduler, records, clock, notify)
+    if job is None and error.accepted:  # a retry might create a second job: a wrapper may delay the first
+        run_id = records[0].run_id
+        raise Ambiguous(
+            f"sbatch succeeded, but Slurm shows no job for run {run_id}", detail=error.detail,
+            hint=f"run `clusterrun submit --recover {run_id}` later",
+        ) from error  # fmt: skip
+    return job
+
+
+def _gave_up(error: Ambiguous) -> SchedulerError:
+    if not error.cut_off:
+        hint = "see the output of sbatch" if error.detail else "submit again"
+        return Refused("sbatch failed; no job was created", detail=error.detail, hint=hint)
     if error.busy:
         hint = "try again later; `scontrol show config` shows how many jobs the cluster holds (MaxJobCount)"
         return NotDelivered(f"Slurm accepts no job now: {error.busy}; nothing was submitted", hint=hint)
     message = "lost the connection to Slurm repeatedly; nothing was submitted"
     return NotDelivered(message, detail=error.detail, hint="try again later")
-
-
-def _claimed_by(records: Sequence[RunRecord]) -> str | None:
-    """Return the number of the job that has claimed one of the runs."""
-    for run in records:
-        if claim := run_record.claim_of(run):
-            return claim.job
-    return None
 
 
 def find_job(
@@ -183,7 +174,8 @@ def find_job(
     began, first_empty, empties = clock.now(), None, 0
     while True:
         answer = scheduler.find(token, since, record.sent_script)
-        job = choose_job(scheduler, answer.jobs, _claimed_by(records), notify)
+        claims = filter(None, map(run_record.claim_of, records))
+        job = choose_job(scheduler, answer.jobs, next((claim.job for claim in claims), None), notify)
         if job is not None:
             return job
         if answer.complete:

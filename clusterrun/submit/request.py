@@ -12,14 +12,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from clusterrun.base.errors import CommandError, RequestError, from_source, nearest
 from clusterrun.base.fields import FIELD, FIELDS
 from clusterrun.base.units import minutes_and_seconds
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
-from clusterrun.config.profiles import JobFile
+from clusterrun.config.profiles import JobFile, Profiles
 from clusterrun.config.rivals import drop_rivals
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
@@ -68,16 +68,6 @@ class SubmitArgs:
         return cls(job=job, command=words, flags=flags, profile=profile)
 
 
-Writer = Literal["typed", "file", "own"]
-
-
-class Origin(NamedTuple):
-    """Who set an option: the user who typed it, a file of the project, or the user's own profile or environment."""
-
-    who: Writer
-    source: str
-
-
 class Levels(NamedTuple):
     """The levels of a request by who wrote them, highest first."""
 
@@ -91,23 +81,12 @@ class Levels(NamedTuple):
     def merge(self) -> dict[str, Value]:
         return profiles.merge(self.highest_first())
 
-    def origins(self) -> dict[str, Origin]:
-        """Return the origin of each option, at its highest level."""
-        found: dict[str, Origin] = {}
-        by_writer: list[tuple[Writer, list[dict[str, Value]]]] = [
-            ("own", self.own), ("file", self.files), ("typed", self.typed)
-        ]  # fmt: skip
-        for who, levels in by_writer:
-            for level in reversed(levels):
-                found |= {name: Origin(who, value.source) for name, value in level.items()}
-        return found
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A merged request: values with their sources, the work, and lines for the user.
 
-    ``python`` is the job's Python as checks may start it here; ``origins`` are those of all options that were set.
+    ``python`` is the job's Python as checks may start it here; ``levels`` are what was merged.
     """
 
     root: Path
@@ -115,7 +94,7 @@ class Request:
     work: Work
     notices: list[str]
     python: JobPython
-    origins: Mapping[str, Origin]
+    levels: Levels
     job: JobFile | None = None
 
     @property
@@ -135,82 +114,100 @@ def load_request(
     known = (
         profiles.no_profiles(cwd) if args.exact else profiles.load_profiles(cwd, environ, args.profile, find_cluster)
     )
-    recorded = {name: value for name, value in args.flags.items() if args.exact and name not in args.typed}
-    typed_flags = {name: value for name, value in args.flags.items() if name not in recorded}
-    flags, recorded = with_python(typed_flags, cwd, environ), with_python(recorded, cwd, environ)
-    below_job = [with_python(level, known.root, environ) for level in known.levels]
-    notices = list(known.notices)
-    in_file: dict[str, Value] = {}
-    job: JobFile | None = None
-    work: Work
-    typed: dict[str, Value] = {}
-    project, own = below_job[: known.of_project], below_job[known.of_project :]
-
-    def levels() -> Levels:
-        if args.exact:  # recorded values: a record may have come with the project
-            return Levels([flags], [recorded], [])
-        if args.command:
-            return Levels([flags, typed], project, own)
-        return Levels([flags], [typed, in_file, *project], own)
+    levels = _levels(args, known, cwd, environ)
+    job = _load_job(args, known, cwd, environ)
+    below = profiles.merge([*levels.files, *levels.own])
+    in_file = with_python(job.values, known.root, environ) if job else {}
+    levels.files.insert(0, in_file)
+    folder, notices = known.root if job else cwd, list(known.notices)
 
     def job_python(value: Value | None) -> JobPython:
-        return choose_python(levels().typed, levels().files, value, known.root, environ, starts)
+        return choose_python(levels.typed, levels.files, value, known.root, environ, starts)
 
-    def work_of(words: Sequence[str], folder: Path) -> Work:
+    def work_of(words: Sequence[str]) -> Work:
         _check_words(words)
-        given, below = profiles.merge([flags, in_file]), profiles.merge(below_job)
+        given = profiles.merge([*levels.typed, in_file])
         python = job_python(given.get("python") or below.get("python"))
         # the tables of other launchers, which a job file without a command does not need
         from clusterrun.submit.launchers import Place
         from clusterrun.submit.typed_launch import translate
 
         command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
-        typed.update(options)
+        if job is None:
+            levels.typed.append(options)
+        else:
+            levels.files.insert(0, options)
         return parse_work(command, folder, environ, notices.append)
 
-    if args.work is not None:
-        _check_words(getattr(args.work, "args", ()))
-        work = args.work
-    elif args.command:
-        if args.job:
-            raise RequestError(
-                "both a job file and a script were given",
-                hint="use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
-            )
-        work = work_of(args.command, cwd)
-    else:
-        job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
-        in_file = with_python(job.values, known.root, environ)
-        work = Task(job.target) if job.kind == "task" else work_of(_job_command(job), known.root)
-    values, origins = levels().merge(), levels().origins()
-    notices += drop_rivals(levels().highest_first(), values)
+    work = _find_work(args, job, work_of)
+    values = levels.merge()
+    notices += drop_rivals(levels.highest_first(), values)
     expand(values, environ)
-    values = _of_check(values) if isinstance(work, Check) else values
-    settings, fp16 = values.pop("set", None), values.pop("fp16", None)
-    if isinstance(work, Task):
-        values["set"] = _with_precision(settings or Value({}, "default"), fp16, args)
-        work = Task(work.name, tuple(values["set"].value.items()))
-        if job and not job.path and "job-name" not in values:
-            values["job-name"] = Value(work.name, "default")
-    _refuse_task_options(args, work)
+    if isinstance(work, Check):
+        values = _of_check(values)
+    work = _with_settings(work, values, args, job)
     values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
     python = job_python(values.get("python"))
     values["python"] = find_python(values.get("python"), environ)
-    _refuse_separate_groups(args, work, values, known.root if job else cwd, environ)
-    return Request(known.root, values, work, notices, python, origins, job)
+    _refuse_separate_groups(args, work, values, folder, environ)
+    return Request(known.root, values, work, notices, python, levels, job)
+
+
+def _levels(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str, str]) -> Levels:
+    """Return the levels below and above a job file, each with the Python of its environment."""
+    if args.exact:  # recorded values: a record may have come with the project
+        flags = {name: value for name, value in args.flags.items() if name in args.typed}
+        recorded = {name: value for name, value in args.flags.items() if name not in args.typed}
+        return Levels([with_python(flags, cwd, environ)], [with_python(recorded, cwd, environ)], [])
+    typed = with_python(args.flags, cwd, environ)
+    below = [with_python(level, known.root, environ) for level in known.levels]
+    return Levels([typed], below[: known.of_project], below[known.of_project :])
+
+
+def _load_job(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str, str]) -> JobFile | None:
+    """Return the job file of a submit, None for a typed command; raises RequestError if both are given."""
+    if args.work is not None:
+        return None
+    if not args.command:
+        return profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+    if args.job:
+        raise RequestError(
+            "both a job file and a script were given",
+            hint="use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
+        )
+    return None
+
+
+def _find_work(args: SubmitArgs, job: JobFile | None, work_of: Callable[[Sequence[str]], Work]) -> Work:
+    """Return what a submit runs; ``work_of`` reads a command."""
+    if args.work is not None:
+        _check_words(getattr(args.work, "args", ()))
+        return args.work
+    if job is None:
+        return work_of(args.command)
+    if job.kind == "task":
+        return Task(job.target)
+    return work_of(("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args))
+
+
+def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs, job: JobFile | None) -> Work:
+    """Return the work with the settings of the merged values; only a built-in task has some."""
+    settings, fp16 = values.pop("set", Value({}, "default")), values.pop("fp16", None)
+    if not isinstance(work, Task):
+        for name in ("set", "fp16"):
+            if name in args.flags:
+                hint = "pass arguments to your script: -- train.py --lr 1e-4"
+                raise RequestError(f"--{name} is only for built-in tasks", hint=hint)
+        return work
+    values["set"] = _with_precision(settings, fp16, args)
+    if job and not job.path and "job-name" not in values:
+        values["job-name"] = Value(work.name, "default")
+    return Task(work.name, tuple(values["set"].value.items()))
 
 
 def _of_check(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the options that a check takes; those for training are the profile's."""
     return {name: value for name, value in values.items() if not FIELD[name].training}
-
-
-def _refuse_task_options(args: SubmitArgs, work: Work) -> None:
-    for name in ("set", "fp16"):
-        if name in args.flags and not isinstance(work, Task):
-            raise RequestError(
-                f"--{name} is only for built-in tasks", hint="pass arguments to your script: -- train.py --lr 1e-4"
-            )
 
 
 def _refuse_separate_groups(
@@ -505,7 +502,3 @@ def check_setup(spec: JobSpec, script: str, environ: Mapping[str, str]) -> None:
         raise RequestError(
             "syntax error in the rendered script", detail=done.stderr.strip(), hint="check --template and --setup"
         )
-
-
-def _job_command(job: JobFile) -> tuple[str, ...]:
-    return ("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args)

@@ -64,27 +64,24 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
         return {}
     try:
         tree = work_tree.load_work_tree(workdir, environ)
-    except CommandError as error:
-        why = (error.detail.splitlines() or [error.message])[0]
-        if spec.snapshot:
-            raise RequestError(
-                f"--snapshot: git cannot list the files: {error.message}", detail=error.detail,
-                hint=f"run `git status` in {workdir}, or remove --snapshot",
-            ) from error  # fmt: skip
-        notify(f"code not saved: {why}; the job will run the files as they are when it starts")
-        return {}
-    try:
         saved = _save(tree, spec.work, plan.record.root)
-    except RequestError as error:
-        if spec.snapshot:
+    except (CommandError, RequestError) as error:
+        if not spec.snapshot:
+            why = (error.detail.splitlines() or [error.message])[0]
+            notify(f"code not saved: {why}; the job will run the files as they are when it starts")
+            return {}
+        if isinstance(error, RequestError):
             raise
-        notify(f"code not saved: {error.message}; the job will run the files as they are when it starts")
-        return {}
+        raise RequestError(
+            f"--snapshot: git cannot list the files: {error.message}", detail=error.detail,
+            hint=f"run `git status` in {workdir}, or remove --snapshot",
+        ) from error  # fmt: skip
     notify(f"code: {saved.line}, saved")
     for line in _not_saved(spec.work, saved, tree.submodules):
         notify(f"not saved: {line}")
     diff = work_tree.diff(tree, environ)
-    return {RECORD: json.dumps(saved.to_json(), indent=1), **({DIFF: diff} if diff else {})}
+    record = {RECORD: json.dumps(saved.to_json(), indent=1)}
+    return {**record, DIFF: diff} if diff else record
 
 
 def _not_saved(work: Work, saved: Snapshot, submodules: Sequence[str]) -> Iterator[str]:
@@ -127,7 +124,7 @@ def saved_path(path: str, root: str) -> str:
 def has_changed(run: RunRecord, work: Work, environ: Mapping[str, str]) -> bool:
     """Return whether the code that a run has saved is no longer that of its work tree; False if that is unknown."""
     snapshot = load_snapshot(run)
-    if snapshot is None or not isinstance(work, Script | Module | Command):
+    if snapshot is None or not isinstance(work, _OWN_CODE):
         return False
     try:
         tree = work_tree.load_work_tree(Path(snapshot.root), environ)

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.fields import FIELD, FIELDS
+from clusterrun.base.fields import FIELDS
 from clusterrun.config.files import why_unused
 
 if TYPE_CHECKING:
@@ -46,10 +46,12 @@ def check_request(request: Request) -> None:
 
     The user's own profile, the environment and defaults may set anything.
     """
-    allowed = {"typed": FIELDS_OF_AGENTS, "file": _FIELDS_OF_FILES, "own": FIELD}
-    for name, origin in request.origins.items():
-        if name not in allowed[origin.who]:
-            raise _refusal(f"--{name}", origin.source)
+    levels, above = request.levels, set[str]()
+    for allowed, written in ((FIELDS_OF_AGENTS, levels.typed), (_FIELDS_OF_FILES, levels.files)):
+        for level in written:
+            for name in sorted(level.keys() - above - allowed):
+                raise _refusal(f"--{name}", level[name].source)
+            above |= level.keys()
     job = request.job.path if request.job is not None else None
     if job is not None:
         _check_job_file(job, request.root)
