@@ -58,6 +58,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def clause(text: object, form: str) -> str:
+    """Return a text in its form, as ``clause(node, " on {}")``; empty without a text."""
+    return form.format(text) if text else ""
+
+
 def format_amount(value: float) -> str:
     """Return an amount for people: ``1,440``, ``33.33``, ``0.5``; one below 0.1 with two digits, ``0.017``."""
     if value >= 100:

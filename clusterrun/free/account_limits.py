@@ -72,8 +72,8 @@ def _too_long(limit: UserLimit, spec: JobSpec) -> str:
 
 def _too_much(limit: UserLimit, left: float, count: int, noun: str) -> str:
     if count > limit.limit:
-        more = f"{plural(count, noun)} {'exceeds' if count == 1 else 'exceed'} the limit of {limit.limit:.0f}"
-        return f"{more}; {NEVER}"
+        verb = "exceeds" if count == 1 else "exceed"
+        return f"{plural(count, noun)} {verb} the limit of {limit.limit:.0f}; {NEVER}"
     if count > left:
         most, room = plural(int(limit.limit), noun), f"{left:.0f}" if left else "no"
         return f"the limit of {most} leaves room for {room} more; the job would have to wait"

@@ -6,8 +6,9 @@ the other, the most promising first.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clusterrun.base.errors import ClusterrunError, Refused, RequestError, SchedulerError, nearest
@@ -57,12 +58,13 @@ class ShapeEstimate:
     @property
     def at(self) -> float:
         """Return the start time as a sort key; an unknown one sorts last."""
-        at = self.estimate.at if isinstance(self.estimate, Start) else None
-        return float("inf") if at is None else at
+        if isinstance(self.estimate, Start) and self.estimate.at is not None:
+            return self.estimate.at
+        return math.inf
 
     @property
     def is_now(self) -> bool:
-        return isinstance(self.estimate, Start) and format_when(self.estimate.at, time.time()) == "now"
+        return self.at < math.inf and format_when(self.at, time.time()) == "now"
 
     @property
     def at_or_now(self) -> float:
@@ -212,24 +214,18 @@ def _no_start(estimates: StartEstimates) -> ClusterrunError:
 
 def refusals(estimates: StartEstimates) -> list[tuple[str, str]]:
     """Return the partitions and shapes that were rejected, by reason: ``gpu, low (2x4, 1x8)`` and the reason."""
-    shapes = {tried.shape for tried in estimates.tried}
+    shapes: set[Shape] = set()
+    refused = []
+    for tried in estimates.tried:
+        shapes.add(tried.shape)
+        if not isinstance(tried.estimate, Start):
+            refused.append((tried.shape, tried.partition, tried.estimate.words))
     by_reason: dict[str, dict[str, list[str]]] = {}
-    for shape, partition, why in _refused(estimates):
+    for shape, partition, why in (*refused, *estimates.no):  # those of Slurm first
         shapes.add(shape)
         by_reason.setdefault(why, {}).setdefault(partition, []).append(str(shape))
-    if len(shapes) > 1:
-        return [(_places(partitions), why) for why, partitions in by_reason.items()]
-    return [(", ".join(partitions), why) for why, partitions in by_reason.items()]
-
-
-def _refused(estimates: StartEstimates) -> list[tuple[Shape, str, str]]:
-    """Return (shape, partition, reason) of Slurm's refusals, then of those that were not queried."""
-    refused = [
-        (tried.shape, tried.partition, tried.estimate.words)
-        for tried in estimates.tried
-        if not isinstance(tried.estimate, Start)
-    ]
-    return [*refused, *estimates.no]
+    places = _places if len(shapes) > 1 else ", ".join
+    return [(places(partitions), why) for why, partitions in by_reason.items()]
 
 
 def _places(partitions: Mapping[str, Sequence[str]]) -> str:
@@ -251,10 +247,11 @@ def _estimate(
     requested, need = shape_of(spec)
     candidates, no = _candidates(cluster, spec, shapes, partitions)
     tried: list[ShapeEstimate] = []
+    silent = False
     began = context.now()
     for shape, partition in candidates:
         left = ALL - (context.now() - began)
-        if left <= 0 or len(tried) >= MOST_QUESTIONS or _is_silent(tried):
+        if left <= 0 or len(tried) >= MOST_QUESTIONS or silent:
             break
         preemption = cluster.preempted.get(partition.name)
         if first_now and _is_beaten(preemption, tried):
@@ -266,6 +263,7 @@ def _estimate(
         changed["partition"] = Value(partition.name, AUTO)
         plan = context.plan(changed)
         estimate = estimate_start(context.slurm, plan.submission, plan.script, timeout=min(ONE, left))
+        silent = isinstance(estimate, Silence)
         command = submit_command(context.asked, changed)
         given = None if "time" in context.request.values else partition.given_time
         tried.append(ShapeEstimate(shape, partition.name, estimate, command, given, preemption))
@@ -308,17 +306,13 @@ def _is_own(partition: Partition, spec: JobSpec) -> bool:
     return partition.name == own or (own in ("", AUTO) and partition.default)
 
 
-def _is_silent(tried: Sequence[ShapeEstimate]) -> bool:
-    """Return whether Slurm did not respond to the last query."""
-    return bool(tried) and isinstance(tried[-1].estimate, Silence)
-
-
 def _is_beaten(preemption: Preemption | None, tried: Sequence[ShapeEstimate]) -> bool:
     """Return whether the job starts now in another partition that is no worse than one with this preemption."""
-    starting_now = [estimate for estimate in tried if estimate.is_now]
-    if preemption is None:
-        starting_now = [estimate for estimate in starting_now if estimate.preemption is None]
-    return bool(starting_now)
+    for estimate in tried:
+        is_worse = preemption is None and estimate.preemption is not None
+        if estimate.is_now and not is_worse:
+            return True
+    return False
 
 
 def find_partitions(cluster: ClusterSnapshot, names: str) -> list[Partition]:
@@ -326,16 +320,9 @@ def find_partitions(cluster: ClusterSnapshot, names: str) -> list[Partition]:
     by_name = {partition.name: partition for partition in cluster.partitions}
     if names == AUTO and AUTO not in by_name:
         return list(cluster.partitions)
-    requested = [name for name in names.split(",") if name]
-    if not requested:
-        raise _no_such_partition(names, by_name)
+    requested = list(filter(None, names.split(","))) or [names]
     for name in requested:
         if name not in by_name:
-            raise _no_such_partition(name, by_name)
+            hint = f"{nearest(name, [*by_name])} partitions: {', '.join(by_name)}".strip()
+            raise RequestError(f"no such partition: {name!r}", hint=hint)
     return [by_name[name] for name in requested]
-
-
-def _no_such_partition(name: str, partitions: Iterable[str]) -> RequestError:
-    names = list(partitions)
-    hint = f"{nearest(name, names)} partitions: {', '.join(names)}".strip()
-    return RequestError(f"no such partition: {name!r}", hint=hint)

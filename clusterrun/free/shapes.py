@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from clusterrun.base.units import format_duration, plural
+from clusterrun.base.units import clause, format_duration, plural
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.fields import Value, gres_gpus
 from clusterrun.jobspec.spec import JobSpec
@@ -51,8 +51,8 @@ def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
     gpus = gres_gpus(gres) if spec.gpus_per_node is None else spec.gpus_per_node
     if not gpus:
         return Shape(spec.allocated_nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
-    kinds = [kind for kind, _ in parse_gpus(gres)]
-    kind = kinds[0] if len(kinds) == 1 else ""
+    requested = parse_gpus(gres)
+    kind = requested[0][0] if len(requested) == 1 else ""
     return Shape(spec.allocated_nodes, gpus), Need(gpus=True, kind=kind)
 
 
@@ -77,11 +77,13 @@ def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need
         if gpus is None:
             return None
         changed |= gpus
-    if "tasks-per-node" in values or not need.gpus:
-        tasks = _tasks_of_each_node(values, asked) * shape.each
-        if tasks % asked.each:
+    if "tasks-per-node" in values:
+        tasks, rest = divmod(int(values["tasks-per-node"].value) * shape.each, asked.each)
+        if rest:
             return None
-        changed["tasks-per-node"] = tasks // asked.each
+        changed["tasks-per-node"] = tasks
+    elif not need.gpus:
+        changed["tasks-per-node"] = shape.each
     changed |= _memory_of_each_node(values, asked, shape)
     return {name: Value(value, "another shape") for name, value in changed.items()}
 
@@ -93,12 +95,6 @@ def _gpus_of_each_node(values: Mapping[str, Value], number: int) -> dict[str, in
         return {"gpus-per-node": number}
     reshaped, replaced = _GPU_COUNT.subn(rf"\g<1>{number}", gres)
     return {"gres": reshaped} if replaced == 1 else None
-
-
-def _tasks_of_each_node(values: Mapping[str, Value], asked: Shape) -> int:
-    if "tasks-per-node" not in values:
-        return asked.each
-    return int(values["tasks-per-node"].value)
 
 
 def _memory_of_each_node(values: Mapping[str, Value], asked: Shape, shape: Shape) -> dict[str, int | str]:
@@ -116,21 +112,18 @@ def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
     """Return the typed submit command with these values changed."""
     words = ["clusterrun", "submit"]
     if asked.job:
-        words.append(shlex.quote(asked.job))
+        words.append(asked.job)
     if asked.profile:
-        words += ["--profile", shlex.quote(asked.profile)]
-    options = {**asked.flags, **changed}
-    if options:
-        words.append(format_options(options))
-    if asked.command:
-        words += ["--", shlex.join(asked.command)]
-    return " ".join(words)
+        words += ["--profile", asked.profile]
+    options = format_options({**asked.flags, **changed})
+    command = clause(shlex.join(asked.command), "-- {}")
+    return " ".join(filter(None, (shlex.join(words), options, command)))
 
 
 def has_room_now(cluster: ClusterSnapshot, partition: Partition, shape: Shape, need: Need) -> bool:
     """Return whether enough nodes of a partition have the resources free now."""
-    free = [_count(need, node.cpus_free, node.gpus_free) for node in cluster.nodes_of(partition.name)]
-    return sum(number >= shape.each for number in free) >= shape.nodes
+    nodes = cluster.nodes_of(partition.name)
+    return sum(_count(need, node.cpus_free, node.gpus_free) >= shape.each for node in nodes) >= shape.nodes
 
 
 def why_never(cluster: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> str:
@@ -154,10 +147,10 @@ def _exceeded(partition: Partition, lifted: frozenset[str], spec: JobSpec, shape
         return f"the job's time limit exceeds the partition's limit of {format_duration(partition.time_limit)}"
     if shape.nodes < partition.min_nodes and "PartitionMinNodes" not in lifted:
         return f"the partition requires at least {plural(partition.min_nodes, 'node')}"
-    most = shape.nodes if partition.max_nodes is None else partition.max_nodes
-    if shape.nodes > most and "PartitionMaxNodes" not in lifted:
-        return f"the partition allows at most {plural(most, 'node')}"
-    return ""
+    most = partition.max_nodes
+    if most is None or shape.nodes <= most or "PartitionMaxNodes" in lifted:
+        return ""
+    return f"the partition allows at most {plural(most, 'node')}"
 
 
 def exceeds_time_limit(partition: Partition, spec: JobSpec) -> bool:
@@ -186,7 +179,7 @@ def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape,
 
 def _lack_of_gpus(shape: Shape, need: Need, large_enough: int, largest: int) -> str:
     """Return why so many nodes, the largest with so many GPUs of the type, are too few."""
-    kind = f" of type {need.kind}" if need.kind else ""
+    kind = clause(need.kind, " of type {}")
     if not largest:
         return f"the partition has no GPUs{kind}"
     gpus = f"{plural(shape.each, 'GPU')}{kind}"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from clusterrun.base.units import first_few
 from clusterrun.free.limits import UserLimit, account_chain, limits_of
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Reply, SlurmCommands
@@ -27,6 +28,9 @@ TIMEOUT = 15.0
 _BY_PARTITION = "preempt/partition_prio"
 _DONE = {"REQUEUE": "requeued", "CANCEL": "cancelled", "SUSPEND": "suspended"}
 _SHOWN = 3
+#: The queries to accounting, without which the rest is shown.
+_SHOWN_WITHOUT = {"associations": "your accounts and QOS", "qos": "the per-user limits of the QOS",
+                  "used": "your current usage"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +42,8 @@ class Preemption:
 
     @property
     def sentence(self) -> str:
-        more = f" and {len(self.by) - _SHOWN} more" if len(self.by) > _SHOWN else ""
-        first = f"{'partition' if len(self.by) == 1 else 'partitions'} {', '.join(self.by[:_SHOWN])}{more}"
-        return f"jobs in this partition may be {self.done} to make room for jobs in {first}"
+        higher = f"partition{'s' * (len(self.by) > 1)} {first_few([*self.by], _SHOWN)}"
+        return f"jobs in this partition may be {self.done} to make room for jobs in {higher}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,7 @@ class ClusterSnapshot:
         if not why:
             return ""
         is_rule_for_accounts = why.partition("=")[0].endswith("Accounts")
-        return f"{why}; this job's account is {account}" if is_rule_for_accounts else f"{why}; this job's QOS is {qos}"
+        return f"{why}; this job's {f'account is {account}' if is_rule_for_accounts else f'QOS is {qos}'}"
 
     def _me_with_only(self, account: str, qos: str) -> UserContext:
         """Return the user as if they had only that account and QOS, where they are known."""
@@ -132,7 +135,7 @@ def load_snapshot(
             queries["qos"] = qos_argv()
 
     def ask(what: str) -> Reply:
-        limit = timeout or _default_timeout(what)
+        limit = timeout or (SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT)
         if accounts_age is not None and what in ("associations", "qos"):
             return slurm.recent_answer(queries[what], limit, accounts_age)
         return slurm.answer(queries[what], limit)
@@ -153,10 +156,6 @@ def load_snapshot(
     if not slurm.facts.accounting:
         return replace(cluster, notes=("This cluster has no accounting, so there are no QOS or user limits.",))
     return _accounted(cluster, replies, config)
-
-
-def _default_timeout(what: str) -> float:
-    return SLURM_TIMEOUT if what in ("nodes", "partitions") else TIMEOUT
 
 
 def _words(config: Mapping[str, str], key: str, default: str = "") -> set[str]:
@@ -218,11 +217,7 @@ def _with_accounts(cluster: ClusterSnapshot, associations: Reply, scopes: Sequen
 def _not_available(replies: Mapping[str, Reply]) -> list[str]:
     """Return which answers are missing, in a line for each reason."""
     missing: dict[str, list[str]] = {}
-    for query, what in (
-        ("associations", "your accounts and QOS"),
-        ("qos", "the per-user limits of the QOS"),
-        ("used", "your current usage"),
-    ):
+    for query, what in _SHOWN_WITHOUT.items():
         note = replies[query].note
         if note:
             why = re.sub(r"^(\w+): \1: (error: )?", r"\1: ", note)
@@ -235,13 +230,13 @@ def _names_of_qos(cluster: ClusterSnapshot, associations: Reply, scopes: Iterabl
 
     If the user's own QOS are unknown, they are all that slurmctld lists.
     """
-    names = {p.qos: f"QOS {p.qos} of partition {p.name}" for p in cluster.partitions if p.qos}
-    own = [scope.qos for scope in scopes] if associations.note else _own_qos(cluster)
-    return names | {qos: f"QOS {qos}" for qos in own if qos}
-
-
-def _own_qos(cluster: ClusterSnapshot) -> list[str]:
-    return [qos for row in cluster.associations for qos in row.qos]
+    names = {partition.qos: f"QOS {partition.qos} of partition {partition.name}" for partition in cluster.partitions}
+    if associations.note:
+        names |= {scope.qos: f"QOS {scope.qos}" for scope in scopes}
+    for row in cluster.associations:
+        names |= {qos: f"QOS {qos}" for qos in row.qos}
+    names.pop("", None)
+    return names
 
 
 def _require_answer(reply: Reply, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from clusterrun.base.units import format_duration, format_time, format_when, plural
+from clusterrun.base.units import clause, format_duration, format_time, format_when, plural
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
@@ -32,7 +32,7 @@ def format_summary(cluster: ClusterSnapshot, now: float) -> list[str]:
         *_partition_lines(cluster),
         *_rows("free now, per node", filter(_is_free, rows), free_cells),
         *_rows("out of service", filter(_is_out, rows), partial(_out_cells, now=now)),
-        *_rows(powered_down, [row for row in rows if row.standing == "powered down"], free_cells),
+        *_rows(powered_down, filter(_is_powered_down, rows), free_cells),
         *_limits(cluster),
     ]
 
@@ -46,10 +46,9 @@ def _partition_lines(cluster: ClusterSnapshot) -> list[str]:
 
 def _is_free(row: NodeRow) -> bool:
     """Return whether these nodes have free resources that a job can get."""
-    if not row.idle:
-        return False
     # Slurm calls a node without free CPUs allocated, though its GPUs may be idle
-    return row.standing in OPEN or (row.standing == "allocated" and row.unit == "GPUs")
+    in_use = ("allocated",) if row.unit == "GPUs" else ()
+    return row.idle > 0 and row.standing in (*OPEN, *in_use)
 
 
 def _is_out(row: NodeRow) -> bool:
@@ -57,21 +56,24 @@ def _is_out(row: NodeRow) -> bool:
     return row.standing in OUT or (row.reason != "" and row.standing not in OPEN)
 
 
+def _is_powered_down(row: NodeRow) -> bool:
+    return row.standing == "powered down"
+
+
 def _partition_rows(row: PartitionSum) -> list[list[str]]:
     """Return the partition's row, and one for each named GPU type."""
     notes = ", ".join(f"{number} {standing}" for standing, number in row.standings) or "no nodes"
     if row.untold:
         notes += f" (usage of {plural(row.untold, 'node')} unknown)"
-    if row.preemption and not row.closed:
-        notes += f"; {row.preemption.sentence}"
     if row.closed:
         notes = f"closed to you: {row.closed}; {notes}"
-    mark = "*" if row.partition.default else ""
+    elif row.preemption:
+        notes += f"; {row.preemption.sentence}"
+    name = row.partition.name + "*" * row.partition.default
     types = [["", str(free), str(total), kind, ""] for kind, free, total in row.types]
-    unit = row.unit
     if len(types) == 1:
-        unit, types = f"{unit} {row.types[0][0]}", []
-    return [[row.partition.name + mark, str(row.free), str(row.total), unit, notes], *types]
+        return [[name, str(row.free), str(row.total), f"{row.unit} {row.types[0][0]}", notes]]
+    return [[name, str(row.free), str(row.total), row.unit, notes], *types]
 
 
 def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
@@ -80,25 +82,29 @@ def _free_cells(row: NodeRow, one_partition: bool) -> list[str]:
         what += f" {row.types[0][0]}"
     elif row.types:
         what += f" ({', '.join(f'{kind} {number}' for kind, number in row.types)})"
-    notes = [row.standing] if row.standing != "idle" else []
-    if row.full:
-        notes.append(f"{row.idle} idle, but no {row.full} left")
+    partitions = "" if one_partition else ",".join(row.partitions)
+    return [_names(row.names, row.folded), what, partitions, _free_note(row)]
+
+
+def _free_note(row: NodeRow) -> str:
     if row.standing == "planned":
-        notes = ["planned for a pending job"]
-    return [_names(row.names, row.folded), what, "" if one_partition else ",".join(row.partitions), ", ".join(notes)]
+        return "planned for a pending job"
+    standing = row.standing.removeprefix("idle")
+    return ", ".join(filter(None, (standing, clause(row.full, f"{row.idle} idle, but no {{}} left"))))
 
 
 def _out_cells(row: NodeRow, now: float) -> list[str]:
-    who = ", ".join(filter(None, [row.by, f"since {format_time(row.since, now)}" if row.since else ""]))
-    reason = (row.reason or "no reason given") + (f" ({who})" if who else "")
-    return [_names(row.names, row.folded), row.standing, reason]
+    since = f"since {format_time(row.since, now)}" if row.since else ""
+    who = ", ".join(filter(None, [row.by, since]))
+    reason = row.reason or "no reason given"
+    return [_names(row.names, row.folded), row.standing, f"{reason}{clause(who, ' ({})')}"]
 
 
 def _rows(title: str, rows: Iterable[NodeRow], cells: Callable[[NodeRow], list[str]]) -> list[str]:
     rows = list(rows)
     if not rows:
         return []
-    lines = ["", title, *(f"  {line}" for line in align(map(cells, rows[:MOST_ROWS])))]
+    lines = ["", title, *_indented(map(cells, rows[:MOST_ROWS]))]
     left_out = sum(len(row.names) for row in rows[MOST_ROWS:])
     if left_out:
         how = "use --partition to show one partition, or --json to show all nodes"
@@ -113,11 +119,11 @@ def _names(names: Sequence[str], folded: str) -> str:
 
 
 def _limits(cluster: ClusterSnapshot) -> list[str]:
-    if cluster.limits is None:
-        return []
     if cluster.limits:
-        return ["", "your limits", *(f"  {line}" for line in align(map(_limit_cells, cluster.limits)))]
-    return [] if cluster.notes else ["", "no limits apply to you, your accounts or your QOS"]
+        return ["", "your limits", *_indented(map(_limit_cells, cluster.limits))]
+    if cluster.limits is None or cluster.notes:
+        return []
+    return ["", "no limits apply to you, your accounts or your QOS"]
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:
@@ -142,14 +148,14 @@ def format_estimates(estimates: StartEstimates, now: float) -> list[str]:
         lines, impossible = [], [f"{total}: no partition accepts this job"]
     refused = refusals(estimates)
     if refused:
-        lines += [*impossible, *(f"  {line}" for line in align(refused))]
+        lines += [*impossible, *_indented(refused)]
     return lines
 
 
 def _start_lines(starts: Sequence[ShapeEstimate], now: float) -> list[str]:
     lines = []
-    for start, cells in zip(starts, align(_start_cells(start, now) for start in starts), strict=True):
-        lines += ["", f"  {cells}", f"    {start.command}"]
+    for start, cells in zip(starts, _indented(_start_cells(start, now) for start in starts), strict=True):
+        lines += ["", cells, f"    {start.command}"]
     return lines
 
 
@@ -157,7 +163,7 @@ def _exceeded_lines(estimates: StartEstimates) -> list[str]:
     if not estimates.exceeded_limits:
         return []
     title = "limits that block the job (Slurm's estimate ignores them)"
-    return ["", title, *(safe_line(f"  {line}") for line in estimates.exceeded_limits)]
+    return ["", title, *_indented([line] for line in estimates.exceeded_limits)]
 
 
 def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
@@ -167,10 +173,14 @@ def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
     if tried.given_time:
         notes.append(f"time limit {format_duration(tried.given_time)}")
     if start.preempts:
-        notes.append(f"preempts {'job' if len(start.preempts) == 1 else 'jobs'} {', '.join(start.preempts)}")
+        notes.append(f"preempts job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}")
     if tried.preemption:
         notes.append(tried.preemption.sentence)
     return [format_when(start.at, now), str(tried.shape), tried.partition, start.nodes, ", ".join(notes)]
+
+
+def _indented(rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in align(rows)]
 
 
 def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = frozenset()) -> list[str]:
@@ -179,10 +189,9 @@ def align(rows: Iterable[Sequence[str]], right: frozenset[int] | set[int] = froz
     widths = [max(map(len, column)) for column in zip(*safe, strict=True)]
     lines = []
     for row in safe:
-        cells = [
-            cell.rjust(width) if number in right else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-            if width
-        ]
-        lines.append("  ".join(cells).rstrip())
+        line = ""
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            if width:
+                line += f"{cell:>{width}}  " if number in right else f"{cell:<{width}}  "
+        lines.append(line.rstrip())
     return lines

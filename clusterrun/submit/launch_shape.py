@@ -229,11 +229,11 @@ def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -
     in_order = [field.name for field in FIELDS if field.name in options]
     words: list[str] = []
     for name in dict.fromkeys([*in_order, *options]):
-        words += _typed_option(name, options[name].value, quote)
+        words += typed_option(name, options[name].value, quote)
     return " ".join(words)
 
 
-def _typed_option(name: str, value: Any, quote: Callable[[str], str]) -> list[str]:
+def typed_option(name: str, value: Any, quote: Callable[[str], str] = shlex.quote) -> list[str]:
     """Return an option as it is typed, once for each of its values."""
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]

@@ -10,7 +10,7 @@ import pytest
 from clusterrun.scheduler.local.devices import free_devices, visible
 from clusterrun.scheduler.local.jobfiles import State, create, write_state
 from clusterrun.system.processes import boot_id, host_name
-from clusterrun.why.pending.local import explain_local
+from clusterrun.why.pending import explain_local
 from tests.local.conftest import job
 from tests.support.opened import Opened
 
@@ -135,9 +135,9 @@ def test_why_names_the_jobs_that_use_the_devices(bench):
     bench.wait(first, "RUNNING")
     second = bench.submit(SHOW, env=TWO, gpus_per_node=2)
     bench.until(lambda: bench.status(second).reason == "Resources")
-    _, evidence = explain_local(bench.local, bench.status(second), ("0", "1"))
+    evidence = explain_local(bench.local, bench.status(second), ("0", "1"))
     assert evidence.here == ("the job requests 2 GPUs; this machine has 2", "GPUs in use by local jobs: 0 (job L1)")
     bench.change_state(first, boot="another boot", host="elsewhere")
-    _, evidence = explain_local(bench.local, bench.status(second), ("0", "1"))
+    evidence = explain_local(bench.local, bench.status(second), ("0", "1"))
     assert evidence.here[1] == "none of your local jobs uses a GPU"
     bench.change_state(first, boot=boot_id(), host=host_name())

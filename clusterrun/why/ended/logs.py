@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -37,25 +36,22 @@ _LOGS = re.compile(r"\.(?:out|err|log|txt|stdout|stderr)(?:\.\d+)?$|^(?:slurm-|s
 _RANK = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|[_/])(\d{1,6})/(?:std(?:out|err)|out|err)")
 
 
-@dataclass(frozen=True, slots=True)
-class LogLines:
-    """The lines of each log, most trusted first, and notes on what was not read."""
-
-    logs: tuple[tuple[Line, ...], ...]
-    notes: tuple[str, ...] = ()
+#: The lines of each log, most trusted first, and notes on what was not read.
+LogsAndNotes = tuple[list[tuple[Line, ...]], list[str]]
 
 
 def read_logs(
     paths: Sequence[Path], *, world_size: int | None = None, run_id: str = "", search: bool = True,
     begin: Sequence[int] = (), owners: Collection[int] | None = None,
-) -> LogLines:  # fmt: skip
+) -> LogsAndNotes:  # fmt: skip
     """Return the lines of these files, errors first; with ``run_id`` only those since the newest start.
 
     ``begin`` is the offset of the job's own lines in each file, ``owners`` are the users that may own the files. With
     ``search`` the middle of a large file is searched for the first error.
     """
     since = (f"clusterrun: {run_id}: job ".encode(), b"DUE TO JOB REQUEUE ***\n", b"Distributed environment: ")
-    logs, notes = [], []
+    logs: list[tuple[Line, ...]] = []
+    notes: list[str] = []
     for path, offset in zip_longest(paths, begin, fillvalue=0):
         assert isinstance(path, Path)
         stream: Stream = "err" if path.suffix == ".err" else "out"
@@ -76,10 +72,10 @@ def read_logs(
                 f"{_shown(path)} is large ({ends.size / 1e6:,.0f} MB): only the beginning, the end and the first errors"
                 f" were read; {ends.skipped / 1e6:,.0f} MB were not read"
             )
-    return LogLines(tuple(logs), tuple(notes))
+    return logs, notes
 
 
-def read_folder(folder: Path) -> LogLines:
+def read_folder(folder: Path) -> LogsAndNotes:
     """Return the lines of all logs in a folder and its subfolders; raises RequestError if there are none.
 
     Error streams come first, then by the time of the last write, since the rank that failed first stops writing first.
@@ -90,20 +86,19 @@ def read_folder(folder: Path) -> LogLines:
     if not found:
         raise RequestError(f"no logs in {folder}", hint="log files are named *.out, *.err, *.log or slurm-*")
     found.sort(key=lambda path: (not _is_err(path), written_at(path)))
-    read = read_logs(found[:_MOST_FILES])
-    more = len(found) - _MOST_FILES
-    return (
-        replace(read, notes=(*read.notes, f"only {_MOST_FILES} of the {len(found)} logs in {folder} were read"))
-        if more > 0
-        else read
-    )
+    logs, notes = read_logs(found[:_MOST_FILES])
+    if len(found) > _MOST_FILES:
+        notes.append(f"only {_MOST_FILES} of the {len(found)} logs in {folder} were read")
+    return logs, notes
 
 
 def _lines(ends: Ends) -> tuple[Line, ...]:
-    name, rank = _shown(ends.path), rank_of_file(ends.path)
-    return tuple(
-        Line(name, number, line.rank if line.rank is not None else rank, line.text) for number, line in ends.lines
-    )
+    name, rank_of_log = _shown(ends.path), rank_of_file(ends.path)
+    lines = []
+    for number, line in ends.lines:
+        rank = rank_of_log if line.rank is None else line.rank
+        lines.append(Line(name, number, rank, line.text))
+    return tuple(lines)
 
 
 def rank_of_file(path: Path) -> int | None:

@@ -41,7 +41,9 @@ def load_end_facts(state: RunState) -> EndFacts:
 def _other_owner(run: RunRecord, status: JobStatus) -> str:
     """Return the job that has claimed the run if it is not this one; empty if it is, or if that is not known."""
     claim = run_record.claim_of(run)
-    return claim.job if claim is not None and claim.job != status.id.base else ""
+    if claim is None or claim.job == status.id.base:
+        return ""
+    return claim.job
 
 
 def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Path) -> EndFacts:
@@ -70,22 +72,23 @@ def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Pa
 def stalled_ranks(ranks: Iterable[RankProgress]) -> dict[int, str]:
     """Return the ranks, at most half, that were silent or at an earlier step at the others' last heartbeats."""
     records = list(ranks)
-    if len(records) < 2:
+    if not records:
         return {}
-    silent = _silent_ranks(records)
-    if silent and 2 * len(silent) <= len(records):
-        return silent
-    late = _late_ranks(records)
-    return late if 2 * len(late) <= len(records) else {}
+    for stalled in (_silent_ranks(records), _late_ranks(records)):
+        if 0 < 2 * len(stalled) <= len(records):
+            return stalled
+    return {}
 
 
 def _silent_ranks(ranks: Sequence[RankProgress]) -> dict[int, str]:
     newest = max(one.time for one in ranks)
     silent = {}
     for one in ranks:
-        if newest - one.time > 3 * (one.interval or 10):
-            words = f"rank {one.rank} sent its last heartbeat {newest - one.time:.0f} s before the other ranks"
-            silent[one.rank] = words if one.step is None else f"{words}, at step {one.step}"
+        earlier = newest - one.time
+        if earlier > 3 * (one.interval or 10):
+            silent[one.rank] = f"rank {one.rank} sent its last heartbeat {earlier:.0f} s before the other ranks"
+            if one.step is not None:
+                silent[one.rank] += f", at step {one.step}"
     return silent
 
 
@@ -94,11 +97,11 @@ def _late_ranks(ranks: Sequence[RankProgress]) -> dict[int, str]:
     steps = {one.rank: one.step for one in ranks if one.step is not None}
     if len(steps) < len(ranks):
         return {}
-    usual = statistics.mode(steps.values())
-    behind = {rank: step for rank, step in steps.items() if step < usual}
-    return {
-        rank: f"rank {rank} reached only step {step}; the others reached step {usual}" for rank, step in behind.items()
-    }
+    usual, late = statistics.mode(steps.values()), {}
+    for rank, step in steps.items():
+        if step < usual:
+            late[rank] = f"rank {rank} reached only step {step}; the others reached step {usual}"
+    return late
 
 
 def _load_dumps(folder: Path) -> dict[int, Reached]:

@@ -1,23 +1,27 @@
-"""Build the command that resumes a run, or that submits it again with changed options."""
+"""Build the command that resumes a run, or that submits it again with changed options or a longer time limit."""
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterrun.base.decode import as_text
+from clusterrun.base.decode import as_text, as_texts
 from clusterrun.base.errors import RequestError
+from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
 from clusterrun.records.code_store import load_snapshot
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
+from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
+from clusterrun.submit.launch_shape import typed_option
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
@@ -30,6 +34,9 @@ _PLACEHOLDER = re.compile(
 _RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
 """Causes after which the same options are right."""
 _NOT_RESUMED = ("none", "duplicate", "no-process-group")
+_SAVE = (
+    "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
+)
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
@@ -58,13 +65,15 @@ def _with_submit(cause: Cause, run: RunRecord | None, script: str) -> Cause:
     options = _options(cause.command, run)
     command = resubmit_command(cause.command, run, script)
     if _PLACEHOLDER.search(options):
-        cause = _in_advice(cause, command if run is None and command else f"clusterrun submit … {options}")
+        shown = command if run is None else ""
+        cause = _in_advice(cause, shown or f"clusterrun submit … {options}")
         return _with_resume(cause, run) if "SIZE" in options else cause  # another learning rate is needed first
-    saved = _newest_checkpoint(run) if run is not None and command else None
-    if saved is None:
-        return replace(cause, command=command)
+    cause = replace(cause, command=command)
+    saved = None if run is None else _newest_checkpoint(run, load_spec(run))
+    if saved is None or not command:
+        return cause
     resumes = f"this command resumes from the checkpoint of step {saved[0]}"
-    return replace(cause, command=command, advice=_joined(_lasting_advice(cause), resumes))
+    return replace(cause, advice=_joined(_lasting_advice(cause), resumes))
 
 
 def _joined(*parts: str) -> str:
@@ -79,15 +88,14 @@ def _lasting_advice(cause: Cause) -> str:
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
     if run is None or cause.kind in _NOT_RESUMED:
         return cause
-    is_as_before = cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED
-    if cause.command.startswith("clusterrun submit") and not is_as_before:  # with other options: another run
-        return cause
     how = _how_it_resumes(run)
     if not how:
         return cause
     command = f"clusterrun resume {run.job_id}"
-    if is_as_before:
+    if cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED:
         return replace(cause, command=command, advice=_joined(_lasting_advice(cause), f"this command {how}"))
+    if cause.command.startswith("clusterrun submit"):  # with other options: another run
+        return cause
     return replace(cause, advice=_joined(_lasting_advice(cause), f"then `{command}` {how}"))
 
 
@@ -95,13 +103,12 @@ def _how_it_resumes(run: RunRecord) -> str:
     """Return what ``clusterrun resume`` does with a run, in words; empty if it cannot continue it."""
     if run.job_id is None:
         return ""
-    spec = files.read_json(run.run_dir / "spec.json") or {}
-    arguments = spec.get("resume_args")
+    spec = load_spec(run)
     saved = _newest_checkpoint(run, spec)
     if saved is not None:
         how = f"resumes from the checkpoint of step {saved[0]}"
-    elif arguments:
-        how = f"starts the run again with {arguments}"
+    elif spec.get("resume_args"):
+        how = f"starts the run again with {spec['resume_args']}"
     elif spec.get("requeue") and _work_arguments(run, spec).startswith("-- "):
         how = "starts the run again"
     else:
@@ -120,15 +127,23 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
     options = _options(command, run)
     if run is None:
         return _sbatch_command(options, script)
-    spec = files.read_json(run.run_dir / "spec.json") or {}
+    spec = load_spec(run)
     work = _work_arguments(run, spec)
     if not work:
         return ""
+    resume, without_key = "", ""
     saved = _newest_checkpoint(run, spec)
-    resume = f"--set {shlex.quote(f'resume={saved[1]}')}" if saved is not None and saved[1] else ""
-    typed = _typed_options(run, _named_options(command, options), without_key="resume" if resume else "")
+    if saved is not None and saved[1]:
+        resume, without_key = f"--set {shlex.quote(f'resume={saved[1]}')}", "resume"
+    typed = _typed_options(run, _named_options(command, options), without_key)
     words = ("clusterrun submit", _profile_option(run), *typed, options, resume, work)
     return _in_its_folder(" ".join(filter(None, words)), spec)
+
+
+def load_spec(run: RunRecord) -> dict[str, Any]:
+    """Return what the run's job was submitted with; ``work`` is always an object."""
+    spec = files.read_json(run.run_dir / "spec.json") or {}
+    return spec if isinstance(spec.get("work"), dict) else {**spec, "work": {}}
 
 
 def _sbatch_command(options: str, script: str) -> str:
@@ -155,9 +170,10 @@ def _profile_option(run: RunRecord) -> str:
 
 def _in_its_folder(line: str, spec: Mapping[str, Any]) -> str:
     """Return a command that runs in the folder of the submit."""
-    workdir = spec.get("workdir")
-    is_here = not isinstance(workdir, str) or not workdir.startswith("/") or workdir == _current_folder()
-    return line if is_here else f"cd {shlex.quote(str(workdir))} && {line}"
+    workdir = as_text(spec.get("workdir"))
+    if not workdir.startswith("/") or workdir == _current_folder():
+        return line
+    return f"cd {shlex.quote(workdir)} && {line}"
 
 
 def _options(command: str, run: RunRecord | None) -> str:
@@ -174,32 +190,28 @@ def _options(command: str, run: RunRecord | None) -> str:
     options = options.replace("--time LONGER", f"--time {_double_time_limit(submitted_option(run, 'time'))}")
     excluded = re.search(r"--exclude (\S+)", options)
     if excluded is not None:
-        before = [name for name in submitted_option(run, "exclude").split(",") if name]
+        before = filter(None, submitted_option(run, "exclude").split(","))
         nodes = ",".join(dict.fromkeys([*before, *shlex.split(excluded[1])]))
         options = options.replace(excluded[0], f"--exclude {shlex.quote(nodes)}")
     return options
 
 
-def _typed_options(run: RunRecord, without: Collection[str], without_key: str = "") -> list[str]:
-    """Return the options that were typed at submit; those of a file or profile apply again by themselves."""
+def _typed_options(run: RunRecord, without: Collection[str], without_key: str) -> list[str]:
+    """Return the options that were typed at submit; those of a file or profile apply again by themselves.
+
+    ``without_key`` is a key of ``--set`` to leave out.
+    """
     options: list[str] = []
     for name, (value, source) in run.sources.items():
-        if str(source).startswith("--") and name not in without:
-            options += _typed_option(name, value, without_key)
+        if not str(source).startswith("--") or name in without:
+            continue
+        if name == "set":
+            value = {key: _as_setting(value[key]) for key in value if key != without_key}  # noqa: PLW2901
+        options += typed_option(name, value)
     return options
 
 
-def _typed_option(name: str, value: object, without_key: str) -> list[str]:
-    """Return an option as it is typed, once for each of its values; ``without_key`` is a key of --set to leave out."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, Mapping):
-        kept = [key for key in value if (name, key) != ("set", without_key)]
-        return [f"--{name} {shlex.quote(f'{key}={_text(value[key])}')}" for key in kept]
-    return [f"--{name} {shlex.quote(str(one))}" for one in (value if isinstance(value, list) else [value])]
-
-
-def _text(value: object) -> str:
+def _as_setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -215,35 +227,30 @@ def _double_size(size: str) -> str:
 
 def _double_time_limit(limit: str) -> str:
     """Return twice a time limit in one of sbatch's formats (90, 2:00:00, 1-12)."""
-    try:
-        seconds = parse_time_limit(limit)
-    except RequestError:
-        return "LONGER"
+    seconds = _parse_limit(limit)
     return format_time_limit(2 * seconds) if seconds else "LONGER"
 
 
 def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
     """Return what to run as command-line words; empty for a Python callable."""
-    work = spec.get("work")
-    work = work if isinstance(work, dict) else {}
-    kind, job = work.get("kind"), _job_file(run)
+    work, job = spec["work"], _job_file(run)
+    kind = work.get("kind")
     if kind == "function":
         return ""
-    if job or kind == "task":
-        return shlex.quote(job or str(work.get("name") or run.what))
-    started = _started_words(work)
-    if started:
-        return f"-- {shlex.join(started)}"
-    return f"-- {run.what}" if run.what else ""
+    if kind == "task" and not job:
+        job = as_text(work.get("name")) or run.what
+    if job:
+        return shlex.quote(job)
+    started = shlex.join(_started_words(work)) or run.what
+    return f"-- {started}" if started else ""
 
 
 def _started_words(work: Mapping[str, Any]) -> list[str]:
     """Return the module, script or command that was started, with its arguments; none if they are not known."""
-    kind, arguments = work.get("kind"), work.get("args")
-    words = [str(one) for one in arguments] if isinstance(arguments, list) else []
-    if kind == "module" and work.get("name"):
-        return ["-m", str(work["name"]), *words]
-    return [str(work["path"]), *words] if kind in ("script", "command") and work.get("path") else []
+    arguments, path = as_texts(work.get("args")), as_text(work.get("path"))
+    if work.get("kind") == "module" and work.get("name"):
+        return ["-m", str(work["name"]), *arguments]
+    return [path, *arguments] if path else []
 
 
 def _job_file(run: RunRecord) -> str:
@@ -257,21 +264,21 @@ def _job_file(run: RunRecord) -> str:
     return ""
 
 
-def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any] | None = None) -> tuple[int, str] | None:
+def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any]) -> tuple[int, str] | None:
     """Return the newest saved step and the folder for ``resume``, empty if the task finds it itself.
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
     """
-    spec = spec if spec is not None else files.read_json(run.run_dir / "spec.json") or {}
-    work = spec.get("work")
-    if not isinstance(work, dict) or work.get("kind") != "task":
+    if spec["work"].get("kind") != "task":
         return None
-    folder, own = run.run_dir / "checkpoints", _own_checkpoint_dir(work)
+    folder, own = run.run_dir / "checkpoints", _own_checkpoint_dir(spec["work"])
     if own:
         # os.path: it leaves ~nosuchuser as it is
-        folder = Path(str(spec.get("workdir") or run.root)) / os.path.expanduser(own)  # noqa: PTH111
-    steps = _saved_steps(folder)
-    return (max(steps), "" if own else str(folder)) if steps else None
+        folder = Path(as_text(spec.get("workdir")) or run.root) / os.path.expanduser(own)  # noqa: PTH111
+    newest = max(_saved_steps(folder), default=None)
+    if newest is None:
+        return None
+    return newest, "" if own else str(folder)
 
 
 def _own_checkpoint_dir(work: Mapping[str, Any]) -> str:
@@ -296,3 +303,70 @@ def _current_folder() -> str:
         return str(Path.cwd())
     except OSError:
         return ""
+
+
+def with_longer_limit(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None) -> Cause:
+    """Return the cause with a command for twice the time limit if a partition that the user may use allows that.
+
+    Otherwise for the most that the job's partition allows; without a command if the job already had that.
+    """
+    own = _own_partition(job, partitions, run)
+    if own is None:
+        return cause
+    most, had = own.time_limit, job.time_limit or _parse_limit(submitted_option(run, "time")) or own.given_time
+    if not had:
+        return cause
+    wanted = 2 * had
+    if most is None or wanted <= most:
+        return replace(cause, command=_with_time(cause, wanted))
+    bound = f"partition {own.name} allows at most {format_time_limit(most)}"
+    other = _partition_that_allows(wanted, partitions)
+    if other is not None:
+        limit = other.time_limit
+        allows = f"allows {format_time_limit(limit)}" if limit is not None else "has no time limit"
+        advice = f"{bound}, but partition {other.name} {allows}: request more time in that partition, or {_SAVE}"
+        return replace(cause, advice=advice, command=_with_time(cause, wanted, f" --partition {other.name}"))
+    if most > had:
+        return replace(cause, advice=f"{bound}; request that limit, or {_SAVE}", command=_with_time(cause, most))
+    advice = f"{bound}, and no other partition that you may use allows {format_time_limit(wanted)}: {_SAVE}"
+    return replace(cause, advice=advice, command="")
+
+
+def _own_partition(job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None) -> Partition | None:
+    """Return the partition that the job ran in: the one that is named, else the default one."""
+    name = job.partition or submitted_option(run, "partition")
+    for partition in partitions:
+        if partition.name == name or (not name and partition.default):
+            return partition
+    return None
+
+
+def _partition_that_allows(seconds: int, partitions: Sequence[Partition]) -> Partition | None:
+    """Return a partition that the user may use and that allows so long a job; the default one if it does."""
+    user, able = UserContext(user=_user_name()), None
+    for one in partitions:
+        is_too_short = one.time_limit is not None and one.time_limit < seconds
+        if is_too_short or one.needs_reservation or closed(one, user):
+            continue
+        if one.default:
+            return one
+        able = able or one
+    return able
+
+
+def _with_time(cause: Cause, seconds: int, more: str = "") -> str:
+    return cause.command.replace("--time LONGER", f"--time {format_time_limit(seconds)}{more}")
+
+
+def _parse_limit(limit: str) -> int | None:
+    try:
+        return parse_time_limit(limit)
+    except RequestError:
+        return None
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())

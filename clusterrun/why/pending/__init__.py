@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobStatus
-from clusterrun.base.units import format_duration, format_time_and_offset
+from clusterrun.base.units import clause, format_duration, format_time_and_offset, plural
 from clusterrun.scheduler import Scheduler
-from clusterrun.scheduler.slurm.reasons import Reason, Starts
+from clusterrun.scheduler.local.jobfiles import Job, Unreadable, job_folders, read_job, read_state, read_status
+from clusterrun.scheduler.slurm.reasons import Reason, Starts, find_reason
+from clusterrun.scheduler.slurm.squeue import Queued
 from clusterrun.state.reconcile import RunState
-from clusterrun.why.pending import dependencies, limits, local, nodes, partition_rules, queue_position, running_job
+from clusterrun.why.pending import dependencies, limits, nodes, partition_rules, queue_position, running_job
 from clusterrun.why.pending.facts import Finding, PendingFacts
 from clusterrun.why.pending.queries import query_facts
 from clusterrun.why.pending.queue_position import Ahead
@@ -45,16 +48,18 @@ class PendingReport:
 
     def facts(self) -> list[tuple[str, Sequence[str]]]:
         """Return the parts that ``why`` shows: name and lines of each."""
-        starts = f"The job starts {self.starts.value}." if self.starts else ""
+        means = self.meaning
         if self.starts is Starts.NEVER:
-            starts = "The job will never start unless you change it."
+            means += " The job will never start unless you change it."
+        elif self.starts:
+            means += f" The job starts {self.starts.value}."
         return [
             ("reason", (self.slurm_reason or "none given",)),
-            ("means", (f"{self.meaning} {starts}".strip(),)),
+            ("means", (means,)),
             ("here", self.here),
             ("do", self.do),
-            ("ahead", (self.ahead_line,) if self.ahead_line else ()),
-            ("start", (self.start_line,) if self.start_line else ()),
+            ("ahead", tuple(filter(None, [self.ahead_line]))),
+            ("start", tuple(filter(None, [self.start_line]))),
             ("unknown", self.unseen),
         ]
 
@@ -87,7 +92,7 @@ def explain(scheduler: Scheduler, state: RunState, now: float | None = None, *, 
     if scheduler.slurm is None:
         return _local_report(scheduler, job)
     if state.as_of is not None:
-        last = f"{job.state}{f' ({job.reason})' if job.reason else ''} {format_duration(now - state.as_of)} ago"
+        last = f"{job.state}{clause(job.reason, ' ({})')} {format_duration(now - state.as_of)} ago"
         raise SchedulerError(
             f"cannot tell why job {job.id} is pending: Slurm did not respond (last known state: {last})",
             detail=state.note, hint="run `scontrol ping`, then try again",
@@ -103,16 +108,69 @@ def running(state: RunState) -> list[str]:
 
 def _local_report(scheduler: Scheduler, job: JobStatus) -> PendingReport:
     assert scheduler.local is not None
-    reason, found = local.explain_local(scheduler.local.folder, job, scheduler.local.devices)
-    return PendingReport(
+    reason, found = find_reason(job.reason), explain_local(scheduler.local.folder, job, scheduler.local.devices)
+    report = PendingReport(
         slurm_reason=job.reason,
         reason=reason,
-        meaning=reason.meaning if reason else "The job has just been submitted or is about to start.",
+        meaning="The job has just been submitted or is about to start.",
         here=found.here,
         do=found.do,
-        starts=found.starts or (reason.starts if reason else None),
+        starts=found.starts,
         unseen=found.unseen,
     )
+    if reason is None:
+        return report
+    return replace(report, meaning=reason.meaning, starts=found.starts or reason.starts)
+
+
+def explain_local(root: Path, job: JobStatus, seen: Sequence[str]) -> Finding:
+    """Return the evidence on a local job, from the folder of the local jobs and this machine's visible devices."""
+    try:
+        request = read_job(root / str(job.id))
+    except (OSError, Unreadable):
+        request = None
+    if request is None:
+        return Finding(unseen=("the job's resource request",))
+    if job.reason.startswith("Dependency"):
+        return _local_dependency(root, job, request)
+    return _devices(root, job, request, seen) if job.reason == "Resources" else Finding()
+
+
+def _local_dependency(root: Path, job: JobStatus, request: Job) -> Finding:
+    statuses = _statuses(root)
+    queue = [Queued(str(s.id), -1, s.state, s.reason, left=_left(s)) for s in statuses if not s.is_over]
+    lines, never = dependencies.describe_conditions(request.dependency, queue, statuses)
+    give_up = f"clusterrun cancel {job.id}"
+    if never:
+        return Finding(tuple(lines), (give_up,), starts=Starts.NEVER)
+    return Finding(tuple(lines), (f"wait, or cancel the job: `{give_up}`",))
+
+
+def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> Finding:
+    here = [f"the job requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
+    holders = []
+    for folder in job_folders(root):
+        try:
+            state = read_state(folder)
+        except Unreadable:
+            continue
+        if state is not None and state.devices and state.state in ("RUNNING", "COMPLETING"):
+            holders.append(f"{', '.join(state.devices)} (job {folder.name})")
+    here.append(f"GPUs in use by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
+    return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
+
+
+def _statuses(root: Path) -> list[JobStatus]:
+    try:
+        return list(filter(None, map(read_status, job_folders(root))))
+    except OSError:
+        return []
+
+
+def _left(job: JobStatus) -> int | None:
+    if job.time_limit is None or job.elapsed is None:
+        return None
+    return max(0, job.time_limit - job.elapsed)
 
 
 def explain_facts(facts: PendingFacts, job: JobStatus) -> PendingReport:
@@ -169,7 +227,7 @@ def _start(facts: PendingFacts, starts: Starts | None) -> tuple[int | None, str,
     if at is None:
         return None, nodes, "Slurm has no estimate of the start time"
     expects = "expected" if at < facts.now else "expects"
-    where = f" on {nodes}" if nodes else ""
+    where = clause(nodes, " on {}")
     return at, nodes, f"Slurm {expects} the job to start{where} at {format_time_and_offset(at, facts.now)}"
 
 
@@ -178,8 +236,10 @@ def _dependency(facts: PendingFacts) -> Finding:
     if not text:
         return Finding(unseen=("the job's dependency",))
     lines, never = dependencies.describe_conditions(text, facts.queue, facts.past)
-    do = (facts.update("Dependency"), f"clusterrun cancel {facts.id}") if never else ()
-    return Finding(tuple(lines) or (f"the job is waiting for {text}",), do, starts=Starts.NEVER if never else None)
+    found = Finding(tuple(lines) or (f"the job is waiting for {text}",))
+    if never:
+        found += Finding(do=(facts.update("Dependency"), f"clusterrun cancel {facts.id}"), starts=Starts.NEVER)
+    return found
 
 
 def _misfit(facts: PendingFacts) -> Finding:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.base.job import JobStatus
+from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.nodes import Node
 from clusterrun.scheduler.slurm.reasons import Limit, Reason, Starts
@@ -30,7 +30,7 @@ class PendingFacts:
     queue: Sequence[Queued] | None = None
     partitions: Sequence[dict[str, str]] | None = None
     nodes: Sequence[Node] | None = None
-    features: Mapping[str, frozenset[str]] | None = None
+    features: Mapping[str, frozenset[str]] = field(default_factory=dict)
     reservations: Sequence[dict[str, str]] | None = None
     licenses: Sequence[dict[str, str]] | None = None
     scopes: Sequence[LimitScope] | None = None
@@ -56,12 +56,14 @@ class PendingFacts:
     @property
     def own_row(self) -> Queued | None:
         """Return the job's own row of the queue."""
-        raw = self.job.get("JobId", "")
-        return next((row for row in self.rows if str(row.raw) == raw), None)
+        for row in self.rows:
+            if str(row.raw) == self.job.get("JobId"):
+                return row
+        return None
 
     @property
     def partition_names(self) -> tuple[str, ...]:
-        return tuple(name for name in self.job.get("Partition", "").split(",") if name)
+        return tuple(filter(None, self.job.get("Partition", "").split(",")))
 
     @property
     def partition_text(self) -> str:
@@ -82,13 +84,23 @@ class PendingFacts:
         return self.job.get("Account", "")
 
     @property
+    def features_wanted(self) -> str:
+        return self.job.get("Features", "")
+
+    def nodes_in(self, key: str) -> list[str]:
+        """Return the nodes of one of the job's host lists."""
+        return expand(self.job.get(key, ""))
+
+    @property
     def own_accounts(self) -> list[str]:
         """Return the job's account and its known parents."""
-        parents = {row.account: row.parent for row in self.scopes or () if row.kind == "association" and not row.user}
-        chain = [self.account]
-        while (parent := parents.get(chain[-1], "")) and parent not in chain:
+        scopes = [scope for scope in self.scopes or () if scope.kind == "association"]
+        parents = {scope.account: scope.parent for scope in scopes if not scope.user}
+        chain, parent = [""], self.account
+        while parent not in chain:
             chain.append(parent)
-        return chain
+            parent = parents.get(parent, "")
+        return chain[1:]
 
     @property
     def partition_qos(self) -> list[str]:
@@ -101,10 +113,8 @@ class PendingFacts:
 
     @property
     def own_scopes(self) -> list[LimitScope]:
-        """Return what sets limits on the job's user, and of the shares of accounts in a QOS those of its account."""
-        users = ("", self.user, self.uid)
-        own = [scope for scope in self.scopes or () if scope.user in users]
-        return [scope for scope in own if scope.kind != "qos account" or scope.account == self.account]
+        """Return what sets limits on all users or on the job's user."""
+        return [scope for scope in self.scopes or () if scope.user in ("", self.user, self.uid)]
 
     @property
     def requested(self) -> dict[str, float]:
@@ -128,8 +138,9 @@ class PendingFacts:
     @property
     def requested_nodes(self) -> tuple[int, int]:
         """Return the minimum and maximum number of nodes, (0, 0) if unknown."""
-        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", self.job.get("NumNodes", ""), re.ASCII)
-        return (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        low, _, high = self.job.get("NumNodes", "").partition("-")
+        least = parse_int(low) or 0
+        return least, parse_int(high) or least
 
     @property
     def least_nodes(self) -> int:
@@ -150,8 +161,8 @@ class PendingFacts:
 
     def epoch(self, key: str) -> int | None:
         """Return one of the job's times in seconds since the epoch."""
-        text = self.job.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else None
+        at = parse_int(self.job.get(key, ""))
+        return None if at is None or at > 99_999_999_999 else at
 
 
 @dataclass(frozen=True, slots=True)

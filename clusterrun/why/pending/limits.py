@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import product
 
 from clusterrun.base.units import format_duration, format_tres, plural
 from clusterrun.scheduler.slurm.limits import LimitScope
@@ -24,11 +25,13 @@ _CAPS = tuple(Limit(owner="qos", field=field, setting=setting) for field, settin
     ("MaxWallPJ", "MaxWall"), ("MaxTRESPJ", "MaxTRESPerJob"), ("MaxTRESPN", "MaxTRESPerNode"),
     ("MaxTRESPU", "MaxTRESPerUser"), ("MaxTRESPA", "MaxTRESPerAccount"), ("GrpTRES", "GrpTRES"),
 ))  # fmt: skip
+#: States of jobs that have resources.
+_STARTED = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
 #: scontrol's key and the noun for the owner of a limit.
 _OWNERS = {"qos": ("QOS", "QOS"), "association": ("Account", "account")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SetLimit:
     """The value that a scope sets for a limit, how much of it is used, and what the job requests, in one unit.
 
@@ -83,26 +86,23 @@ class SetLimit:
 
 def _set_limits(facts: PendingFacts, limits: Iterable[Limit], scopes: Iterable[LimitScope]) -> list[SetLimit]:
     """Return the values that the scopes set for these limits, scope by scope."""
-    return [
-        SetLimit(
-            limit=limit, scope=scope, tres=bound.tres, value=bound.limit,
-            used=None if limit.field in _PER_JOB else bound.used, wants=_requested(facts, limit.field, bound.tres),
-        )
-        for scope in scopes for limit in limits for bound in scope.bounds(limit.field, limit.tres)
-        if bound.limit is not None
-    ]  # fmt: skip
+    values = []
+    for scope, limit in product(scopes, limits):
+        for bound in scope.bounds(limit.field, limit.tres):
+            wants = _requested(facts, limit.field, bound.tres)
+            used = None if limit.field in _PER_JOB else bound.used
+            if bound.limit is not None:
+                values.append(SetLimit(limit, scope, bound.tres, bound.limit, used, wants))
+    return values
 
 
 def _requested(facts: PendingFacts, field: str, tres: str) -> float | None:
     """Return what the job requests in the unit of a limit; None if unknown, or if the limit counts jobs."""
-    minutes = None if facts.time_limit is None else facts.time_limit / 60
-    if field in _WALL:
-        return minutes
-    amount = facts.requested.get(tres)
+    amount = 1.0 if field in _WALL else facts.requested.get(tres)
     if amount is None:
         return None
-    if field in _MINUTES:
-        return None if minutes is None else amount * minutes
+    if field in _WALL | _MINUTES:
+        return None if facts.time_limit is None else amount * facts.time_limit / 60
     if field == "MaxTRESPN":
         return amount / max(1.0, facts.requested.get("node", 1.0))
     return amount
@@ -112,14 +112,18 @@ def limit_evidence(facts: PendingFacts) -> Finding:
     """Return the evidence on the limit that the reason names."""
     limit = facts.limit
     assert limit is not None
+    key, noun = _OWNERS[limit.owner]
     if facts.scopes is None:
-        owner = "QOS" if limit.owner == "qos" else limit.owner
+        owner = noun if limit.owner == "qos" else limit.owner
         return Finding(unseen=(f"the limit {limit.setting} of the job's {owner}",))
     values = _set_limits(facts, (limit,), _scopes_of(facts, limit))
     if not values:
-        return Finding(unseen=(f"the limit {limit.setting} of {_names(facts, limit)} (not visible to you)",))
+        above = " or its parent accounts" if limit.owner == "association" else ""
+        name = f"{noun} {facts.job.get(key, '?')}{above}"
+        return Finding(unseen=(f"the limit {limit.setting} of {name} (not visible to you)",))
+    blocking = [value for value in values if value.blocks]
     found = Finding()
-    for value in [value for value in values if value.blocks] or values:
+    for value in blocking or values:
         found += _describe(facts, value)
     return found + _alternatives(facts, limit, found)
 
@@ -127,16 +131,10 @@ def limit_evidence(facts: PendingFacts) -> Finding:
 def _scopes_of(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
     """Return the scopes that may set the limit: the QOS of job and partition, or the association and its parents."""
     if limit.owner == "association":
-        partitions = ("", *facts.partition_names)
-        return [scope for scope in _of_accounts(facts, facts.own_accounts) if scope.partition in partitions]
+        scopes, partitions = _of_accounts(facts, facts.own_accounts), ("", *facts.partition_names)
+        return [scope for scope in scopes if scope.partition in partitions]
     kind = {"PU": "qos user", "PA": "qos account"}.get(limit.field[-2:], "qos")
     return [scope for scope in _of_qos(facts, facts.own_qos) if scope.kind == kind]
-
-
-def _names(facts: PendingFacts, limit: Limit) -> str:
-    if limit.owner == "qos":
-        return f"QOS {facts.job.get('QOS', '?')}"
-    return f"account {facts.job.get('Account', '?')} or its parent accounts"
 
 
 def _describe(facts: PendingFacts, value: SetLimit) -> Finding:
@@ -145,17 +143,15 @@ def _describe(facts: PendingFacts, value: SetLimit) -> Finding:
     line = f"{_scope_name(value.scope)} {verb} {value.format(value.value)}{_per(value)} ({value.limit.setting})"
     if value.used is not None:
         line += f"; {value.format_use(value.used)}"
-    here = [line]
+    found = Finding((line,), _actions(facts, value))
     if value.wants is not None:
-        here.append(f"this job requests {value.format(value.wants)}")
-    do = _actions(facts, value)
+        found += Finding((f"this job requests {value.format(value.wants)}",))
     if value.is_per_job:
-        return Finding(tuple(here), do)
+        return found
     if value.is_too_small:
-        here.append("this request alone exceeds the limit: the job cannot start even after all other jobs have ended")
-    if facts.queue is not None:
-        here.append(_describe_users(facts, value))
-    return Finding(tuple(here), do, starts=Starts.YOU if value.is_too_small else None)
+        never = "this request alone exceeds the limit: the job cannot start even after all other jobs have ended"
+        found += Finding((never,), starts=Starts.YOU)
+    return found if facts.queue is None else found + Finding((_describe_users(facts, value),))
 
 
 def _scope_name(scope: LimitScope) -> str:
@@ -187,20 +183,20 @@ def _actions(facts: PendingFacts, value: SetLimit) -> tuple[str, ...]:
 
 def _describe_users(facts: PendingFacts, value: SetLimit) -> str:
     """Return the running jobs that use the limit, largest use first."""
-    rows = [row for row in facts.rows if row.id != facts.id and _counts(row, value, facts)]
+    rows = [row for row in facts.rows if _counts(row, value, facts)]
     if not rows:
         return "no job that you can see counts toward this limit"
     rows.sort(key=lambda row: (-row.holds(value.tres), row.raw))
-    shown = [_describe_user(row, facts, value.tres) for row in rows[:_SHOWN]]
-    more = f" and {plural(len(rows) - _SHOWN, 'more job')}" if len(rows) > _SHOWN else ""
-    return f"counted toward this limit: {'; '.join(shown)}{more}"
+    shown = "; ".join(_describe_user(row, facts, value.tres) for row in rows[:_SHOWN])
+    if len(rows) > _SHOWN:
+        shown += f" and {plural(len(rows) - _SHOWN, 'more job')}"
+    return f"counted toward this limit: {shown}"
 
 
 def _counts(row: Queued, value: SetLimit, facts: PendingFacts) -> bool:
-    """Return whether a job of the queue counts toward the limit."""
-    if row.state == "PENDING" and value.limit.field not in _QUEUED_JOBS:
-        return False
-    if row.state not in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"):
+    """Return whether another job of the queue counts toward the limit."""
+    states = _STARTED | {"PENDING"} if value.limit.field in _QUEUED_JOBS else _STARTED
+    if row.state not in states or row.id == facts.id:
         return False
     if value.tres and not row.holds(value.tres):
         return False
@@ -216,23 +212,29 @@ def _shares(row: Queued, scope: LimitScope, facts: PendingFacts) -> bool:
 
 
 def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
-    amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
     whose = "" if row.user == facts.user else f" of {row.user}"
-    is_timed = row.state == "RUNNING" and row.left is not None
-    return f"job {row.id}{whose} ({amount}{f'ends within {format_duration(row.left)}' if is_timed else row.state})"
+    state = row.state
+    if state == "RUNNING" and row.left is not None:
+        state = f"ends within {format_duration(row.left)}"
+    amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
+    return f"job {row.id}{whose} ({amount}{state})"
 
 
 def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     """Return the user's other QOS or accounts to which the job can be moved."""
     key, noun = _OWNERS[limit.owner]
     targets = other_targets(facts, limit.owner)
-    closed = [f"{noun} {name}, which allows only {why}" for name, why in targets.items() if why]
-    here = (f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else ()
-    commands = [facts.update(key, name) for name, why in targets.items() if not why][:_SHOWN]
-    if not found.do and targets:
+    closed, commands = [], []
+    for name, why in targets.items():
+        if why:
+            closed.append(f"{noun} {name}, which allows only {why}")
+        else:
+            commands.append(facts.update(key, name))
+    commands = commands[:_SHOWN]
+    if targets and not found.do:
         step = _step_without_move(facts, limit, found)
         commands.insert(0, f"{step}, or use another {noun}:" if commands else step)
-    return Finding(here, tuple(commands))
+    return Finding((f"ruled out: {'; '.join(closed[:_SHOWN])}",) if closed else (), tuple(commands))
 
 
 def _step_without_move(facts: PendingFacts, limit: Limit, found: Finding) -> str:
@@ -253,16 +255,17 @@ def other_targets(facts: PendingFacts, owner: str) -> dict[str, str]:
     known. The limits of a partition's QOS override those of the job's QOS, and these override those of the account
     (resource_limits.html, hierarchy).
     """
-    rows = facts.associations or ()
-    if owner == "qos":
-        above = _of_qos(facts, facts.partition_qos)
-        names = [name for row in rows if row.account == facts.account for name in row.qos]
-        targets = {name: _blocking_limit(facts, _of_qos(facts, [name]), above) for name in names}
-        targets.pop(facts.job.get("QOS", ""), None)
-        return targets
-    above = _of_qos(facts, facts.own_qos)
-    accounts = [row.account for row in rows if row.account != facts.account]
-    return {name: _blocking_limit(facts, _of_accounts(facts, [name]), above) for name in accounts}
+    names: dict[str, None] = {}
+    for row in facts.associations or ():
+        if owner == "association":
+            names[row.account] = None
+        elif row.account == facts.account:
+            names |= dict.fromkeys(row.qos)
+    own, above, scopes_of = facts.job.get("QOS", ""), facts.partition_qos, _of_qos
+    if owner == "association":
+        own, above, scopes_of = facts.account, facts.own_qos, _of_accounts
+    names.pop(own, None)
+    return {name: _blocking_limit(facts, scopes_of(facts, [name]), _of_qos(facts, above)) for name in names}
 
 
 def limit_of_partition_qos(facts: PendingFacts, qos: str) -> str:
@@ -275,7 +278,9 @@ def _of_accounts(facts: PendingFacts, names: Collection[str]) -> list[LimitScope
 
 
 def _of_qos(facts: PendingFacts, names: Collection[str]) -> list[LimitScope]:
-    return [scope for scope in facts.own_scopes if scope.kind != "association" and scope.qos in names]
+    """Return these QOS and the shares of the job's user and account in them; an association has no QOS."""
+    named = set(names) - {""}
+    return [scope for scope in facts.own_scopes if scope.qos in named and scope.account in ("", facts.account)]
 
 
 def _blocking_limit(facts: PendingFacts, scopes: Iterable[LimitScope], above: Iterable[LimitScope]) -> str:

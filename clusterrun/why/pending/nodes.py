@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
 
-from clusterrun.base.units import first_few, format_duration, format_time_and_offset, plural
+from clusterrun.base.units import clause, first_few, format_duration, format_time_and_offset, plural
 from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm.reasons import Starts
@@ -19,93 +20,98 @@ _SHOWN = 4
 
 def free_room(facts: PendingFacts) -> Finding:
     """Compare the request with what is free on the job's nodes, and list nodes that are full or out of service."""
-    nodes = partition_nodes(facts)
-    if nodes is None:
-        return Finding(unseen=("the partition's nodes",)) if facts.nodes is None else Finding()
-    nodes, which = _named(facts, nodes)
+    if facts.nodes is None:
+        return Finding(unseen=("the partition's nodes",))
+    if not facts.partition_names:
+        return Finding()
+    nodes, which = _allowed_nodes(facts)
     where, none = f"in {facts.partition_text}", f"no node in {facts.partition_text}"
     if which:
         where, none = f"on the {which} {where}", f"none of the {which} {where}"
     request = Finding((f"the job requests {_request(facts)}; free now {where}: {_free(nodes)}",))
-    featured = _featured(facts, nodes, none)
-    if featured.starts:
-        return request + featured
-    nodes = _with_features(facts, nodes) or nodes
-    return request + featured + _room_now(nodes, facts) + out_of_service(nodes, facts.now)
+    able = _with_features(facts, nodes)
+    if facts.features_wanted:
+        request += _describe_features(facts, nodes, able, none)
+    if request.starts:
+        return request
+    able = able or nodes
+    return request + _room_now(able, facts) + out_of_service(able, facts.now)
 
 
 def _with_features(facts: PendingFacts, nodes: list[Node]) -> list[Node] | None:
     """Return the nodes that have the requested features or unknown ones; None if the request is not understood."""
-    wanted = facts.job.get("Features", "")
-    if not wanted:
+    if not facts.features_wanted:
         return nodes
-    names = having(wanted, facts.features or {}, [node.name for node in nodes])
+    names = having(facts.features_wanted, facts.features, [node.name for node in nodes])
     return None if names is None else [node for node in nodes if node.name in names]
 
 
 def _free(nodes: Sequence[Node]) -> str:
     """Return the free CPUs and GPUs of nodes in words."""
-    cpus = f"{sum(n.cpus_free for n in nodes)} of {plural(sum(n.cpus for n in nodes), 'CPU')}"
-    total = sum(n.gpu_total for n in nodes)
-    return f"{cpus}, {sum(n.gpu_free for n in nodes)} of {plural(total, 'GPU')}" if total else cpus
+    cpus_free = cpus = gpus_free = gpus = 0
+    for node in nodes:
+        cpus_free += node.cpus_free
+        cpus += node.cpus
+        gpus_free += node.gpu_free
+        gpus += node.gpu_total
+    text = f"{cpus_free} of {plural(cpus, 'CPU')}"
+    return f"{text}, {gpus_free} of {plural(gpus, 'GPU')}" if gpus else text
 
 
 def _room_now(nodes: Sequence[Node], facts: PendingFacts) -> Finding:
     """Return how many nodes have room for the job, and what the others lack."""
-    fitting = [n.name for n in nodes if _fits(n, facts)]
-    need = facts.least_nodes
-    has = "has" if len(nodes) == 1 else _has(fitting)
-    enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {has} room for the job now"
-    names = f" ({fold(fitting)})" if fitting else ""
-    lines = [f"{enough}{names}; the job needs {need}", *_short(nodes, facts)]
-    # with Constraints, these nodes lack what --extra requests
-    open_now = facts.reason is None or (facts.reason.starts is Starts.ALONE and facts.reason.word != "Constraints")
-    if len(fitting) >= need and open_now:
+    fitting = [node.name for node in nodes if _fits(node, facts)]
+    have = _have(1 if len(nodes) == 1 else len(fitting))
+    enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {have} room for the job now"
+    lines = [f"{enough}{clause(fold(fitting), ' ({})')}; the job needs {facts.least_nodes}", *_short(nodes, facts)]
+    if len(fitting) >= facts.least_nodes and _waits_for_room(facts):
         lines.append(
             "the nodes with room may be reserved for jobs ahead, or Slurm may not have considered this job yet"
         )
     return Finding(tuple(lines))
 
 
+def _waits_for_room(facts: PendingFacts) -> bool:
+    """Return whether nodes with room are all that the job waits for."""
+    if facts.reason is None:
+        return True
+    # with Constraints, the nodes lack what --extra requests
+    return facts.reason.starts is Starts.ALONE and facts.reason.word != "Constraints"
+
+
 def has_room(facts: PendingFacts) -> bool:
     """Return whether enough nodes have room for the job now; False if unknown."""
-    nodes, _ = _named(facts, partition_nodes(facts) or [])
+    nodes, _ = _allowed_nodes(facts)
     able = _with_features(facts, [node for node in nodes if _fits(node, facts)])
     return able is not None and len(able) >= facts.least_nodes
 
 
-def _named(facts: PendingFacts, nodes: list[Node]) -> tuple[list[Node], str]:
-    """Return the nodes that --nodelist and --exclude leave, and a description of them."""
-    wanted = set(expand(facts.job.get("ReqNodeList", ""), 10_000))
-    unwanted = set(expand(facts.job.get("ExcNodeList", ""), 10_000))
-    if wanted and len(wanted) >= (facts.least_nodes):
-        return [n for n in nodes if n.name in wanted], "requested nodes"
-    others = [n for n in nodes if n.name not in unwanted]
-    return (others, "non-excluded nodes") if len(others) < len(nodes) else (nodes, "")
+def _allowed_nodes(facts: PendingFacts) -> tuple[list[Node], str]:
+    """Return the partitions' nodes that --nodelist and --exclude leave, and a description of them."""
+    nodes = partition_nodes(facts)
+    wanted, unwanted = facts.nodes_in("ReqNodeList"), facts.nodes_in("ExcNodeList")
+    if len(wanted) >= facts.least_nodes:
+        return [node for node in nodes if node.name in wanted], "requested nodes"
+    others = [node for node in nodes if node.name not in unwanted]
+    return others, "non-excluded nodes" if len(others) < len(nodes) else ""
 
 
-def _featured(facts: PendingFacts, nodes: list[Node], none: str) -> Finding:
-    """Find the nodes with the requested features, or the command that drops the features."""
-    wanted = facts.job.get("Features", "")
-    if not wanted:
-        return Finding()
-    able = None if facts.features is None else _with_features(facts, nodes)
-    if facts.features is None or able is None:
+def _describe_features(facts: PendingFacts, nodes: list[Node], able: list[Node] | None, none: str) -> Finding:
+    """Name the nodes that are able, with the requested features, or the command that drops the features."""
+    wanted = facts.features_wanted
+    if able is None:
         return Finding(unseen=(f"which nodes have {wanted}",))
     if able:
-        names = [node.name for node in able]
-        return Finding((f"{len(able)} of {plural(len(nodes), 'node')} {_has(names)} {wanted} ({fold(names)})",))
-    features = sorted({name for node in nodes for name in facts.features.get(node.name, ())})
-    there = f"; available features: {first_few(features)}" if features else "; the nodes have no features"
-    return Finding(
-        (f"{none} has {wanted}{there}",),
-        (facts.update("Features"), f"clusterrun cancel {facts.id}"),
-        starts=Starts.YOU,
-    )
+        names = fold(node.name for node in able)
+        return Finding((f"{len(able)} of {plural(len(nodes), 'node')} {_have(len(able))} {wanted} ({names})",))
+    features = sorted(set[str]().union(*(facts.features[node.name] for node in nodes)))
+    there = f"available features: {first_few(features)}" if features else "the nodes have no features"
+    do = (facts.update("Features"), f"clusterrun cancel {facts.id}")
+    return Finding((f"{none} has {wanted}; {there}",), do, starts=Starts.YOU)
 
 
-def _has(names: Sequence[str]) -> str:
-    return "has" if len(names) == 1 else "have"
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
 
 
 def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
@@ -120,48 +126,53 @@ def _short(nodes: Sequence[Node], facts: PendingFacts) -> list[str]:
 
 def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
     """Return the nodes that accept no jobs, with the reason that was set."""
-    broken = [n for n in nodes if n.standing in OUT]
-    here = [_why_out(n, now) for n in broken[:_SHOWN]]
-    if len(broken) > _SHOWN:
-        here.append(f"and {plural(len(broken) - _SHOWN, 'more node')} out of service: see `sinfo -R`")
+    here: list[str] = []
     kept: dict[str, list[str]] = {}
     for node in nodes:
-        if node.standing not in (*OUT, *OPEN, "allocated", "completing"):
+        if node.standing in OUT:
+            here.append(_why_out(node, now))
+        elif node.standing not in (*OPEN, "allocated", "completing"):
             kept.setdefault(node.standing, []).append(node.name)
-    here += [f"{fold(names)}: {standing}" for standing, names in kept.items()]
-    return Finding(tuple(here))
+    more = len(here) - _SHOWN
+    if more > 0:
+        here[_SHOWN:] = [f"and {plural(more, 'more node')} out of service: see `sinfo -R`"]
+    return Finding((*here, *(f"{fold(names)}: {standing}" for standing, names in kept.items())))
 
 
 def _why_out(node: Node, now: float) -> str:
-    by = f", by {node.reason_by}" if node.reason_by else ""
-    at = f", {format_time_and_offset(node.reason_at, now)}" if node.reason_at else ""
-    return f"{node.name} is {node.standing}: {node.reason or 'no reason given'}{by}{at}"
+    why = f"{node.name} is {node.standing}: {node.reason or 'no reason given'}{clause(node.reason_by, ', by {}')}"
+    return f"{why}, {format_time_and_offset(node.reason_at, now)}" if node.reason_at else why
 
 
 def check_named_nodes(facts: PendingFacts) -> Finding:
     """Check the nodes that the job names and their states."""
-    text = facts.job.get("ReqNodeList", "")
-    if not text or facts.nodes is None:
+    if facts.nodes is None:
         return Finding()
     visible = {node.name: node for node in facts.nodes}
-    requested = expand(text, 1000)
-    here = [_state_of_named(name, visible.get(name), facts) for name in requested]
-    good = [name for name in requested if name not in visible or visible[name].standing not in OUT]
-    names = shlex.quote(fold(good)) if good else ""  # brackets are a pattern for the shell
-    do = (facts.update("ReqNodeList", names),) if len(good) < len(requested) else ()
-    return Finding(tuple(filter(None, here))[: 2 * _SHOWN], do)
+    here: list[str] = []
+    usable: list[str] = []
+    requested = facts.nodes_in("ReqNodeList")
+    for name in requested:
+        node = visible.get(name)
+        if node is None:
+            here.append(f"requested node {name} is not visible to you")
+        elif not _fits(node, facts):
+            here.append(f"the job requests {name}, which is {_condition(node)}")
+        if node is None or node.standing not in OUT:
+            usable.append(name)
+    if len(usable) == len(requested):
+        return Finding(tuple(here[: 2 * _SHOWN]))
+    names = shlex.quote(fold(usable)) if usable else ""  # brackets are a pattern for the shell
+    return Finding(tuple(here[: 2 * _SHOWN]), (facts.update("ReqNodeList", names),))
 
 
-def _state_of_named(name: str, node: Node | None, facts: PendingFacts) -> str:
-    """Return why a requested node cannot run the job now; empty if it has room."""
-    if node is None:
-        return f"requested node {name} is not visible to you"
+def _condition(node: Node) -> str:
+    """Return the condition of a node without room for the job."""
     if node.standing in OUT:
-        return f"the job requests {name}, which is out of service"
-    if _fits(node, facts):
-        return ""
-    gpus = f", {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free" if node.gpu_total else ""
-    return f"the job requests {name}, which is {node.standing}{gpus}"
+        return "out of service"
+    if not node.gpu_total:
+        return node.standing
+    return f"{node.standing}, {node.gpu_free} of {plural(node.gpu_total, 'GPU')} free"
 
 
 def reservations(facts: PendingFacts) -> Finding:
@@ -171,8 +182,8 @@ def reservations(facts: PendingFacts) -> Finding:
         return Finding(unseen=("the reservations",)) if wanted else Finding()
     if wanted:
         return _own_reservation(wanted, facts.reservations, facts.now)
-    nodes = set(expand(facts.job.get("ReqNodeList", ""))) or {n.name for n in partition_nodes(facts) or ()}
-    blocks = [block for block in facts.reservations if nodes & set(expand(block.get("Nodes", "")))]
+    nodes = set(facts.nodes_in("ReqNodeList")) or {node.name for node in partition_nodes(facts)}
+    blocks = [block for block in facts.reservations if not nodes.isdisjoint(expand(block.get("Nodes", "")))]
     return Finding(tuple(_reservation(block, facts.now) for block in blocks[:_SHOWN]), _before(facts, blocks))
 
 
@@ -187,8 +198,8 @@ def _own_reservation(wanted: str, blocks: Sequence[dict[str, str]], now: float) 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the time limit with which the job ends before the first reservation begins."""
-    starts = [start for block in blocks if (start := parse_int(block.get("StartTime", "")) or 0) > facts.now]
-    command = shorter_limit_command(facts, min(starts)) if starts else ""
+    starts = [start for block in blocks if (start := _start(block)) > facts.now]
+    command = shorter_limit_command(facts, min(starts, default=facts.now))
     return (f"{command}, so that the job ends before the reservation begins",) if command else ()
 
 
@@ -202,46 +213,51 @@ def shorter_limit_command(facts: PendingFacts, end: float) -> str:
 
 
 def _reservation(block: dict[str, str], now: float) -> str:
-    flags = f" ({block['Flags']})" if block.get("Flags") else ""
+    name = f"reservation {block['ReservationName']}{clause(block.get('Flags'), ' ({})')}"
     count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
     nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
-    name = block["ReservationName"]
-    return f"reservation {name}{flags} {_when(block, now)}; {nodes}{_whose(block)}"
+    return f"{name} {_when(block, now)}; {nodes}{_whose(block)}"
 
 
 def _when(block: dict[str, str], now: float) -> str:
     """Return when a reservation begins, or until when it lasts."""
-    start, end = parse_int(block.get("StartTime", "")), parse_int(block.get("EndTime", ""))
-    if start and start > now:
+    start, end = _start(block), parse_int(block.get("EndTime", ""))
+    if start > now:
         lasts = format_duration(end - start if end else None)
         return f"begins at {format_time_and_offset(start, now)}, and lasts {lasts}"
     return f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
 
 
+def _start(block: dict[str, str]) -> int:
+    """Return when a reservation begins; 0 for one that moves with the time."""
+    return parse_int(block.get("StartTime", "")) or 0
+
+
 def _whose(block: dict[str, str]) -> str:
     """Return for whom a reservation is, if Slurm says that."""
     for key in ("Users", "Accounts", "Groups"):
-        if block.get(key):
-            return f", for {(key if ',' in block[key] else key[:-1]).lower()} {block[key]}"
+        names = block.get(key, "")
+        if names:
+            return f", for {(key if ',' in names else key[:-1]).lower()} {names}"
     return ""
 
 
-def partition_nodes(facts: PendingFacts) -> list[Node] | None:
-    """Return the nodes of the job's partitions; None if unknown."""
-    if facts.nodes is None or not facts.partition_names:
-        return None
-    return [n for n in facts.nodes if facts.is_in_one_of(n.partitions)]
+def partition_nodes(facts: PendingFacts) -> list[Node]:
+    """Return the nodes of the job's partitions; none if they are unknown."""
+    return [node for node in facts.nodes or () if facts.is_in_one_of(node.partitions)]
 
 
 def _request(facts: PendingFacts) -> str:
-    asked, (low, high) = facts.requested, facts.requested_nodes
+    low, high = facts.requested_nodes
     parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
-    gpus = _gpus(facts)
-    parts += [plural(gpus, "GPU")] if gpus else []
-    parts += [plural(int(asked["cpu"]), "CPU")] if "cpu" in asked else []
-    parts += [f"{asked['mem'] / 1024:.3g}G of memory"] if asked.get("mem") else []
-    features = facts.job.get("Features", "")
-    return ", ".join(parts) + (f", with {features}" if features else "")
+    gpus, cpus, memory = _gpus(facts), facts.requested.get("cpu"), facts.requested.get("mem")
+    if gpus:
+        parts.append(plural(gpus, "GPU"))
+    if cpus is not None:
+        parts.append(plural(int(cpus), "CPU"))
+    if memory:
+        parts.append(f"{memory / 1024:.3g}G of memory")
+    return ", ".join(parts) + clause(facts.features_wanted, ", with {}")
 
 
 def _gpus(facts: PendingFacts) -> int:
@@ -249,12 +265,12 @@ def _gpus(facts: PendingFacts) -> int:
     if named:
         return int(max(named))
     # if Slurm does not track GPUs, only the request has them: gres:gpu:4, gres/gpu:a100=2
-    nodes = facts.least_nodes
-    return _counted(facts.job.get("TresPerNode", "")) * nodes or _counted(facts.job.get("TresPerJob", ""))
+    per_node = _counted(facts.job.get("TresPerNode", ""))
+    return per_node * facts.least_nodes or _counted(facts.job.get("TresPerJob", ""))
 
 
 def _counted(request: str) -> int:
-    return sum(int(number) for number in re.findall(r"gres[:/]gpu(?::[^:=,]+)?[:=](\d{1,6})", request, re.ASCII))
+    return sum(map(int, re.findall(r"gres[:/]gpu(?::[^:=,]+)?[:=](\d{1,6})", request, re.ASCII)))
 
 
 def _fits(node: Node, facts: PendingFacts) -> bool:
@@ -264,13 +280,12 @@ def _fits(node: Node, facts: PendingFacts) -> bool:
 
 def _lacks(node: Node, facts: PendingFacts) -> list[str]:
     """Return what the node lacks for its share of the request."""
-    nodes = facts.least_nodes
-    gpus = -(-_gpus(facts) // nodes)
-    cpus, memory = facts.requested.get("cpu", 1) / nodes, facts.requested.get("mem", 0) / nodes
-    idle = sum(number for _, number in node.gpus_idle)
-    short = {
-        "GPUs": gpus > 0 and idle < gpus,
-        "memory": bool(node.memory) and node.memory - node.memory_used < max(memory, 1.0 if node.memory_used else 0),
-        "CPUs": node.cpus - node.cpus_used < max(1, int(cpus)),
-    }
-    return [name for name, lacking in short.items() if lacking]
+    lacks: list[str] = []
+    if sum(dict(node.gpus_idle).values()) < math.ceil(_gpus(facts) / facts.least_nodes):
+        lacks.append("GPUs")
+    memory = facts.requested.get("mem", 0) / facts.least_nodes
+    if node.memory and node.memory - node.memory_used < max(1.0, memory):
+        lacks.append("memory")
+    if node.cpus - node.cpus_used < max(1, facts.requested.get("cpu", 1) // facts.least_nodes):
+        lacks.append("CPUs")
+    return lacks

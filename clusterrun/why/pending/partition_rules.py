@@ -98,10 +98,12 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
 
 
 def _rule(partition: dict[str, str], list_name: str, noun: str) -> str:
-    allowed = _names(partition, f"Allow{list_name}")
-    names = allowed or _names(partition, f"Deny{list_name}")
-    nouns = f"{noun}{'s' * (noun == 'account' and len(names) > 1)} {', '.join(names)}"
-    return f"accepts only {nouns}" if allowed else f"does not accept {nouns}"
+    verb, names = "accepts only", _names(partition, f"Allow{list_name}")
+    if not names:
+        verb, names = "does not accept", _names(partition, f"Deny{list_name}")
+    if noun == "account" and len(names) > 1:
+        noun = "accounts"
+    return f"{verb} {noun} {', '.join(names)}"
 
 
 def _accepts(partition: dict[str, str], list_name: str, name: str) -> bool:
@@ -111,16 +113,18 @@ def _accepts(partition: dict[str, str], list_name: str, name: str) -> bool:
 
 
 def _names(partition: dict[str, str], key: str) -> list[str]:
-    return [name for name in partition.get(key, "").split(",") if name not in ("", "ALL", "(null)")]
+    text = partition.get(key, "")
+    return [] if text in ("", "ALL", "(null)") else text.split(",")
 
 
 def _would_take(facts: PendingFacts, partition: dict[str, str]) -> bool:
     """Return whether a partition's known rules allow the job; hidden rules may not."""
-    if partition.get("PartitionName") in facts.partition_names or _broken(facts, partition).here:
+    if partition["PartitionName"] in facts.partition_names or _broken(facts, partition).here:
+        return False
+    if "YES" in (partition.get("RootOnly"), partition.get("ReqResv")):
         return False
     for list_name, key, _, _ in _LISTS:
         if not _accepts(partition, list_name, facts.job.get(key, "")):
             return False
-    if "YES" in (partition.get("RootOnly"), partition.get("ReqResv")) or partition.get("AllowGroups", "ALL") != "ALL":
-        return False
-    return not limit_of_partition_qos(facts, partition.get("QoS", ""))
+    is_for_all = partition.get("AllowGroups", "ALL") == "ALL"
+    return is_for_all and not limit_of_partition_qos(facts, partition.get("QoS", ""))

@@ -84,26 +84,26 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
     request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_jobs)
     queue = queries.submit("the queue", queue_argv(), parse_queue)
-    partitions = queries.submit("the partitions", show_argv("partition"), parse_show)
+    partitions = queries.submit("the partitions", show_argv("partition"), _partitions)
     nodes: Answer[tuple[list[Node], dict[str, frozenset[str]]]] = _nothing
     reservations: Answer[list[dict[str, str]]] = _nothing
     licenses: Answer[list[dict[str, str]]] = _nothing
     if reason is None or (reason.limit is None and reason.word not in _NOT_ABOUT_NODES):
         nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features)
-        reservations = queries.submit("the reservations", show_argv("reservation"), parse_show)
+        reservations = queries.submit("the reservations", show_argv("reservation"), _reservations)
     elif reason.word == "Licenses":
         licenses = queries.submit("the licenses", show_argv("license"), parse_show)
-    visible_nodes, features = nodes() or (None, None)
+    visible_nodes, features = nodes() or (None, {})
     facts = PendingFacts(
         id=str(job.id),
         reason=reason,
         now=now,
         job=_block(request(), job.id),
         queue=queue(),
-        partitions=_named("PartitionName", partitions()),
+        partitions=partitions(),
         nodes=visible_nodes,
         features=features,
-        reservations=_named("ReservationName", reservations()),
+        reservations=reservations(),
         licenses=licenses(),
     )
     facts = _with_limits(queries, scheduler, facts)
@@ -126,23 +126,30 @@ def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]
     """Return the block of an array's task, else that of its pending tasks."""
     if not blocks:
         return {}
-    exact = [b for b in blocks if id.task is not None and b.get("ArrayTaskId") == str(id.task)]
-    waiting = [b for b in blocks if b.get("JobState") == "PENDING"]
-    return (exact or waiting or list(blocks))[0]
+
+    def order(block: dict[str, str]) -> tuple[bool, bool]:
+        return block.get("ArrayTaskId") != str(id.task), block.get("JobState") != "PENDING"
+
+    return min(blocks, key=order)
 
 
-def _named(key: str, blocks: Sequence[dict[str, str]] | None) -> list[dict[str, str]] | None:
-    """Return the blocks with a name; None without an answer."""
-    return None if blocks is None else [block for block in blocks if block.get(key)]
+def _partitions(text: str) -> list[dict[str, str]]:
+    return [block for block in parse_show(text) if block.get("PartitionName")]
+
+
+def _reservations(text: str) -> list[dict[str, str]]:
+    return [block for block in parse_show(text) if block.get("ReservationName")]
 
 
 def _with_limits(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> PendingFacts:
     """Return the facts with the limits on the job's user, and the user's accounts and QOS, if the reason needs them."""
-    is_about_user = facts.word in _ABOUT_ACCOUNTS or facts.limit is not None
-    has_limits = facts.word in _ABOUT_PARTITIONS and any(block.get("QoS") for block in facts.partitions or ())
-    if not facts.user or not (is_about_user or has_limits):
+    if not facts.user:
         return facts
-    if is_about_user and scheduler.facts.accounting:
+    if facts.limit is None and facts.word not in _ABOUT_ACCOUNTS:
+        partition_qos = {block.get("QoS", "") for block in facts.partitions or ()} - {""}
+        if facts.word not in _ABOUT_PARTITIONS or not partition_qos:
+            return facts
+    elif scheduler.facts.accounting:
         argv = associations_argv(facts.user, scheduler.facts.cluster)
         answer = queries.submit("the user's accounts and QOS", argv, parse_associations)
         facts = replace(facts, associations=answer())
@@ -153,9 +160,10 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
     """Return the priority factors of the job and of the first job in line."""
     if not facts.job.get("JobId"):
         return None
-    ahead = queue_position.find_ahead(facts)
-    first = [id.partition("_")[0] for id in ahead.jobs[:1]] if ahead else []
-    return queries.submit("the job's priority factors", priority_argv([facts.job["JobId"], *first]), parse_priority)()
+    jobs, ahead = [facts.job["JobId"]], queue_position.find_ahead(facts)
+    if ahead is not None and ahead.jobs:
+        jobs.append(ahead.jobs[0].partition("_")[0])
+    return queries.submit("the job's priority factors", priority_argv(jobs), parse_priority)()
 
 
 def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:

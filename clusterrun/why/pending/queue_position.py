@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from clusterrun.base.job import TERMINAL
-from clusterrun.base.units import first_few, format_duration, format_time_and_offset, plural
+from clusterrun.base.units import clause, first_few, format_duration, format_time_and_offset, plural
 from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
@@ -23,7 +24,7 @@ _COMPETING = frozenset({"", "None", "WaitingForScheduling", "Priority", "Resourc
 _IN_LINE = frozenset({*_COMPETING, "ReqNodeNotAvail", "Reservation", "Licenses", "MpiPortsBusy", "NvidiaImexChannels"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ahead:
     """The visible jobs ahead of a job; an array counts as one.
 
@@ -55,9 +56,15 @@ def find_ahead(facts: PendingFacts) -> Ahead | None:
     own = facts.own_row
     if own is None or own not in waiting or facts.word not in _IN_LINE:
         return None
-    before = [row for row in waiting[: waiting.index(own)] if facts.is_in_one_of(row.partitions)]
-    competing = [row.id for row in before if _competes(row)]
-    return Ahead(jobs=tuple(competing), others=len(before) - len(competing), elsewhere=_elsewhere(facts, waiting))
+    jobs, others = [], 0
+    for row in waiting[: waiting.index(own)]:
+        if not facts.is_in_one_of(row.partitions):
+            continue
+        if _competes(row):
+            jobs.append(row.id)
+        else:
+            others += 1
+    return Ahead(tuple(jobs), others, _elsewhere(facts, waiting))
 
 
 def _is_waiting(row: Queued) -> bool:
@@ -70,19 +77,23 @@ def _order(row: Queued) -> tuple[int, int]:
 
 def _competes(row: Queued) -> bool:
     """Return whether a pending job waits only for resources or priority."""
-    reason = find_reason(row.reason) if row.reason else None
-    return (reason.word if reason else row.reason) in _COMPETING
+    if row.reason in _COMPETING:
+        return True
+    reason = find_reason(row.reason)
+    return reason is not None and reason.word in _COMPETING
 
 
 def _elsewhere(facts: PendingFacts, waiting: Iterable[Queued]) -> tuple[tuple[str, int], ...]:
     """Return the partitions of a higher tier on the job's nodes, each with the number of its competing jobs."""
     highest = max(map(_tier, facts.own_partitions), default=math.inf)
     sharing = _sharing(facts)
-    competing = Counter(name for row in waiting if _competes(row) for name in row.partitions)
+    competing: Counter[str] = Counter()
+    for row in filter(_competes, waiting):
+        competing.update(sharing.intersection(row.partitions))
     elsewhere = []
     for partition in facts.partitions or ():
         name = partition["PartitionName"]
-        if name in sharing and competing[name] and _tier(partition) > highest:
+        if competing[name] and _tier(partition) > highest:
             elsewhere.append((name, competing[name]))
     return tuple(elsewhere)
 
@@ -93,7 +104,7 @@ def _tier(partition: dict[str, str]) -> float:
 
 def _sharing(facts: PendingFacts) -> set[str]:
     """Return the other partitions that share nodes with the job's."""
-    shared = {name for node in partition_nodes(facts) or () for name in node.partitions}
+    shared = set[str]().union(*(node.partitions for node in partition_nodes(facts)))
     return shared - set(facts.partition_names)
 
 
@@ -113,7 +124,7 @@ def priority_parts(facts: PendingFacts) -> Finding:
 
 def _made_of(one: Priority) -> str:
     named = ", ".join(f"{name} {value:.10g}" for name, value in one.parts)
-    return f"{one.total:.10g}{f': {named}' if named else ''}"
+    return f"{one.total:.10g}{clause(named, ': {}')}"
 
 
 def backfill_gap(facts: PendingFacts) -> Finding:
@@ -124,9 +135,9 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    starts = [(row.start, row.id) for row in facts.rows if row.id in before.jobs and (row.start or 0) > facts.now]
-    at, first = min(starts, default=(None, ""))
-    command = shorter_limit_command(facts, at) if at else ""
+    starts = [(row.start or 0, row.id) for row in facts.rows if row.id in before.jobs]
+    at, first = min((start for start in starts if start[0] > facts.now), default=(0, ""))
+    command = shorter_limit_command(facts, at)
     if not command:
         return Finding()
     why = f"so that the job ends before job {first} is expected to start; you cannot raise the limit later"
@@ -138,10 +149,16 @@ def next_ends(facts: PendingFacts) -> Finding:
     """Return the running jobs of the partition, or on the same nodes, that end first."""
     if facts.queue is None or not facts.partition_names:
         return Finding()
-    running = [row for row in facts.queue if row.state == "RUNNING"]
-    own = [row for row in running if facts.is_in_one_of(row.partitions)]
+    own: list[Queued] = []
+    others: list[Queued] = []
     sharing = _sharing(facts)
-    others = [row for row in running if not facts.is_in_one_of(row.partitions) and sharing.intersection(row.partitions)]
+    for row in facts.queue:
+        if row.state != "RUNNING":
+            continue
+        if facts.is_in_one_of(row.partitions):
+            own.append(row)
+        elif not sharing.isdisjoint(row.partitions):
+            others.append(row)
     count = _count_running(facts, own, others)
     return Finding((f"{count}{_first_ends(facts, own + others)}", *_use_by_user(facts, own + others)))
 
@@ -151,21 +168,19 @@ def _count_running(facts: PendingFacts, own: Sequence[Queued], others: Sequence[
     count = f"{plural(len(own), 'job')} running in {where}" if own else f"no job visible to you is running in {where}"
     if not others:
         return count
-    names = list(dict.fromkeys(name for row in others for name in row.partitions))
-    return f"{count}; {plural(len(others), 'job')} running in partition {first_few(names)} (same nodes)"
+    names = dict.fromkeys(chain.from_iterable(row.partitions for row in others))
+    return f"{count}; {plural(len(others), 'job')} running in partition {first_few([*names])} (same nodes)"
 
 
 def _first_ends(facts: PendingFacts, running: Iterable[Queued]) -> str:
     """Return the jobs that reach their time limits first; empty if none has one."""
-    limited = [(row.left, row.id, row.user) for row in running if row.left is not None]
-    timed = sorted(limited, key=lambda job: job[0])[:_SHOWN]  # of equal ones the order of the queue
-    if not timed:
-        return ""
-    ends = [
-        f"job {id}{'' if user == facts.user else f' ({user})'} within {format_duration(left)}"
-        for left, id, user in timed
-    ]
-    return f"; first to end, by time limit: {', '.join(ends)}"
+    limited = [(row.left, row) for row in running if row.left is not None]
+    limited.sort(key=lambda job: job[0])  # of equal ones the order of the queue
+    ends = []
+    for left, row in limited[:_SHOWN]:
+        whose = "" if row.user == facts.user else f" ({row.user})"
+        ends.append(f"job {row.id}{whose} within {format_duration(left)}")
+    return clause(", ".join(ends), "; first to end, by time limit: {}")
 
 
 def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
@@ -173,11 +188,14 @@ def _use_by_user(facts: PendingFacts, running: Sequence[Queued]) -> list[str]:
     name, noun = ("gres/gpu", "GPU") if facts.requested.get("gres/gpu") else ("cpu", "CPU")
     used: Counter[str] = Counter()
     for row in running:
-        used[row.user] += int(row.holds(name))
-    users = {facts.user: "this job's user"}
-    shown = [f"{plural(count, noun)} by {users.get(user, user)}" for user, count in used.most_common() if count]
-    more = f", and more by {plural(len(shown) - _SHOWN, 'other user')}" if len(shown) > _SHOWN else ""
-    return [f"in use: {', '.join(shown[:_SHOWN])}{more}"] if shown else []
+        user = "this job's user" if row.user == facts.user else row.user
+        used[user] += int(row.holds(name))
+    shown = [f"{plural(count, noun)} by {user}" for user, count in (+used).most_common()]
+    if not shown:
+        return []
+    if len(shown) > _SHOWN:
+        shown[_SHOWN:] = [f"and more by {plural(len(shown) - _SHOWN, 'other user')}"]
+    return [f"in use: {', '.join(shown)}"]
 
 
 def earliest_start(facts: PendingFacts) -> Finding:
@@ -195,24 +213,27 @@ def earliest_start(facts: PendingFacts) -> Finding:
 
 def describe_hold(facts: PendingFacts) -> Finding:
     """Return who holds the job and whether its owner can release it."""
-    comments = [facts.job.get(key, "") for key in ("AdminComment", "SystemComment")]
-    notes = tuple(f"administrators' comment: {text}" for text in comments if text)
     if facts.word == "JobHeldUser":
-        owner = f" {facts.user}" if facts.user else ""
-        here = f"the job is held, and its user{owner} can release it"
-        return Finding((here, *notes), (f"scontrol release {facts.id}",))
-    here = "the job is held (priority 0), and users cannot release it"
-    return Finding((here, *notes), ("ask the administrators to release the job",))
+        here = f"the job is held, and its user{clause(facts.user, ' {}')} can release it"
+        found = Finding((here,), (f"scontrol release {facts.id}",))
+    else:
+        here = "the job is held (priority 0), and users cannot release it"
+        found = Finding((here,), ("ask the administrators to release the job",))
+    for key in ("AdminComment", "SystemComment"):
+        if facts.job.get(key):
+            found += Finding((f"administrators' comment: {facts.job[key]}",))
+    return found
 
 
 def array_throttle(facts: PendingFacts) -> Finding:
     """Return how many of the tasks that %N allows are running."""
     most = parse_int(facts.job.get("ArrayTaskThrottle", ""))
-    array = facts.job.get("ArrayJobId", "") or facts.id.partition("_")[0]
+    array = facts.job.get("ArrayJobId", facts.id.partition("_")[0])
     if facts.queue is None:
         return Finding(unseen=("the array's running tasks",))
-    live = [row for row in facts.queue if row.id.partition("_")[0] == array and row.state not in ("PENDING", *TERMINAL)]
-    tasks = f"{len(live)} running{f': {first_few([row.id for row in live])}' if live else ''}"
+    tasks_of_array = [row for row in facts.queue if row.id.partition("_")[0] == array]
+    live = [row.id for row in tasks_of_array if row.state not in ("PENDING", *TERMINAL)]
+    tasks = f"{len(live)} running{clause(first_few(live), ': {}')}"
     if not most:
         return Finding((f"array {array} has a task limit (%N); {tasks}",))
     do = f"scontrol update JobId={array} ArrayTaskThrottle={2 * most}  # or another number"
@@ -237,5 +258,5 @@ def license_use(facts: PendingFacts) -> Finding:
 
 def _license_use(facts: PendingFacts, name: str, block: dict[str, str]) -> str:
     users = [row.id for row in facts.rows if row.state == "RUNNING" and name in dict(row.licenses)]
-    by = f", by job{'s' * (len(users) > 1)} {first_few(users)}" if users else ""
+    by = clause(first_few(users), f", by job{'s' * (len(users) > 1)} {{}}")
     return f"{block.get('Used', '?')} of {block.get('Total', '?')} in use{by}"

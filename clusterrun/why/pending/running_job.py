@@ -7,7 +7,7 @@ from typing import cast
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobStatus, log_paths
-from clusterrun.base.units import format_duration, format_time_and_offset, plural
+from clusterrun.base.units import clause, format_duration, format_time_and_offset, plural
 from clusterrun.logs.ends import read_ends
 from clusterrun.logs.files import Stream
 from clusterrun.records import launches, progress, run_record
@@ -57,21 +57,19 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
         lines.append(f"{apart}; {ONE_LAUNCHER}")
     logs = list(_read_logs(run, job))
     words, repeated = last_line_of_most(logs)
-    return [*lines, *([words] if repeated else []), *filter(None, [_loss_warning(logs)])]
-
-
-def _loss_warning(logs: Iterable[Sequence[Line]]) -> str:
-    """Return a line if the loss of the job's last launch became NaN or diverges, by its logs; empty if not."""
-    for lines in logs:
-        if found := find_nan_start(lines) or find_divergence(lines):
-            return f"warning: {found[1]} ({lines[0].file})"
-    return ""
+    if repeated:
+        lines.append(words)
+    for log in logs:
+        if loss := find_nan_start(log) or find_divergence(log):
+            return [*lines, f"warning: {loss[1]} ({log[0].file})"]
+    return lines
 
 
 def _read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:
     """Yield the lines at both ends of each log of the job's last launch, as far as they can be read."""
     source, folders = launches.log_source(run, job.id), run_record.attempts_of(run, job.id)
-    begins = (launches.log_start(folders[-1]) if len(folders) > 1 else None) or source.begin
+    last_start = launches.log_start(folders[-1]) if len(folders) > 1 else None
+    begins = last_start or source.begin
     for path, begin, stream in zip(log_paths(run.logs, job.id), begins, ("out", "err"), strict=True):
         try:
             ends = read_ends(
@@ -84,11 +82,13 @@ def _read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:
 
 
 def _since(job: JobStatus, now: float) -> str:
-    text = f"{job.state} since {format_time_and_offset(job.started, now)}" if job.started else job.state
-    if job.time_limit and job.started:
-        left = format_duration(job.started + job.time_limit - now)
-        text += f"; {left} left of its time limit of {format_duration(job.time_limit)}"
-    return text + (f"; on {job.nodes}" if job.nodes else "")
+    text = job.state
+    if job.started:
+        text += f" since {format_time_and_offset(job.started, now)}"
+        if job.time_limit:
+            left = format_duration(job.started + job.time_limit - now)
+            text += f"; {left} left of its time limit of {format_duration(job.time_limit)}"
+    return text + clause(job.nodes, "; on {}")
 
 
 def describe_training(
@@ -100,58 +100,65 @@ def describe_training(
     lines = [_last_step(metrics, ranks, now)]
     if not ranks:
         return [*lines, "the ranks are not writing progress records, so silent ranks cannot be detected"]
-    moved = {one.rank: one.advanced or one.stepped for one in ranks if not one.is_silent(now)}
-    wrong = [
-        *_describe_missing(ranks, world),
-        *_describe_silent([one for one in ranks if one.is_silent(now)], now),
-        *_describe_stuck(moved, now, job),
-    ]
+    silent: list[RankProgress] = []
+    moved: dict[int, float] = {}
+    for one in ranks:
+        last = one.advanced or one.stepped
+        if one.is_silent(now):
+            silent.append(one)
+        elif last:
+            moved[one.rank] = last
+    wrong = [*_describe_missing(ranks, world), *_describe_silent(silent, now), *_describe_stuck(moved, now, job)]
     return [*lines, *(wrong or [f"{world} of {world} ranks responding{_since_progress(moved.values(), now, job)}"])]
 
 
 def _describe_missing(ranks: Sequence[RankProgress], world: int) -> list[str]:
     missing = sorted(set(range(world)) - {one.rank for one in ranks})
-    return [f"no heartbeat from {_ranks(missing)} (of {plural(world, 'rank')})"] if missing else []
+    return [f"no heartbeat from {format_ranks(missing)} (of {plural(world, 'rank')})"] if missing else []
 
 
 def _last_step(metrics: Metrics | None, ranks: Sequence[RankProgress], now: float) -> str:
     if metrics is None:
-        is_script = all(one.phase == "script" for one in ranks)
+        is_script = {one.phase for one in ranks} == {"script"}
         return "the script does not record its steps" if is_script else "no step recorded yet"
-    loss = f", loss {metrics.loss:.4g}" if metrics.loss is not None else ""
-    at = f", {format_duration(now - metrics.time)} ago" if metrics.time is not None else ""
-    return f"last recorded step: {metrics.step}{loss}{at}"
+    last = f"last recorded step: {metrics.step}"
+    if metrics.loss is not None:
+        last += f", loss {metrics.loss:.4g}"
+    if metrics.time is not None:
+        last += f", {format_duration(now - metrics.time)} ago"
+    return last
 
 
 def _describe_silent(silent: Sequence[RankProgress], now: float) -> list[str]:
     """Describe the ranks whose heartbeats are missing: the first ones each, the others together."""
     lines = []
     for one in silent[:_SHOWN]:
-        step = f", step {one.step}" if one.step is not None else ""
+        last = f"last phase: {one.phase or 'unknown'}"
+        if one.step is not None:
+            last += f", step {one.step}"
         where = f"rank {one.rank} on {one.node or 'an unknown node'}"
-        since = f"no heartbeat for {format_duration(now - one.time)}"
-        lines.append(f"{where}: {since} (last phase: {one.phase or 'unknown'}{step})")
+        lines.append(f"{where}: no heartbeat for {format_duration(now - one.time)} ({last})")
     rest = silent[_SHOWN:]
     if rest:
         nodes = fold(dict.fromkeys(one.node for one in rest))
-        lines.append(f"also no heartbeat from {_ranks([one.rank for one in rest])} on {nodes}")
+        lines.append(f"also no heartbeat from {format_ranks([one.rank for one in rest])} on {nodes}")
     return lines
 
 
-def _describe_stuck(moved: Mapping[int, float | None], now: float, job: str) -> list[str]:
+def _describe_stuck(moved: Mapping[int, float], now: float, job: str) -> list[str]:
     """Describe ranks that have a heartbeat, but last ``moved`` too long ago."""
-    stuck = {rank: now - at for rank, at in moved.items() if at and now - at > _STUCK}
+    stuck = [rank for rank, at in moved.items() if now - at > _STUCK]
     if not stuck:
         return []
-    longest = format_duration(max(stuck.values()))
+    longest = format_duration(now - min(moved.values()))
     are, span = ("is", longest) if len(stuck) == 1 else ("are", f"up to {longest}")
-    return [f"{_ranks([*stuck])} {are} alive but stuck: no new step or collective for {span}; {_stacks(job)}"]
+    return [f"{format_ranks(stuck)} {are} alive but stuck: no new step or collective for {span}; {_stacks(job)}"]
 
 
-def _since_progress(moved: Collection[float | None], now: float, job: str) -> str:
+def _since_progress(moved: Collection[float], now: float, job: str) -> str:
     """Return for how long no rank has advanced, if that is long enough to ask what the ranks do."""
-    newest = max((at for at in moved if at), default=None)
-    if newest is None or now - newest < _STILL:
+    newest = max(moved, default=now)
+    if now - newest < _STILL:
         return ""
     return f"; no new step or collective for {format_duration(now - newest)}: {_stacks(job)}"
 
@@ -160,6 +167,7 @@ def _stacks(job: str) -> str:
     return f"`clusterrun why {job} --stacks` shows where"
 
 
-def _ranks(numbers: Sequence[int]) -> str:
+def format_ranks(numbers: Iterable[int]) -> str:
     """Return ``rank 3`` or ``ranks 0-2,5``."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {fold(str(n) for n in numbers).strip('[]')}"
+    folded = fold(map(str, numbers))
+    return f"ranks {folded.strip('[]')}" if folded.startswith("[") else f"rank {folded}"

@@ -16,7 +16,7 @@ from clusterrun.top.app import Top
 from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.answer import Diagnosis
+from clusterrun.why.ended import Diagnosis
 from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status
 
 

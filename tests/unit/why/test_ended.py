@@ -21,7 +21,7 @@ from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_cance
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
 from clusterrun.why.ended.records import stalled_ranks
-from clusterrun.why.ended.time_limit import with_longer_limit
+from clusterrun.why.ended.resubmit import with_longer_limit
 from tests.support.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
 from tests.support.rank_files import put_end, put_progress
 from tests.support.run_records import AT, attempt, end, submitted
@@ -292,7 +292,7 @@ def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS
 
 def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> None:
     job = JobStatus(id=JobId("7"), state="TIMEOUT", outcome=Outcome.FAILED, partition="short", time_limit=60)
-    told = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS))
+    told = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS), None)
     assert told.command == "clusterrun submit … --time 0:02:00 --partition gpu"
     assert "short allows at most 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
 

@@ -10,7 +10,7 @@ from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.records.store import Store
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended.answer import local_cause
+from clusterrun.why.ended import local_cause
 from tests.support.ended_runs import Slurm, over, write_logs
 from tests.support.run_records import submitted
 

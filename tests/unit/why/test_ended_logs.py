@@ -61,15 +61,15 @@ def test_large_log_is_read_at_its_ends_and_where_trouble_begins(
         + filler
         + "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-11-21T10:00:00 DUE TO TIME LIMIT ***\n"
     )
-    read = read_logs([path], world_size=2)
-    texts = [line.text for line in read.logs[0]]
+    (lines,), notes = read_logs([path], world_size=2)
+    texts = [line.text for line in lines]
     assert "ValueError: no" in texts and len(texts) < 2_000
-    assert read.notes and "were not" in read.notes[0]
-    assert read.logs[0][0].number == 1 and read.logs[0][-1].number is None
+    assert notes and "were not" in notes[0]
+    assert lines[0].number == 1 and lines[-1].number is None
 
 
 def test_line_numbers_are_the_files_own_though_srun_cut_a_line(tmp_path: Path) -> None:
     path = tmp_path / "train_1.err"
     path.write_text("0: " + "x" * 1024 + "\n0: rest\n" + "1: ValueError\n")
-    lines = read_logs([path], world_size=2).logs[0]
+    (lines,), _ = read_logs([path], world_size=2)
     assert [(line.number, line.text[-4:]) for line in lines] == [(2, "rest"), (3, "rror")]
