@@ -9,10 +9,10 @@ from itertools import chain
 
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
-from clusterrun.why.causes.match import scan
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.recorded import SEPARATE, find_line
+from clusterrun.why.causes.scan import scan
 from clusterrun.why.causes.table_launch import ONE_LAUNCHER
 
 #: the first frame of an exception that nobody caught

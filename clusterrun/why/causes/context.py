@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain, pairwise
 
 from clusterrun.why.causes.evidence import Evidence, first
-from clusterrun.why.causes.match import PROGRESS
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
 from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
+from clusterrun.why.causes.scan import PROGRESS
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_launch import ABORTED, NATIVE
 from clusterrun.why.causes.table_peers import LINK, SIZES

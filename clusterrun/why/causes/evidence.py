@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from clusterrun.why.causes.match import scan
 from clusterrun.why.causes.model import EndFacts, Line, LogFinding, Logs
 from clusterrun.why.causes.nodes import with_nodes
 from clusterrun.why.causes.recorded import with_records
+from clusterrun.why.causes.scan import scan
 
 Test = Callable[[LogFinding], bool]
 

@@ -99,10 +99,11 @@ GPU: tuple[CauseRow, ...] = (
         "if the job already requests GPUs, check that nvidia-smi works on the node and that your script does not set CUDA_VISIBLE_DEVICES; otherwise, request GPUs",
         "https://github.com/NVIDIA/nccl/issues/1948", "clusterrun submit … --gpus-per-node N"),
     # its message has two or three lines
-    row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank cannot see: {what}",
+    row("no-gpu", "you requested gpu", r"(?:MisconfigurationException: |^ +)(?P<what>You requested (?:gpu|GPU)s?: .{1,160})", "the script requests GPUs that its rank cannot see: {what}[ {rest}]",
         "set the script's number of devices to the number of GPUs that each task can see; if --gpus-per-task or --gpu-bind hides"
         " the node's other GPUs from a task, request GPUs per node instead",
-        "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N"),
+        "https://github.com/Lightning-AI/pytorch-lightning/issues/16828", "clusterrun submit … --gpus-per-node N",
+        after=r"(?P<rest>But your machine only has: .{1,160})"),
     row("no-gpu", "torch.cuda.is_available() is false|cuda unavailable|no supported gpu backend|can not run on your system since",
         r"Error: (?P<what>.{0,80}torch\.cuda\.is_available\(\) is False|CUDA unavailable.{0,60})|Exception: (?P<what_too>No supported gpu backend found|.{0,60}can not run on your system since the accelerator is not available)",
         "the rank found no usable GPUs, or fewer than it needs: {what}", "if the job already requests enough GPUs, check that torch was built with CUDA and that your script does not set CUDA_VISIBLE_DEVICES; otherwise, request more GPUs",

@@ -39,7 +39,7 @@ SLURM: tuple[CauseRow, ...] = (
     row("host-memory", "enroot-mksquashovlfs", r"pyxis: .*\bKilled\b.*enroot-mksquashovlfs", "enroot-mksquashovlfs was killed while converting the container image, usually because host memory ran out",
         "run enroot import once on a node with more memory and submit the job with the .sqsh file that it creates, or request more memory",
         "https://github.com/NVIDIA/pyxis", _MEMORY_COMMAND),
-    row("host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d+) > (?P<limit>\d+)\)",
+    row("host-memory", "exceeded memory limit", r"[Ee]xceeded memory limit \((?P<used>\d{1,18}) > (?P<limit>\d{1,18})\)",
         "the job used more memory than it requested ({compared}) and was killed[ on {node}]", _MEMORY,
         "https://github.com/openbabel/openbabel/issues/2658", _MEMORY_COMMAND),
     row("host-memory", "out of memory", r"srun: error: (?P<node>\S+): tasks? (?P<ranks>[\d,-]+): Out Of Memory", "host memory ran out on {node}; task{s} {ranks} {was} killed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clusterrun.why.causes.frames import find_activity, find_package, find_place, format_origin, is_own, is_web_library
@@ -117,6 +117,15 @@ def split_rank(line: Line) -> tuple[int | None, str]:
     if prefix is None:
         return line.rank, line.text
     return int(prefix["rank"] or prefix["late"] or prefix["mpi"]), line.text[prefix.end() :]
+
+
+def texts_after(lines: Sequence[Line], index: int, near: int) -> Iterator[str]:
+    """Yield the texts of the same rank's lines after a line, without prefix; ``near`` lines of any rank are read."""
+    own = split_rank(lines[index])[0]
+    for line in lines[index + 1 : index + near]:
+        rank, text = split_rank(line)
+        if rank == own:
+            yield text
 
 
 def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
@@ -407,18 +416,10 @@ def _last_of_chains(done: list[Raised]) -> list[Raised]:
 
 def find_crash_place(lines: Sequence[Line], index: int) -> str:
     """Return file:line of the user's innermost frame in the stack that faulthandler prints after a fatal error."""
-    for text in _current_thread(lines, index):
+    stack = list(texts_after(lines, index, 500))
+    current = [number for number, text in enumerate(stack) if text.startswith("Current thread")]
+    for text in stack[current[0] if current else 0 :]:  # the stacks of other threads come before
         frame = _FRAME.match(text)
         if frame is not None and frame["file"] and is_own(frame["file"]):
             return f"{frame['file']}:{frame['line']}"
     return ""
-
-
-def _current_thread(lines: Sequence[Line], index: int) -> list[str]:
-    """Return the stack of the thread that failed; those of others come before it."""
-    rank = split_rank(lines[index])[0]
-    stack = [text for who, text in map(split_rank, lines[index + 1 : index + 500]) if who == rank]
-    for number, text in enumerate(stack):
-        if text.startswith("Current thread"):
-            return stack[number:]
-    return stack

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.why.causes import EndFacts, Line, first_cause
 from clusterrun.why.causes.model import Failure, RankEnd
-from clusterrun.why.causes.summaries import SUMMARY
+from clusterrun.why.causes.scan import SUMMARY
 from clusterrun.why.causes.tracebacks import find_tracebacks, split_rank
 
 WAITED = "[Rank {local}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600045 milliseconds"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.why.causes.memory_units import format_excess
+from clusterrun.why.causes.match import format_excess
 from tests.unit.why.test_causes import judge
 
 
