@@ -9,13 +9,12 @@ from itertools import chain, pairwise
 
 from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
-from clusterrun.why.causes.native import find_crashed_library, find_ucx_error
 from clusterrun.why.causes.scan import PROGRESS
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_launch import ABORTED, NATIVE
 from clusterrun.why.causes.table_peers import LINK, SIZES
 from clusterrun.why.causes.table_python import EXCEPTION
-from clusterrun.why.causes.tracebacks import split_rank
+from clusterrun.why.causes.tracebacks import split_rank, texts_after
 
 _NEAR = 25  # lines before an exception, or at the end of another stream, that may name its reason
 _READ = 500  # characters of a line that are searched
@@ -59,6 +58,14 @@ _HOOK = re.compile(r"/hooks\.d/\S+ exited with return code")
 _NO_CUDA = "CUDA initialization: "
 _SIGABRT = re.compile(r"signal 6\b|SIGABRT|crashed?: Aborted|\(Aborted\)")
 _ABOUT_GPUS = re.compile(r"(?i)cuda(?!:\d)|\bgpus?\b|nccl")
+_BACKTRACE = 60  # lines after the report of a signal
+_NATIVE_FRAME = re.compile(  # of UCX and Open MPI, of gdb
+    r"(?:^|\] ) *(?:\[ ?\d{1,3}\]|\d{1,3}:?) +/\S{0,300}?/(?P<library>[\w+-][\w.+-]*\.so[\w.]*)\((?P<function>\w*)"
+    r"|^#\d{1,3} +(?:0x\w+ in )?(?P<called>\w+) \(.{0,100}\) from /\S{0,300}?/(?P<loaded>[\w+-][\w.+-]*\.so[\w.]*)"
+)
+#: in every backtrace: the handlers of signals, and C's library
+_OF_HANDLERS = re.compile(r"lib(?:c|pthread|dl|gcc_s|ucs|open-pal|asan)\.so|libc-|ld-")
+_UCX_ERROR = re.compile(r"UCX +ERROR +(?P<what>\S.{0,160})")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -196,12 +203,26 @@ def _link_failure(found: LogFinding, evidence: Evidence) -> LogFinding | None:
 def _with_library(found: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
     lines = evidence.lines_of(found)
-    library = find_crashed_library(lines, found.index) if lines else ""
+    backtrace = [text[:_READ] for text in texts_after(lines, found.index, _BACKTRACE)] if lines else []
+    library = _crashed_library(backtrace)
     if not library:
         return replace(found, advice=ABORTED) if _SIGABRT.search(found.sentence) else found
-    error = find_ucx_error(lines, found.index)
-    sentence = f"{found.sentence} in {library}" + (f"; UCX reports: {error}" if error else "")
+    sentence = f"{found.sentence} in {library}"
+    errors = [error["what"] for error in map(_UCX_ERROR.search, backtrace) if error]
+    if errors:
+        sentence += f"; UCX reports: {errors[0]}"
     return replace(found, sentence=sentence, advice=NATIVE)
+
+
+def _crashed_library(backtrace: Sequence[str]) -> str:
+    """Return ``libmpi.so.40 (MPI_Send)``, the innermost library of a crash's backtrace; empty if not shown."""
+    for text in backtrace:
+        frame = _NATIVE_FRAME.search(text)
+        library = (frame["library"] or frame["loaded"]) if frame else ""
+        if frame and not _OF_HANDLERS.match(library):
+            function = frame["function"] or frame["called"]
+            return f"{library} ({function})" if function else library
+    return ""
 
 
 def _reason_before(found: LogFinding, evidence: Evidence) -> str:

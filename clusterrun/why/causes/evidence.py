@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from clusterrun.why.causes.model import EndFacts, Line, LogFinding, Logs
-from clusterrun.why.causes.nodes import with_nodes
+from clusterrun.why.causes.model import READ, EndFacts, Line, LogFinding, Logs
 from clusterrun.why.causes.recorded import with_records
 from clusterrun.why.causes.scan import scan
+from clusterrun.why.causes.tracebacks import split_rank
 
 Test = Callable[[LogFinding], bool]
+
+#: the beginning of a line of NCCL, and of UCX
+_SPEAKER = re.compile(
+    r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.]+\] )?(?P<nccl>[A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] .{0,80}NCCL "
+    r"|(?:\[\d+\.\d+\] )?\[(?P<ucx>[A-Za-z][\w.-]*):\d+:\d+(?::\d+)?\] "
+)
+#: the nodes whose lines DeepSpeed's launcher and pdsh print as ``NODE: text``
+_PDSH = re.compile(r"(?:Running on the following workers: |pdsh@\S+: (?=\S+: ssh exited))(?P<nodes>[\w.,-]+)")
+_HOST, _RANK = re.compile(r"\s*host +: ([\w.-]+)"), re.compile(r"\s*rank +: (\d{1,7}) \(local_rank")
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class Evidence:
     @classmethod
     def gather(cls, logs: Logs, facts: EndFacts) -> Evidence:
         """Find what the tables know in the logs, and place what the job itself recorded."""
-        found = [with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
+        found = [_with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
         return cls(logs, facts, with_records(found, logs, facts))
 
     @cached_property
@@ -63,3 +73,68 @@ def first(findings: Sequence[LogFinding], test: Test) -> LogFinding | None:
         if test(finding):
             return finding
     return None
+
+
+# -- the node of a finding: from its own line, from srun's lines, or from torchrun's summary ---------------------------
+
+
+def _with_nodes(findings: Sequence[LogFinding], lines: Sequence[Line], known: Mapping[int, str]) -> list[LogFinding]:
+    """Return the findings of one file with their nodes; ``known`` (rank -> node) is preferred to what the log says."""
+    if not findings:
+        return []
+    prefixes = _pdsh_nodes(lines)
+    of_ranks = _unambiguous(_in_summaries(lines))
+    of_tasks: dict[int, str] = {}
+    if not of_ranks:  # under torchrun a task is not a rank
+        of_tasks = _unambiguous([(task, f.node) for f in findings for task in f.ranks])
+
+    def node_of(finding: LogFinding) -> str:
+        node = finding.node or _speaker(finding.line, prefixes)
+        if node or finding.rank is None:
+            return node
+        node = known.get(finding.rank) or of_ranks.get(finding.rank, "")
+        return node or (of_tasks.get(finding.rank, "") if finding.rank == finding.line.rank else "")
+
+    return [replace(f, node=node_of(f)) for f in findings]
+
+
+def _speaker(line: Line, prefixes: frozenset[str]) -> str:
+    """Return the node that a line begins with, empty if it names none."""
+    text = split_rank(line)[1][:READ]
+    spoken = _SPEAKER.match(text)
+    if spoken is not None:
+        return spoken["nccl"] or spoken["ucx"]
+    prefix, colon, _ = text.partition(": ")
+    return prefix if colon and prefix in prefixes else ""
+
+
+def _pdsh_nodes(lines: Sequence[Line]) -> frozenset[str]:
+    nodes: set[str] = set()
+    for line in lines:
+        named = _PDSH.search(line.text[:READ])
+        if named is not None:
+            nodes.update(named["nodes"].split(","))
+    return frozenset(nodes)
+
+
+def _in_summaries(lines: Sequence[Line]) -> Iterable[tuple[int, str]]:
+    """Yield the rank and host of each failure that torchrun lists."""
+    host = ""
+    for line in lines:
+        if " : " not in line.text[:40]:
+            continue
+        text = split_rank(line)[1][:READ]
+        named, ranked = _HOST.match(text), _RANK.match(text)
+        if named is not None:
+            host = named[1]
+        elif ranked is not None and host:
+            yield int(ranked[1]), host
+            host = ""
+
+
+def _unambiguous(pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
+    """Return each number's node; empty for a number that has two, as after a restart."""
+    nodes: dict[int, str] = {}
+    for number, node in pairs:
+        nodes[number] = node if nodes.get(number, node) == node else ""
+    return nodes
