@@ -3,12 +3,11 @@
 Evidence:
     model.py            the types: Line and EndFacts in, CauseRow and LogFinding between, Cause out
     table_*.py          the tables: pattern, meaning, advice, source
-    match.py            lines -> findings
-    tracebacks.py, frames.py, summaries.py    Python's tracebacks and torchrun's summaries, which span several lines
-    aborts.py, native.py, nan_series.py, memory_units.py, attempts.py    what other lines or numbers add to a finding
-    nodes.py            the node of a finding
+    match.py            a row and a line -> a finding
+    scan.py             the lines of a log -> its findings
+    tracebacks.py, frames.py, nan_series.py    Python's tracebacks, and a loss that became NaN, which span several lines
     recorded.py         the causes that the job recorded as data -> findings
-    evidence.py         all of it together
+    evidence.py         all of it together, with the nodes of the findings
 Rules:
     rules.py            the rules in their order; the first that applies gives the answer
     completed.py        what went wrong in a job that is COMPLETED

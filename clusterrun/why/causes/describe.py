@@ -8,10 +8,10 @@ from dataclasses import replace
 from clusterrun.why.causes.context import with_reason
 from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.hang import (
-    AbsentRanks,
     all_waited,
     find_absent_ranks,
     none_completed,
+    silent_ranks,
     spared_ranks,
     waiting_calls,
 )
@@ -174,9 +174,14 @@ def _hang(found: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a collective that timed out: who did not join it, if that is known."""
     cause = to_cause(found, evidence.facts)
     waited = f"; a waiting rank was at {cause.place}" if cause.place else ""
-    missing = find_absent_ranks(evidence)
-    if missing is not None:
-        return _hang_of_ranks(cause, missing, waited, evidence.facts)
+    absent, how = find_absent_ranks(evidence)
+    if absent:
+        who = format_ranks(absent, evidence.facts)
+        return replace(
+            cause, rank=absent[0], node=_node_of(absent[0], evidence.facts), place="",
+            sentence=f"{cause.sentence}: {who} did not join ({how}){waited}",
+            command=f"clusterrun logs JOB --rank {absent[0]} -n 50",
+        )  # fmt: skip
     cause = replace(cause, rank=None, node="", place="", command="clusterrun logs JOB -n 50")
     if all_waited(evidence):
         called = f"though each of the {evidence.facts.world_size} ranks had called the collective"
@@ -187,18 +192,6 @@ def _hang(found: LogFinding, evidence: Evidence) -> Cause:
         return cause
     sentence = f"{cause.sentence}; no earlier collective had completed"
     return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
-
-
-def _hang_of_ranks(cause: Cause, missing: AbsentRanks, waited: str, facts: EndFacts) -> Cause:
-    rank = missing.ranks[0]
-    return replace(
-        cause,
-        rank=rank,
-        node=facts.nodes.get(rank, ""),
-        place="",
-        sentence=f"{cause.sentence}: {format_ranks(missing.ranks, facts)} did not join ({missing.how}){waited}",
-        command=f"clusterrun logs JOB --rank {rank} -n 50",
-    )
 
 
 def _unknown_rank(found: LogFinding, facts: EndFacts) -> str:
@@ -248,11 +241,3 @@ def format_ranks(ranks: Sequence[int], facts: EndFacts) -> str:
         return name_ranks(ranks)
     named = [f"rank {rank} on {node}" if (node := facts.nodes.get(rank)) else f"rank {rank}" for rank in ranks[:4]]
     return ", ".join(named) + (" …" if len(ranks) > 4 else "")
-
-
-def silent_ranks(facts: EndFacts) -> list[int]:
-    """Return the ranks without an end record, if they are at most half."""
-    if not facts.ends or not facts.world_size or facts.world_size > 1_000_000:
-        return []
-    silent = sorted(set(range(facts.world_size)) - {end.rank for end in facts.ends})
-    return silent if 2 * len(silent) <= facts.world_size else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from clusterrun.why.causes.model import READ, EndFacts, Line, LogFinding, Logs
+from clusterrun.why.causes.model import READ, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.recorded import with_records
 from clusterrun.why.causes.scan import scan
 from clusterrun.why.causes.tracebacks import split_rank
@@ -43,6 +43,12 @@ class Evidence:
     def findings(self) -> list[LogFinding]:
         """All findings, log by log."""
         return list(chain(*self.by_log))
+
+    @cached_property
+    def has_failed(self) -> bool:
+        """Whether the job is known to have failed: else a warning is no cause."""
+        is_serious = any(f.strength <= Strength.HANG for f in self.findings)
+        return is_serious or bool(self.facts.state or self.facts.exit_status)
 
     def first(self, test: Test) -> LogFinding | None:
         """Return the first finding that passes a test."""
@@ -84,18 +90,20 @@ def _with_nodes(findings: Sequence[LogFinding], lines: Sequence[Line], known: Ma
         return []
     prefixes = _pdsh_nodes(lines)
     of_ranks = _unambiguous(_in_summaries(lines))
-    of_tasks: dict[int, str] = {}
-    if not of_ranks:  # under torchrun a task is not a rank
-        of_tasks = _unambiguous([(task, f.node) for f in findings for task in f.ranks])
+    of_tasks = _unambiguous((task, f.node) for f in findings for task in f.ranks)
+    if of_ranks:  # torchrun started the ranks, so a task is not a rank
+        of_tasks = {}
+    of_ranks |= known
+    return [
+        replace(f, node=f.node or _speaker(f.line, prefixes) or _node_of_rank(f, of_ranks, of_tasks)) for f in findings
+    ]
 
-    def node_of(finding: LogFinding) -> str:
-        node = finding.node or _speaker(finding.line, prefixes)
-        if node or finding.rank is None:
-            return node
-        node = known.get(finding.rank) or of_ranks.get(finding.rank, "")
-        return node or (of_tasks.get(finding.rank, "") if finding.rank == finding.line.rank else "")
 
-    return [replace(f, node=node_of(f)) for f in findings]
+def _node_of_rank(finding: LogFinding, of_ranks: Mapping[int, str], of_tasks: Mapping[int, str]) -> str:
+    if finding.rank is None:
+        return ""
+    task_node = of_tasks.get(finding.rank, "") if finding.rank == finding.line.rank else ""
+    return of_ranks.get(finding.rank) or task_node
 
 
 def _speaker(line: Line, prefixes: frozenset[str]) -> str:
@@ -136,5 +144,6 @@ def _unambiguous(pairs: Iterable[tuple[int, str]]) -> dict[int, str]:
     """Return each number's node; empty for a number that has two, as after a restart."""
     nodes: dict[int, str] = {}
     for number, node in pairs:
-        nodes[number] = node if nodes.get(number, node) == node else ""
+        if node:
+            nodes[number] = node if nodes.get(number, node) == node else ""
     return nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterrun.run_folder.ends import Failure
@@ -51,44 +51,42 @@ _WORKER_LOST = re.compile(
 
 def find_first_failure(evidence: Evidence) -> LogFinding | None:
     """Return the recorded failure of the rank that failed first, else the earliest one; or what is behind it."""
-    found = _recorded_failure(evidence) or _earliest(evidence)
+    recorded = _recorded(evidence)
+    found: LogFinding | None
+    if recorded is not None and recorded.strength is Strength.CAUSE:
+        found = _in_logs(recorded, evidence.facts.failure or Failure(), evidence)
+    else:
+        found = _earliest(evidence)
     if found is None:
-        return _failure_in_words(evidence.facts.failure)
+        return recorded if recorded is not None and recorded.strength is Strength.HINT else None
     return with_earlier_report(_behind(found, evidence), evidence)
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
 
 
-def _recorded_failure(evidence: Evidence) -> LogFinding | None:
-    """Return the recorded failure of the rank that failed first; None if it only noticed another's end."""
+def _recorded(evidence: Evidence) -> LogFinding | None:
+    """Return the finding of the rank that failed first by its record: of its kind, else by the exception's text."""
     failure = evidence.facts.failure
     if failure is None:
         return None
-    row = RECORDED.get(failure.kind)
-    known = recorded_finding(failure, row, evidence.logs) if row is not None else _in_words(failure)
-    if known.strength is not Strength.CAUSE:
-        return None
-    near = _near_record(failure, evidence)
-    killed = _killed_before(near[0], failure.rank, evidence) if near else None
-    if killed is not None:
-        return killed
-    if near:
-        return replace(near[-1], place=near[-1].place or failure.place)
-    return known
-
-
-def _in_words(failure: Failure) -> LogFinding:
-    """Return the finding of a recorded exception: of the row that its text matches, else of the exception itself."""
+    if failure.kind in RECORDED:
+        return recorded_finding(failure, RECORDED[failure.kind], evidence.logs)
     line = line_of(failure)
     known = classify(failure.error) or make_finding(EXCEPTION, 0, line, {"error": failure.error}, failure.rank)
     return replace(known, line=line, rank=failure.rank, place=failure.place)
 
 
-def _failure_in_words(failure: Failure | None) -> LogFinding | None:
-    """Return the recorded failure if its words hint at a cause, for a job whose logs say nothing."""
-    known = _in_words(failure) if failure is not None else None
-    return known if known is not None and known.strength is Strength.HINT else None
+def _in_logs(recorded: LogFinding, failure: Failure, evidence: Evidence) -> LogFinding:
+    """Return the finding of a recorded failure in the logs, or of what failed before it; else the record's."""
+    near = _near_record(failure, evidence)
+    if not near:
+        return recorded
+    for finding in evidence.beside(near[0]):
+        is_of_other = finding.index < near[0].index and finding.rank != recorded.rank
+        if is_of_other and finding.kind in _SILENT and finding.is_fatal:
+            return finding
+    return replace(near[-1], place=near[-1].place or recorded.place)
 
 
 def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
@@ -98,18 +96,8 @@ def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
     """
     failures = [f for f in evidence.findings if f.strength is Strength.CAUSE and failure.rank in (f.rank, f.line.rank)]
     shown = searched_part(failure.error)
-    repeated = [f for f in failures if shown in f.line.text]
-    return repeated if repeated and shown else [f for f in failures if not f.survived]
-
-
-def _killed_before(near: LogFinding, rank: int | None, evidence: Evidence) -> LogFinding | None:
-    """Return a kill, a crash or a faulty device of another rank before the recorded failure."""
-
-    def is_earlier_kill(finding: LogFinding) -> bool:
-        is_failure = finding.strength is Strength.CAUSE and not finding.survived
-        return is_failure and finding.index < near.index and finding.kind in _SILENT and finding.rank != rank
-
-    return first(evidence.beside(near), is_earlier_kill)
+    repeated = [f for f in failures if shown and shown in f.line.text]
+    return repeated or [f for f in failures if f.is_fatal]
 
 
 # -- the earliest ----------------------------------------------------------------------------------------------------
@@ -117,31 +105,28 @@ def _killed_before(near: LogFinding, rank: int | None, evidence: Evidence) -> Lo
 
 def _earliest(evidence: Evidence) -> LogFinding | None:
     """Return the earliest of the strongest findings of each log, and of those the strongest; the first log wins."""
-    chosen = [found for findings in evidence.by_log if (found := _earliest_of_log(findings, evidence)) is not None]
-    return min(chosen, key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
+    chosen = [_earliest_of_log(findings, evidence) for findings in evidence.by_log]
+    return min(filter(None, chosen), key=lambda f: (f.strength, f.row is EXCEPTION, _later(f)), default=None)
 
 
 def _earliest_of_log(findings: Sequence[LogFinding], evidence: Evidence) -> LogFinding | None:
-    if not _has_failed(evidence):
-        findings = [f for f in findings if not f.warned]
-    lasting = _lasting_failures(findings, bool(evidence.facts.state))
-    if lasting:
-        return min(lasting, key=lambda f: f.index)
-    weak = [f for f in findings if not f.survived]
-    return min(weak, key=lambda f: (f.strength, _later(f), f.row is PEER_LOST, f.index), default=None)
+    """Return the earliest failure of a log that its rank did not survive, else one that it hardly did, else a hint."""
+    able = [f for f in findings if _may_have_ended_it(f, evidence)]
+    return min(able, key=_order_of_log, default=None)
 
 
-def _lasting_failures(findings: Sequence[LogFinding], has_state: bool) -> list[LogFinding]:
-    """Return the failures that no rank survived; if there are none in a job with a state, those without much after."""
-    serious = [f for f in findings if f.strength <= Strength.HANG]
-    lasting = [f for f in serious if not f.survived]
-    return [f for f in serious if not f.outlived] if has_state and not lasting else lasting
+def _may_have_ended_it(finding: LogFinding, evidence: Evidence) -> bool:
+    """Return whether a finding's rank did not continue, or not for long in a job that ended."""
+    if finding.warned and not evidence.has_failed:
+        return False
+    if not finding.survived:
+        return True
+    return bool(evidence.facts.state) and finding.strength <= Strength.HANG and not finding.outlived
 
 
-def _has_failed(evidence: Evidence) -> bool:
-    """Return whether the job is known to have failed: else a warning is no cause."""
-    is_serious = any(f.strength <= Strength.HANG for f in evidence.findings)
-    return is_serious or bool(evidence.facts.state or evidence.facts.exit_status)
+def _order_of_log(finding: LogFinding) -> tuple[Strength, bool, int, bool, int]:
+    weakness = max(finding.strength, Strength.HANG)
+    return weakness, finding.survived, _later(finding), finding.row is PEER_LOST, finding.index
 
 
 def _later(finding: LogFinding) -> int:
@@ -160,35 +145,26 @@ def _behind(found: LogFinding, evidence: Evidence) -> LogFinding:
 
 
 def _behind_kind(found: LogFinding, evidence: Evidence) -> LogFinding | None:
-    """Return what is behind a finding of this kind, if a line shows it."""
-    if found.kind in _BEHIND:
-        is_behind = _BEHIND[found.kind]
-        return evidence.first(lambda f: is_behind(f) and not f.survived)
+    """Return what is behind a finding of this kind, even if its line comes later."""
     if found.row is EXIT:
         return _behind_exit(found, evidence)
-    is_of_nan = found.row in (EXCEPTION, BARE) and _OF_NAN.search(found.sentence)
-    return _nan_start(evidence) if is_of_nan else None
+    if found.row in (EXCEPTION, BARE) and _OF_NAN.search(found.sentence):
+        return evidence.first(lambda f: f.row is NAN)
+    return evidence.first(lambda f: not f.survived and _explains(f, found.kind))
 
 
-def _nan_start(evidence: Evidence) -> LogFinding | None:
-    return evidence.first(lambda f: f.row is NAN)
-
-
-def _is_option_as_command(finding: LogFinding) -> bool:
-    return finding.kind == "usage" and "command not found" in finding.line.text
-
-
-def _is_fault_of_device(finding: LogFinding) -> bool:
-    return finding.kind == "gpu-fault" and finding.values.get("xid") not in _XID_OF_PROGRAMS
-
-
-#: what is behind a kind of finding, even if its line comes later
-_BEHIND: dict[str, Callable[[LogFinding], bool]] = {
-    "usage": _is_option_as_command,
-    "disk-full": lambda f: f.kind == "shared-memory",
-    "shared-memory": lambda f: f.kind == "too-many-files",
-    "cuda-error": _is_fault_of_device,
-}
+def _explains(behind: LogFinding, kind: str) -> bool:
+    """Return whether a finding is what is behind those of a kind."""
+    match kind:
+        case "usage":  # an option on a line of its own, which the shell took for a command
+            return behind.kind == "usage" and "command not found" in behind.line.text
+        case "disk-full":
+            return behind.kind == "shared-memory"
+        case "shared-memory":
+            return behind.kind == "too-many-files"
+        case "cuda-error":
+            return behind.kind == "gpu-fault" and behind.values.get("xid") not in _XID_OF_PROGRAMS
+    return False
 
 
 def _behind_exit(found: LogFinding, evidence: Evidence) -> LogFinding | None:
@@ -200,7 +176,7 @@ def _behind_exit(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     hint = _earliest(evidence)
     if hint is not None and _explains_exit(hint, found):
         return hint
-    return _nan_start(evidence)
+    return evidence.first(lambda f: f.row is NAN)
 
 
 def _explains_exit(hint: LogFinding, found: LogFinding) -> bool:
@@ -241,22 +217,20 @@ def _with_lost_peer(found: LogFinding, evidence: Evidence) -> LogFinding:
 
 def _later_exception(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the same rank's exception after a bare line, which other programs print too and the rank may survive."""
-    if not _is_bare_line(found):
+    if _shows_end(found):
         return None
-    later = [f for f in evidence.beside(found) if f.index > found.index and _ends_its_rank(f)]
-    raised = first(later, lambda f: f.row is EXCEPTION and f.rank == found.rank)
-    is_optional = found.kind in _OPTIONAL and "can't open file" not in found.line.text
-    return raised if raised is not None or not is_optional else _end_after(found, later)
+    later = [f for f in evidence.beside(found) if f.index > found.index and f.is_fatal]
+    for finding in later:
+        if finding.row is EXCEPTION and finding.rank == found.rank:
+            return finding
+    if found.kind not in _OPTIONAL or "can't open file" in found.line.text:
+        return None
+    return _end_after(found, later)
 
 
-def _is_bare_line(finding: LogFinding) -> bool:
-    """Return whether a finding is a line that does not show how its process ended."""
-    shows_end = finding.place or finding.kind in _ENDS or _ERROR.search(finding.line.text)
-    return not shows_end
-
-
-def _ends_its_rank(finding: LogFinding) -> bool:
-    return finding.strength is Strength.CAUSE and not finding.survived
+def _shows_end(finding: LogFinding) -> bool:
+    """Return whether a finding shows how its process ended: it is no bare line."""
+    return bool(finding.place) or finding.kind in _ENDS or _ERROR.search(finding.line.text) is not None
 
 
 def _end_after(found: LogFinding, later: Sequence[LogFinding]) -> LogFinding | None:
@@ -283,8 +257,8 @@ def _exception_of_absent_rank(findings: Sequence[LogFinding]) -> LogFinding | No
     if None in waiting:
         return None
     for finding in findings:
-        is_exception = finding.row is EXCEPTION and finding.strength is Strength.CAUSE
-        if is_exception and finding.rank not in (None, *waiting) and not _OF_PEERS.search(finding.sentence):
+        is_absent = finding.rank is not None and finding.rank not in waiting
+        if is_absent and finding.row is EXCEPTION and finding.is_fatal and not _OF_PEERS.search(finding.sentence):
             return finding
     return None
 

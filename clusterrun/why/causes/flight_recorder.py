@@ -66,15 +66,15 @@ def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
     groups = {group for reached in dumps.values() for group in reached.enqueued}
     for group in sorted(groups):
         numbers = {rank: reached.enqueued[group] for rank, reached in dumps.items() if group in reached.enqueued}
-        for rank in _late_ranks(numbers):
+        for rank in late_ranks(numbers):
             behind.setdefault(rank, _how_far(rank, numbers[rank], max(numbers.values()), dumps[rank]))
     return behind
 
 
-def _late_ranks(numbers: Mapping[int, int]) -> list[int]:
+def late_ranks(numbers: Mapping[int, int]) -> list[int]:
     """Return the ranks with a lower number than others, if they are at most half."""
-    most = max(numbers.values())
-    late = [rank for rank in numbers if numbers[rank] < most]
+    most = max(numbers.values(), default=0)
+    late = [rank for rank in sorted(numbers) if numbers[rank] < most]
     return late if 2 * len(late) <= len(numbers) else []
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 from clusterrun.run_folder.ends import Hang
 from clusterrun.why.causes.evidence import Evidence
+from clusterrun.why.causes.flight_recorder import late_ranks
 from clusterrun.why.causes.model import Cause, EndFacts, LogFinding, Logs
 from clusterrun.why.causes.tracebacks import split_rank
 
@@ -18,14 +19,6 @@ _ENQUEUED = re.compile(
 _SHOWN = 4  # ranks in a sentence
 _LARGEST_WORLD = 1_000_000  # ranks; a record may be damaged
 _DEADLOCK = "read what the ranks were waiting for at the lines shown, and in their stacks; each Python thread is there"
-
-
-@dataclass(frozen=True, slots=True)
-class AbsentRanks:
-    """The ranks that did not join, and how that is known."""
-
-    ranks: tuple[int, ...]
-    how: str
 
 
 def hang_cause(hang: Hang) -> Cause:
@@ -54,76 +47,70 @@ def _less_stacks(hang: Hang) -> str:
     return f"less {shlex.quote(folder)}/{mine}"
 
 
-def find_absent_ranks(evidence: Evidence) -> AbsentRanks | None:
-    """Return the ranks that did not join the collective that timed out, None if unknown."""
-    facts = evidence.facts
-    if facts.behind:
-        ranks = tuple(sorted(facts.behind))
-        return AbsentRanks(ranks, facts.behind[ranks[0]])
+def find_absent_ranks(evidence: Evidence) -> tuple[Sequence[int], str]:
+    """Return the ranks that did not join the collective that timed out, and how that is known; none if unknown."""
+    behind = evidence.facts.behind
+    if behind:
+        return sorted(behind), behind[min(behind)]
     hangs = [f for f in evidence.findings if f.kind == "collective-timeout"]
-    named = _named_ranks(hangs)
-    if named is not None:
-        return named
-    late = _late_ranks(_last_enqueued(evidence.logs))
-    if late:
-        return AbsentRanks(late, "the other ranks had called more collectives")
-    return _ranks_not_waiting(hangs, evidence) or _ranks_not_ended(facts)
+    for ranks, how in _signs_of_absence(hangs, evidence):
+        if ranks:
+            return ranks, how
+    return (), ""
 
 
-def _ranks_not_waiting(hangs: Sequence[LogFinding], evidence: Evidence) -> AbsentRanks | None:
-    """Return the ranks that report no time-out, if all others do."""
-    facts = evidence.facts
-    world = facts.world_size or max(facts.nodes, default=-1) + 1
+def _signs_of_absence(hangs: Sequence[LogFinding], evidence: Evidence) -> Iterator[tuple[Sequence[int], str]]:
+    """Yield the ranks that each sign says are missing, none without the sign; the surest sign comes first."""
+    for hang in hangs:
+        yield hang.ranks, "according to the barrier's error"
     waiting = {f.rank for f in hangs if f.rank is not None}
-    rest = _minority(world, waiting)
-    if not rest or not _silence_counts(rest, waiting, evidence.logs):
-        return None
-    return AbsentRanks(rest, "all other ranks report that they were waiting")
+    yield _awaited(hangs, waiting), "the other ranks were waiting for its key in the store"
+    yield late_ranks(_last_enqueued(evidence.logs)), "the other ranks had called more collectives"
+    rest = _few_others(waiting, evidence.facts)
+    # in the first collective of two ranks a broken link is as likely: the first report ends both ranks
+    if len(rest) < len(waiting) or not none_completed(evidence.logs):
+        yield rest, "all other ranks report that they were waiting"
+    yield silent_ranks(evidence.facts), "all other ranks reported that they exited"
 
 
-def _ranks_not_ended(facts: EndFacts) -> AbsentRanks | None:
-    """Return the ranks without an end record, if all others have one."""
+def _awaited(hangs: Sequence[LogFinding], waiting: Collection[int]) -> list[int]:
+    """Return the rank whose key the others await in the store; a waiting one is a number within a smaller group."""
+    awaited = {int(f.values["awaited"]) for f in hangs if "awaited" in f.values}
+    return [*awaited] if len(awaited) == 1 and awaited.isdisjoint(waiting) else []
+
+
+def silent_ranks(facts: EndFacts) -> list[int]:
+    """Return the ranks without an end record, if they are at most half."""
+    return _few_others({end.rank for end in facts.ends}, facts)
+
+
+def _few_others(ranks: Collection[int], facts: EndFacts) -> list[int]:
+    """Return the ranks that are not among these, if they are at most half."""
     world = facts.world_size or max(facts.nodes, default=-1) + 1
-    silent = _minority(world, {end.rank for end in facts.ends})
-    return AbsentRanks(silent, "all other ranks reported that they exited") if silent else None
-
-
-def _minority(world: int, others: Collection[int]) -> tuple[int, ...]:
-    """Return the ranks that are not among the others, if they are few; none if there are no others."""
-    if not others or world > _LARGEST_WORLD:
-        return ()
-    rest = tuple(rank for rank in range(world) if rank not in others)
-    return rest if len(rest) <= max(1, world // 2) else ()
-
-
-def _silence_counts(rest: Sequence[int], waiting: Collection[int], logs: Logs) -> bool:
-    """Return whether ranks that report no timeout were probably missing.
-
-    In the first collective of two ranks a broken link is as likely: the first report ends both ranks.
-    """
-    return len(rest) < len(waiting) or not none_completed(logs)
+    if not ranks or world > _LARGEST_WORLD:
+        return []
+    rest = sorted({*range(world)} - {*ranks})
+    return rest if 2 * len(rest) <= world else []
 
 
 def none_completed(logs: Logs) -> bool:
     """Return whether a watchdog reports that none of its collectives had completed."""
-    return any("last completed work: -1" in line.text for lines in logs for line in lines)
+    return any("last completed work: -1" in line.text for line in chain(*logs))
 
 
 def all_waited(evidence: Evidence) -> bool:
     """Return whether every rank reports that the same collective timed out: no rank was missing."""
-    hangs = [f for f in evidence.findings if _names_its_call(f) and f.rank is not None]
-    calls = {(f.values["op"], f.values["seq"]) for f in hangs}
-    return len(calls) == 1 and evidence.facts.world_size == len({f.rank for f in hangs}) > 1
-
-
-def _names_its_call(finding: LogFinding) -> bool:
-    return finding.kind == "collective-timeout" and "seq" in finding.values
+    calls: dict[int, tuple[str, str]] = {}
+    for finding in evidence.findings:
+        if finding.kind == "collective-timeout" and "seq" in finding.values and finding.rank is not None:
+            calls[finding.rank] = (finding.values["op"], finding.values["seq"])
+    return len({*calls.values()}) == 1 and evidence.facts.world_size == len(calls) > 1
 
 
 def waiting_calls(findings: Sequence[LogFinding]) -> str:
     """Return in which collective each of a few ranks waited, if not all waited in the same; empty if they did."""
     calls = {f.rank: f for f in reversed(findings) if f.kind == "collective-timeout" and f.rank is not None}
-    ops = {calls[rank].values.get("op", "") for rank in calls}
+    ops = {call.values.get("op", "") for call in calls.values()}
     if len(calls) > _SHOWN or len(ops) < 2 or "" in ops:
         return ""
     shown = [_waits_in(rank, calls[rank]) for rank in sorted(calls)]
@@ -141,19 +128,10 @@ def spared_ranks(evidence: Evidence) -> str:
     if len(summaries) != 1 or evidence.facts.world_size not in (None, int(summaries[0]["listed"])):
         return ""
     who = summaries[0]["spared"]
+    if not who:
+        return ""
     were = "were" if who.startswith("ranks") else "was"
-    return f"all ranks but {who} aborted, so {who} {were} probably missing" if who else ""
-
-
-def _named_ranks(hangs: Sequence[LogFinding]) -> AbsentRanks | None:
-    """Return the ranks that a monitored barrier names, or the one whose key the others awaited in the store."""
-    named = next((f for f in hangs if f.ranks), None)
-    if named is not None:
-        return AbsentRanks(named.ranks, "according to the barrier's error")
-    awaited = {int(f.values["awaited"]) for f in hangs if "awaited" in f.values}
-    if len(awaited) == 1 and not awaited & {f.rank for f in hangs}:  # else a number within a smaller group
-        return AbsentRanks(tuple(awaited), "the other ranks were waiting for its key in the store")
-    return None
+    return f"all ranks but {who} aborted, so {who} {were} probably missing"
 
 
 def _last_enqueued(logs: Logs) -> dict[int, int]:
@@ -161,20 +139,11 @@ def _last_enqueued(logs: Logs) -> dict[int, int]:
 
     Collectives and ranks are numbered per process group, so the rank of the line's label is preferred.
     """
-    seen: dict[str, dict[int, int]] = {}
-    for lines in logs:
-        for line in lines:
-            if "ast enqueued" not in line.text:
-                continue
-            rank, text = split_rank(line)
-            match = _ENQUEUED.search(text)
-            if match is not None:
-                who = rank if rank is not None else int(match["rank"])
-                seen.setdefault(match["group"] or "", {})[who] = int(match["seq"])
-    return max(seen.values(), key=len, default={})
-
-
-def _late_ranks(seen: dict[int, int]) -> tuple[int, ...]:
-    """Return the ranks behind the others, if they are the minority."""
-    ranks = tuple(sorted(rank for rank, seq in seen.items() if seq == min(seen.values())))
-    return ranks if 2 * len(ranks) < len(seen) or (len(seen) == 2 and len(ranks) == 1) else ()
+    enqueued: dict[str, dict[int, int]] = {}
+    for line in chain(*logs):
+        match = _ENQUEUED.search(line.text) if "ast enqueued" in line.text else None
+        if match is not None:
+            rank = split_rank(line)[0]
+            of_group = enqueued.setdefault(match["group"] or "", {})
+            of_group[int(match["rank"]) if rank is None else rank] = int(match["seq"])
+    return max(enqueued.values(), key=len, default={})

@@ -193,6 +193,11 @@ class LogFinding:
         return self.work_after >= 3
 
     @property
+    def is_fatal(self) -> bool:
+        """Whether something failed here, and its rank did not continue."""
+        return self.strength is Strength.CAUSE and not self.survived
+
+    @property
     def outlived(self) -> bool:
         """Whether its own rank survived it; where ranks are unknown, others may print a few more lines of work."""
         return self.survived and (self.rank is not None or self.work_after >= ENOUGH)

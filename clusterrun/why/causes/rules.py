@@ -22,12 +22,11 @@ from clusterrun.why.causes.describe import (
     evidence_lines,
     format_ranks,
     full_cause,
-    silent_ranks,
     to_cause,
 )
 from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.first_failure import find_first_failure
-from clusterrun.why.causes.hang import hang_cause
+from clusterrun.why.causes.hang import hang_cause, silent_ranks
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, line_of, recorded_finding
 from clusterrun.why.causes.scheduled import scheduler_cause

@@ -159,7 +159,7 @@ def _known_by_place(known: LogFinding | None, raised: Raised, lines: Sequence[Li
     if raised.noticed:
         return None
     if known is None:
-        host = _unreachable_host(lines, raised) if raised.online else ""
+        host = _unreachable_host(lines, raised)
         error = {"error": f"{host}; then {raised.text[:200]}"}
         return make_finding(UNRESOLVED, raised.index, lines[raised.index], error, raised.rank) if host else None
     if raised.online and known.kind in ("name-resolution", "network"):
@@ -234,6 +234,8 @@ _BUILD = (
 
 def _unreachable_host(lines: Sequence[Line], raised: Raised) -> str:
     """Return the host that a request of this rank did not reach, and why, by a retry shortly before the exception."""
+    if not raised.online:
+        return ""
     for line in reversed(lines[max(0, raised.first - _NEAR) : raised.first]):
         rank, text = split_rank(line)
         host, why = _HOST.search(text[:READ]), _UNREACHABLE.search(text[:READ])
@@ -312,18 +314,15 @@ def _add_summaries(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
 def _summary_finding(lines: Sequence[Line], index: int) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
     values = _first_failure(lines, index)
-    host, rank, code = values.get("host", ""), _number(values.get("rank")), _number(values.get("exitcode"))
+    host, rank, code = values.get("host", ""), _number(values.get("rank")), _number(values.get("exitcode")) or 0
     codes = _listed_codes(lines, index)
-    if rank is not None and code is not None:
+    if rank is not None:
         codes[rank] = code
-    code = code or 0
-    ranks = () if rank is None else (rank,)
-    if code < 0:
-        ranks = tuple(sorted(other for other in codes if codes[other] == code))
-    kind = _KINDS.get(code, "task-ended" if code >= 0 else "crashed")
     words = {"status": str(code)} if code > 0 else {"spared": _spared(codes), "listed": str(len(codes))}
+    kind = _KINDS.get(code, "task-ended" if code >= 0 else "crashed")
     finding = make_finding(next(r for r in SLURM if r.kind == kind), index, lines[index], words, rank)
-    return replace(finding, ranks=ranks, node=host, sentence=_summary_in_words(ranks, host, code))
+    alike = [other for other in sorted(codes) if other == rank or codes[other] == code < 0]
+    return replace(finding, ranks=tuple(alike), node=host, sentence=_summary_in_words(alike, host, code))
 
 
 def _first_failure(lines: Sequence[Line], index: int) -> dict[str, str]:
@@ -391,14 +390,20 @@ def _prefer_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) 
         if aborted and index > aborted[0] and _reports_abort(finding):
             found[index] = replace(finding, strength=Strength.ECHO)
     for index in aborted:
-        for at in range(index + 1, min(index + 4, len(lines))):
-            message = _WHAT.match(split_rank(lines[at])[1])
-            if message is not None and at in found:
-                del found[index]  # a row matches the message itself
-            elif message is not None:
-                found[index] = replace(found[index], sentence=f"{found[index].sentence}: {message['what']}")
-            if message is not None:
-                break
+        at, what = _message_of_abort(lines, index)
+        if at in found:
+            del found[index]  # a row matches the message itself
+        elif what:
+            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {what}")
+
+
+def _message_of_abort(lines: Sequence[Line], index: int) -> tuple[int, str]:
+    """Return the line with the message of an abort, and the message; -1 and an empty text without one."""
+    for at in range(index + 1, min(index + 4, len(lines))):
+        message = _WHAT.match(split_rank(lines[at])[1])
+        if message is not None:
+            return at, message["what"]
+    return -1, ""
 
 
 def _reports_abort(finding: LogFinding) -> bool:
