@@ -15,7 +15,7 @@ from typing import Any
 from clusterrun.base.decode import as_text, as_texts
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobStatus
-from clusterrun.base.units import format_time_limit, parse_time_limit
+from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
 from clusterrun.records.code_store import load_snapshot
 from clusterrun.records.run_record import RunRecord
@@ -56,8 +56,7 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
 
 def _in_advice(cause: Cause, command: str) -> Cause:
     """Return the cause with a command that has a value to fill in as part of its advice."""
-    advice = f"{cause.advice}: `{command}`" if cause.advice else f"`{command}`"
-    return replace(cause, command="", advice=advice)
+    return replace(cause, command="", advice=f"{clause(cause.advice, '{}: ')}`{command}`")
 
 
 def _with_submit(cause: Cause, run: RunRecord | None, script: str) -> Cause:
@@ -113,7 +112,9 @@ def _how_it_resumes(run: RunRecord) -> str:
         how = "starts the run again"
     else:
         return ""
-    return f"{how}, using the code saved when the job was submitted" if load_snapshot(run) is not None else how
+    if load_snapshot(run) is not None:
+        how += ", using the code saved when the job was submitted"
+    return how
 
 
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
@@ -148,8 +149,7 @@ def load_spec(run: RunRecord) -> dict[str, Any]:
 
 def _sbatch_command(options: str, script: str) -> str:
     """Return the command for a job of another tool; empty if its script is not known, or sbatch has no such option."""
-    first = options.split(" ", 1)[0]
-    if not script or (first and first not in _SBATCH):
+    if not script or options.partition(" ")[0] not in ("", *_SBATCH):
         return ""
     return " ".join(filter(None, ("sbatch", options, shlex.quote(script))))
 
@@ -255,12 +255,13 @@ def _started_words(work: Mapping[str, Any]) -> list[str]:
 
 def _job_file(run: RunRecord) -> str:
     """Return the job file that was submitted, found by the sources of the values."""
-    for _, sources in run.sources.values():
-        for source in str(sources).split(", "):
-            if source.endswith(" (shipped)"):
-                return source.removesuffix(" (shipped)")
-            if source.endswith(".toml") and source != PROJECT_FILE and not source.endswith(USER_FILE):
-                return source
+    listed = ", ".join(str(sources) for _, sources in run.sources.values())
+    for source in listed.split(", "):
+        if source.endswith(" (shipped)"):
+            return source.removesuffix(" (shipped)")
+        is_configuration = source == PROJECT_FILE or source.endswith(USER_FILE)
+        if source.endswith(".toml") and not is_configuration:
+            return source
     return ""
 
 

@@ -213,11 +213,12 @@ def _shares(row: Queued, scope: LimitScope, facts: PendingFacts) -> bool:
 
 def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
     whose = "" if row.user == facts.user else f" of {row.user}"
-    state = row.state
-    if state == "RUNNING" and row.left is not None:
-        state = f"ends within {format_duration(row.left)}"
-    amount = f"{format_tres(tres, row.holds(tres))}, " if tres else ""
-    return f"job {row.id}{whose} ({amount}{state})"
+    details = [row.state]
+    if row.state == "RUNNING" and row.left is not None:
+        details = [f"ends within {format_duration(row.left)}"]
+    if tres:
+        details.insert(0, format_tres(tres, row.holds(tres)))
+    return f"job {row.id}{whose} ({', '.join(details)})"
 
 
 def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:

@@ -198,7 +198,7 @@ def _own_reservation(wanted: str, blocks: Sequence[dict[str, str]], now: float) 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the time limit with which the job ends before the first reservation begins."""
-    starts = [start for block in blocks if (start := _start(block)) > facts.now]
+    starts = [start for block in blocks if (start := _number(block, "StartTime")) > facts.now]
     command = shorter_limit_command(facts, min(starts, default=facts.now))
     return (f"{command}, so that the job ends before the reservation begins",) if command else ()
 
@@ -214,23 +214,23 @@ def shorter_limit_command(facts: PendingFacts, end: float) -> str:
 
 def _reservation(block: dict[str, str], now: float) -> str:
     name = f"reservation {block['ReservationName']}{clause(block.get('Flags'), ' ({})')}"
-    count = plural(parse_int(block.get("NodeCnt", "")) or 0, "node")
-    nodes = f"{count}: {block['Nodes']}" if block.get("Nodes") else "no nodes"
+    nodes = "no nodes"
+    if block.get("Nodes"):
+        nodes = f"{plural(_number(block, 'NodeCnt'), 'node')}: {block['Nodes']}"
     return f"{name} {_when(block, now)}; {nodes}{_whose(block)}"
 
 
 def _when(block: dict[str, str], now: float) -> str:
     """Return when a reservation begins, or until when it lasts."""
-    start, end = _start(block), parse_int(block.get("EndTime", ""))
+    start, end = _number(block, "StartTime"), _number(block, "EndTime")
     if start > now:
-        lasts = format_duration(end - start if end else None)
-        return f"begins at {format_time_and_offset(start, now)}, and lasts {lasts}"
-    return f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
+        return f"begins at {format_time_and_offset(start, now)}, and lasts {format_duration(end - start)}"
+    return f"lasts until {format_time_and_offset(end, now)}"
 
 
-def _start(block: dict[str, str]) -> int:
-    """Return when a reservation begins; 0 for one that moves with the time."""
-    return parse_int(block.get("StartTime", "")) or 0
+def _number(block: dict[str, str], key: str) -> int:
+    """Return one of a reservation's numbers; 0 for the start of one that moves with the time."""
+    return parse_int(block.get(key, "")) or 0
 
 
 def _whose(block: dict[str, str]) -> str:

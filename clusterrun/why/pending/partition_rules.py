@@ -43,23 +43,25 @@ def _too_long(facts: PendingFacts, partition: dict[str, str]) -> Finding:
     if most is None or (asked is not None and asked <= most):
         return Finding()
     wants = facts.job.get("TimeLimit", "no time limit") if asked is None else format_duration(asked)
-    rule = f"partition {partition['PartitionName']} allows at most {format_duration(most)}"
-    return Finding((f"{rule}; this job requests {wants}",), (facts.update("TimeLimit", format_duration(most)),))
+    fit = format_duration(most)
+    return _rule(partition, f"allows at most {fit}", f"requests {wants}", facts.update("TimeLimit", fit))
 
 
 def _wrong_nodes(facts: PendingFacts, partition: dict[str, str]) -> Finding:
-    name = partition["PartitionName"]
     low, high = facts.requested_nodes
-    least, most, total = (parse_int(partition.get(key, "")) for key in ("MinNodes", "MaxNodes", "TotalNodes"))
-    if most is not None and low > most:
-        rule, asks, fit = f"allows at most {plural(most, 'node')} per job", low, most
-    elif total is not None and low > total:
-        rule, asks, fit = f"has {plural(total, 'node')}", low, total
-    elif least is not None and 0 < high < least:
-        rule, asks, fit = f"requires at least {least} nodes per job", high, least
-    else:
+    for key, rule in (("MaxNodes", "allows at most {} per job"), ("TotalNodes", "has {}")):
+        most = parse_int(partition.get(key, ""))
+        if most is not None and low > most:
+            return _rule(partition, rule.format(plural(most, "node")), f"requests {low}", facts.change_nodes(most))
+    least = parse_int(partition.get("MinNodes", "")) or 0
+    if not 0 < high < least:
         return Finding()
-    return Finding((f"partition {name} {rule}; this job requests {asks}",), (facts.change_nodes(fit),))
+    rule = f"requires at least {least} nodes per job"
+    return _rule(partition, rule, f"requests {high}", facts.change_nodes(least))
+
+
+def _rule(partition: dict[str, str], rule: str, wants: str, *do: str) -> Finding:
+    return Finding((f"partition {partition['PartitionName']} {rule}; this job {wants}",), do)
 
 
 def _too_much_memory(facts: PendingFacts, partition: dict[str, str], per: str) -> Finding:
@@ -68,12 +70,8 @@ def _too_much_memory(facts: PendingFacts, partition: dict[str, str], per: str) -
     allows = _megabytes(partition.get(f"MaxMemPer{per}", ""))
     if not allows or asks <= allows:
         return Finding()
-    noun = "node" if per == "Node" else per
-    rule = f"allows at most {allows:.0f}M of memory per {noun} (MaxMemPer{per})"
-    return Finding(
-        (f"partition {partition['PartitionName']} {rule}; this job requests {asks:.0f}M",),
-        (facts.update(f"MinMemory{per}", f"{allows:.0f}"),),
-    )
+    rule = f"allows at most {allows:.0f}M of memory per {per.replace('Node', 'node')} (MaxMemPer{per})"
+    return _rule(partition, rule, f"requests {asks:.0f}M", facts.update(f"MinMemory{per}", f"{allows:.0f}"))
 
 
 def _megabytes(text: str) -> float:
@@ -88,16 +86,15 @@ def _not_allowed(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         own = facts.job.get(key, "")
         if not own or _accepts(partition, list_name, own):
             continue
-        targets = other_targets(facts, owner)
-        fit = [name for name, limit in targets.items() if not limit and _accepts(partition, list_name, name)]
-        found += Finding(
-            (f"partition {partition['PartitionName']} {_rule(partition, list_name, noun)}; this job uses {own}",),
-            tuple(facts.update(key, name) for name in fit[:1]),
-        )
+        found += _rule(partition, _list_rule(partition, list_name, noun), f"uses {own}")
+        for name, limit in other_targets(facts, owner).items():
+            if not limit and _accepts(partition, list_name, name):
+                found += Finding(do=(facts.update(key, name),))
+                break
     return found
 
 
-def _rule(partition: dict[str, str], list_name: str, noun: str) -> str:
+def _list_rule(partition: dict[str, str], list_name: str, noun: str) -> str:
     verb, names = "accepts only", _names(partition, f"Allow{list_name}")
     if not names:
         verb, names = "does not accept", _names(partition, f"Deny{list_name}")
