@@ -190,13 +190,15 @@ def _shorter_time_limits(cluster: ClusterSnapshot, spec: JobSpec) -> dict[str, s
     """Return the partitions where a job without --time gets less time than in the default partition, and why."""
     if "time" in spec.sources:
         return {}
-    least = next((partition.given_time for partition in cluster.partitions if partition.default), 0)
-    shorter = {}
+    given = {}
+    usual = 0.0
     for partition in cluster.partitions:
-        seconds = partition.given_time
-        if seconds is not None and (least is None or seconds < least):
-            shorter[partition.name] = f"without --time, the time limit would be only {format_duration(seconds)}"
-    return shorter
+        seconds = math.inf if partition.given_time is None else partition.given_time
+        given[partition.name] = seconds
+        if partition.default:
+            usual = seconds
+    words = "without --time, the time limit would be only {}"
+    return {name: words.format(format_duration(seconds)) for name, seconds in given.items() if seconds < usual}
 
 
 def _no_start(estimates: StartEstimates) -> ClusterrunError:

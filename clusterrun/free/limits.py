@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from clusterrun.base.units import clause
 from clusterrun.scheduler.slurm.limits import LimitScope
 from clusterrun.scheduler.slurm.sacctmgr import Limits
 
@@ -93,8 +94,8 @@ def limits_of(
         limits += _set(_place(scope), _values(scope), accounts=(scope.account,))
     limits += _limits_of_accounts(scopes, accounts)
     for qos, label in names.items():
-        of_qos = [scope for scope in scopes if scope.qos == qos]
-        limits += _limits_of_qos(qos, label, of_qos, by_qos.get(qos, {}), (user, str(uid)), accounts)
+        of_qos = [scope for scope in scopes if scope.qos == qos and scope.user in ("", user, str(uid))]
+        limits += _limits_of_qos(qos, label, of_qos, by_qos.get(qos, {}), accounts)
     return limits
 
 
@@ -112,14 +113,13 @@ def _limits_of_accounts(scopes: Sequence[LimitScope], accounts: Sequence[str]) -
 
 
 def _limits_of_qos(
-    qos: str, label: str, scopes: Sequence[LimitScope], by_accounting: Limits, user: tuple[str, str],
-    accounts: Sequence[str],
-) -> list[UserLimit]:  # fmt: skip
-    """Return the limits that a QOS sets for all, for each user (by name or uid), and for each of the accounts."""
+    qos: str, label: str, scopes: Sequence[LimitScope], by_accounting: Limits, accounts: Sequence[str]
+) -> list[UserLimit]:
+    """Return the limits that a QOS sets for all, for this user, and for each of the accounts."""
     # slurmctld lists a user or account in a QOS only after the first job there: until then nothing is used
     shared, per_account = _limits_by_accounting(by_accounting, unused=0.0 if scopes else None)
     for scope in scopes:
-        if _is_for_user(scope, user):
+        if not scope.account:
             _update(shared, scope)
     for key in per_account:
         shared.pop(key, None)
@@ -127,7 +127,7 @@ def _limits_of_qos(
     for account in accounts:
         of_account = dict(per_account)
         for scope in scopes:
-            if scope.kind == "qos account" and scope.account == account:
+            if scope.account == account:
                 _update(of_account, scope)
         limits += _set(f"{label}, account {account}", of_account, qos=qos, accounts=(account,))
     return limits
@@ -137,17 +137,14 @@ def _limits_by_accounting(limits: Limits, unused: float | None) -> tuple[dict[Ke
     """Return the limits that accounting lists for all and for each user, and those for each account."""
     shared: dict[Key, Pair] = {}
     per_account: dict[Key, Pair] = {}
-    for (name, tres), limit in limits.items():
-        if name.endswith("PA"):
-            per_account[name, tres] = limit, unused
+    for key, limit in limits.items():
+        if key[0].endswith("PA"):
+            per_account[key] = limit, unused
+        elif key[0].endswith("PU"):
+            shared[key] = limit, unused
         else:
-            shared[name, tres] = limit, unused if name.endswith("PU") else None
+            shared[key] = limit, None
     return shared, per_account
-
-
-def _is_for_user(scope: LimitScope, user: tuple[str, str]) -> bool:
-    """Return whether a scope of a QOS is the QOS itself, or the share of this user (name, uid)."""
-    return scope.kind == "qos" or (scope.kind == "qos user" and scope.user in user)
 
 
 def _update(values: dict[Key, Pair], scope: LimitScope) -> None:
@@ -169,4 +166,4 @@ def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[
 
 
 def _place(scope: LimitScope) -> str:
-    return f"you in account {scope.account}" + (f", partition {scope.partition}" if scope.partition else "")
+    return f"you in account {scope.account}{clause(scope.partition, ', partition {}')}"

@@ -116,7 +116,8 @@ def explain(cluster: Cluster, state: RunState) -> Diagnosis:
         if facts.exit_status is None and shown.get("JobState") == facts.state:
             facts = replace(facts, exit_status=exit_status(shown.get("ExitCode", "")))
         facts = _with_slurm_facts(slurm, state, facts)
-    read = _read_job_logs(state, shown, silence=silence)
+    run = state.record
+    read = _read_foreign_logs(shown, silence) if run is None else _read_job_logs(state.status, run)
     # without an answer Slurm is not queried again
     return _diagnose(state, facts, read, shown, None if silence or state.note else slurm)
 
@@ -125,7 +126,7 @@ def in_one_line(state: RunState) -> str:
     """Return the first cause of an ended run on one line, from its own files only; empty if there is none."""
     if state.record is None or state.status.outcome in (Outcome.DONE, Outcome.RUNNING):
         return ""
-    answer = _diagnose(state, load_end_facts(state), _read_job_logs(state, {}, search=False), {})
+    answer = _diagnose(state, load_end_facts(state), _read_job_logs(state.status, state.record, search=False), {})
     return "" if answer.cause.kind in ("none", "unknown") else answer.short()
 
 
@@ -231,7 +232,7 @@ def _find_slurm(cluster: Cluster, state: RunState) -> SlurmCommands | None:
     if state.status.id.is_local:
         return None
     try:
-        scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
+        scheduler = cluster.scheduler(state.scheduler)
     except SchedulerError:
         return None
     return scheduler.slurm
@@ -265,23 +266,24 @@ def _may_have_lost_node(facts: EndFacts) -> bool:
     return facts.state == "FAILED" and 0 < len(facts.ends) < (facts.world_size or 0)
 
 
-def _read_job_logs(state: RunState, shown: dict[str, str], search: bool = True, silence: str = "") -> LogsAndNotes:
-    job, run = state.status.id, state.record
-    if run is not None:
-        source = launches.log_source(run, job)
-        out, err = log_paths(run.logs, job)
-        paths = [err, out]
-        metrics = run.run_dir / "metrics.jsonl"
-        if metrics.exists():  # those of a task show a loss that became NaN
-            paths.append(metrics)
-        started_again = state.status.restarts or len(run_record.attempts(run, job.task)) > 1
-        return read_logs(
-            paths, world_size=run.world_size, run_id=run.run_id if started_again else "",
-            search=search, begin=source.begin[::-1], owners=source.owners,
-        )  # fmt: skip
-    paths = list(dict.fromkeys(Path(shown[key]) for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")))
+def _read_job_logs(status: JobStatus, run: RunRecord, search: bool = True) -> LogsAndNotes:
+    job, source = status.id, launches.log_source(run, status.id)
+    out, err = log_paths(run.logs, job)
+    paths, metrics = [err, out], run.run_dir / "metrics.jsonl"
+    if metrics.exists():  # those of a task show a loss that became NaN
+        paths.append(metrics)
+    started_again = status.restarts or len(run_record.attempts(run, job.task)) > 1
+    return read_logs(
+        paths, world_size=run.world_size, run_id=run.run_id if started_again else "",
+        search=search, begin=source.begin[::-1], owners=source.owners,
+    )  # fmt: skip
+
+
+def _read_foreign_logs(shown: dict[str, str], silence: str) -> LogsAndNotes:
+    """Return the lines of the logs of another tool's job, whose paths Slurm knows."""
+    paths = [shown[key] for key in ("StdErr", "StdOut") if shown.get(key, "").startswith("/")]
     if paths:
-        return read_logs(paths)
+        return read_logs(list(map(Path, dict.fromkeys(paths))))
     why = f"Slurm did not respond ({silence})" if silence else "Slurm no longer has a record of the job"
     unknown = f"the location of the job's logs is unknown: {why}"
     return [], [f"{unknown}; if you know the folder, run `clusterrun why --logs DIR`"]
