@@ -126,7 +126,7 @@ def submit_chain(ui: Ui, cluster: Cluster, jobs: Sequence[SubmitArgs], after: Af
 
     All are checked before the first is submitted.
     """
-    from clusterrun.submit.depend import AFTER_OK, depend
+    from clusterrun.submit.request import AFTER_OK, depend
 
     def plan(args: SubmitArgs, before: RunRecord | None) -> Plan:
         if before is None:
@@ -197,8 +197,8 @@ def _plan_rung(
     cluster: Cluster, args: SubmitArgs, spec: JobSpec, after: After, rung: Rung, before: RunRecord | None
 ) -> Plan:
     """Plan a rung of the job with the specification ``spec``; the first rung starts ``after`` other jobs."""
-    from clusterrun.submit.depend import depend
     from clusterrun.submit.ladder import rung_request
+    from clusterrun.submit.request import depend
 
     def change(request: Request) -> Request:
         if before is None:

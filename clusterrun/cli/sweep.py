@@ -25,17 +25,17 @@ from clusterrun.cli.common.submitting import (
     show_plans,
 )
 from clusterrun.cluster import Cluster
-from clusterrun.cluster.arrays import check_arrays, parameter_sets, plan_sweep, read_rows, submit_arrays
+from clusterrun.cluster.arrays import check_arrays, plan_sweep, submit_arrays
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask, sweep_of
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.sweep_table import load_table
+from clusterrun.sweeps.table import load_table
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
-    from clusterrun.submit.sweep_plan import PlannedArray
+    from clusterrun.sweeps.plan import PlannedArray
 
 _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 
@@ -85,7 +85,7 @@ def sweep(
     cluster = session.planner(ui.note, submits=not dry_run)
     args = submit_args(*job_and_script(words, session.script), profile, options)
     base, request = plan_after(cluster, args, find_after(cluster, after, after_ok)), cluster.request(args)
-    from clusterrun.submit.parameters import parse_axis, show
+    from clusterrun.sweeps.parameters import parameter_sets, parse_axis, read_rows, show
 
     grid, together = [parse_axis(text, "--grid") for text in grids], [parse_axis(text, "--zip") for text in zips]
     rows = read_rows(cluster.cwd / csv_file, f"--file {csv_file}") if csv_file else ()
@@ -105,8 +105,8 @@ def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text:
     if how.follow:
         raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")
     base = plan_after(cluster, args, after)
-    from clusterrun.submit.parameters import parse_array
-    from clusterrun.submit.sweep_plan import max_array_size, new_sweep
+    from clusterrun.sweeps.parameters import parse_array
+    from clusterrun.sweeps.plan import max_array_size, new_sweep
 
     if base.record.scheduler == LOCAL:
         raise RequestError("--array needs Slurm", hint="use clusterrun sweep, which also runs on this machine")
@@ -132,7 +132,7 @@ def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, ho
         ui.data(None)
         return 75 if unknown else 0
     from clusterrun.submit.resubmit import resubmit_args
-    from clusterrun.submit.sweep_plan import max_array_size, plan_arrays, task_again
+    from clusterrun.sweeps.plan import max_array_size, plan_arrays, task_again
 
     args, folder = resubmit_args(failed[0], changes, None, cluster.cwd, cluster.environ, ui.note)
     there = session.planner(ui.note, submits=not how.dry_run, cwd=folder)

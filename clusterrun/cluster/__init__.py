@@ -196,16 +196,18 @@ class Cluster:
     def recover(self, run_id: str) -> RunRecord:
         """Finish a submission that was cut off: find the job, or submit it now with the same token.
 
-        Raises RequestError or NoSuchJob for an unknown run, and what :func:`clusterrun.submit.recover.recover` raises.
+        Raises RequestError or NoSuchJob for an unknown run, and what :func:`clusterrun.submit.resume.recover` raises.
         """
-        from clusterrun.submit import recover
+        from clusterrun.submit.resume import recover
+        from clusterrun.sweeps.send import is_sent_with_a_sweep, recover_sweep
 
         if not is_run_id(run_id):
             raise RequestError(f"not a run id: {run_id[:40]!r}", hint="a run id looks like 20261121-034501-k3v7qa")
         run = self.store().by_run_id(run_id)
         if run is None:
             raise NoSuchJob(f"no record of run {run_id} found", hint="cd to the folder that the run was submitted from")
-        return recover.recover(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
+        finish = recover_sweep if is_sent_with_a_sweep(run) else recover
+        return finish(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
     def resume(self, job: str | Target) -> RunRecord:
         """Submit a run that has ended once more, to continue from its checkpoints; return its record.

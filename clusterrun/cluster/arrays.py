@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.base.errors import ClusterrunError, RequestError
@@ -16,11 +15,10 @@ if TYPE_CHECKING:  # commands that query jobs need none of them, and start soone
     from clusterrun.cluster import Cluster
     from clusterrun.records.sweeps import Sweep
     from clusterrun.state.reconcile import RunState
-    from clusterrun.state.sweep_table import SweepTable
-    from clusterrun.submit.parameters import Axis, Set
     from clusterrun.submit.plan import Plan
-    from clusterrun.submit.request import Request
-    from clusterrun.submit.sweep_plan import PlannedArray
+    from clusterrun.sweeps.parameters import Set
+    from clusterrun.sweeps.plan import PlannedArray
+    from clusterrun.sweeps.table import SweepTable
 
 
 class SubmittedSweep(NamedTuple):
@@ -40,9 +38,10 @@ def sweep(
     file's table ``[sweep]`` counts. ``options`` are those of :meth:`SubmitArgs.of`. Raises what ``submit`` raises.
     """
     from clusterrun.submit.request import SubmitArgs
+    from clusterrun.sweeps.parameters import parameter_sets, read_grid, read_sets
 
     args = SubmitArgs.of(*words, **options)
-    axes, typed = _read_axes(grid or {}), _read_sets(rows)
+    axes, typed = read_grid(grid or {}), read_sets(rows)
     sets, at_once = parameter_sets(cluster.request(args), axes, (), typed, max_running)
     made, arrays = plan_sweep(cluster, cluster.plan(args), sets, at_once)
     _check(cluster, arrays)
@@ -52,7 +51,7 @@ def sweep(
 def table(cluster: Cluster, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
     """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
     from clusterrun.records.sweeps import sweep_of
-    from clusterrun.state.sweep_table import load_table
+    from clusterrun.sweeps.table import load_table
 
     return load_table(sweep_of(runs[0]), cluster.states(runs), metric, largest=largest)
 
@@ -69,8 +68,8 @@ def map_function(
     :meth:`SubmitArgs.of`.
     """
     from clusterrun.jobspec.spec import Function
-    from clusterrun.submit.parameters import MOST
     from clusterrun.submit.request import SubmitArgs
+    from clusterrun.sweeps.parameters import MOST
 
     calls = list(values)
     if not calls:
@@ -102,33 +101,6 @@ def _check(cluster: Cluster, arrays: Sequence[PlannedArray]) -> None:
         cluster.notify(line)
 
 
-def _read_axes(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
-    """Return the values of each parameter as texts; a text is the job file's spelling. Raises RequestError."""
-    from clusterrun.submit.parameters import parse_axis
-
-    axes: list[Axis] = []
-    for name, values in grid.items():
-        if isinstance(values, str):
-            axes.append(parse_axis(f"{name}={values}", "grid"))
-        elif not isinstance(values, Iterable) or not (texts := tuple(map(str, values))):
-            raise RequestError(f"grid: {name} has no values", hint=f'give a list: grid={{"{name}": [1, 2]}}')
-        else:
-            axes.append((str(name), texts))
-    return axes
-
-
-def _read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
-    """Return parameter sets as texts, each in the first one's order. Raises RequestError."""
-    hint = 'give every row the same parameter names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
-    if rows is None:
-        return []
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        raise RequestError("rows: expected parameter sets", hint=hint)
-    if any(row.keys() != rows[0].keys() for row in rows):
-        raise RequestError("rows: the rows have different parameter names", hint=hint)
-    return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
-
-
 def _result(state: RunState) -> tuple[Any, Exception | None]:
     """Return what a call returned, or what it raised."""
     from clusterrun.scheduler.slurm.executor import load_result
@@ -144,43 +116,11 @@ def _result(state: RunState) -> tuple[Any, Exception | None]:
         return None, ClusterrunError(f"cannot load the result of job {state.status.id}: {error}", hint=hint)
 
 
-def parameter_sets(
-    request: Request, grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set],
-    at_once: int | None,
-) -> tuple[list[Set], int | None]:  # fmt: skip
-    """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
-    from clusterrun.submit.parameters import combine
-
-    table = request.job.sweep if request.job is not None else None
-    if table is not None and not (grid or together or rows):
-        grid, together = (_table_axes(axes, table.source) for axes in (table.grid, table.together))
-        rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
-    return combine(grid, together, rows), table.max_running if at_once is None and table is not None else at_once
-
-
-def _table_axes(axes: Iterable[tuple[str, Any]], source: str) -> list[Axis]:
-    from clusterrun.submit.parameters import parse_axis
-
-    return [parse_axis(f"{name}={one}", source) if isinstance(one, str) else (name, one) for name, one in axes]
-
-
-def read_rows(path: Path, source: str) -> list[Set]:
-    """Return the parameter sets of a CSV file. Raises RequestError with its ``source``."""
-    from clusterrun.run_folder.safe_files import read_plain
-    from clusterrun.submit.parameters import read_csv
-
-    try:
-        return read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise RequestError(f"{source}: {why}", hint="give the path of a CSV file") from error
-
-
 def plan_sweep(
     cluster: Cluster, base: Plan, sets: Sequence[Set], at_once: int | None
 ) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
     """Return a new sweep, and its arrays of at most MaxArraySize tasks."""
-    from clusterrun.submit.sweep_plan import max_array_size, new_sweep
+    from clusterrun.sweeps.plan import max_array_size, new_sweep
 
     size = max_array_size(cluster.scheduler(base.record.scheduler).slurm)
     return new_sweep(base, sets, [index % size for index in range(len(sets))], size, at_once)
@@ -212,7 +152,7 @@ def submit_arrays(
     from clusterrun.records.agreed import agree
     from clusterrun.submit.snapshot import check_option, save_code
     from clusterrun.submit.staged_environment import pack
-    from clusterrun.submit.sweep_send import submit_sweep
+    from clusterrun.sweeps.send import submit_sweep
 
     first = arrays[0].plans[0]
     store = cluster.store(made.root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
@@ -21,6 +22,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import rank_records, safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
+_METRICS = 4 * 1024 * 1024  # bytes of metrics that a table or a report of a ladder reads
 USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
 SUMMARY = frozenset({"node", "time", "interval", "phase", "step", "steps", "data_s", "compute_s", "own_world"})
@@ -167,13 +169,23 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def last_rows(path: Path, most: int = _TAIL) -> list[dict[str, Any]]:
-    """Return the complete rows in the last ``most`` bytes of a file of JSON lines, oldest first."""
+def last_rows(path: Path, most: int = _TAIL, *, first: bool = False) -> list[dict[str, Any]]:
+    """Return the complete rows in the last (or first) ``most`` bytes of a file of JSON lines, oldest first."""
     try:
         with safe_files.open_file(path) as file:
             size = os.fstat(file).st_size
-            data = os.pread(file, most, max(0, size - most))
+            data = os.pread(file, most, 0 if first else max(0, size - most))
     except OSError:
         return []
     lines = data.split(b"\n")[:-1]  # the last line may be incomplete
-    return parse_rows(lines if size <= most else lines[1:])
+    return parse_rows(lines if first or size <= most else lines[1:])
+
+
+def read_metrics(run: RunRecord, *, first: bool = False) -> list[dict[str, Any]]:
+    """Return the last rows of a run's metrics, or the first."""
+    return last_rows(run.run_dir / "metrics.jsonl", _METRICS, first=first)
+
+
+def is_number(value: object) -> bool:
+    """Return whether a value in a file is a finite number."""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ from clusterrun.base.decode import as_int
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
+from clusterrun.records.progress import is_number, read_metrics
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.sweep_table import is_number, read_metrics
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
 

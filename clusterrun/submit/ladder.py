@@ -11,8 +11,7 @@ from clusterrun.base.fields import NAME_BYTES
 from clusterrun.base.job import JobId
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Task
-from clusterrun.submit.depend import AFTER_OK, depend
-from clusterrun.submit.request import Request
+from clusterrun.submit.request import AFTER_OK, WAITS_FOR_SUCCESS, Request
 
 FEW_STEPS = 20
 """Steps of the rungs before the last one."""
@@ -45,9 +44,9 @@ def find_rungs(spec: JobSpec) -> list[Rung]:
 
 def rung_request(request: Request, spec: JobSpec, rung: Rung, before: JobId | None) -> Request:
     """Return the request of a rung; ``spec`` is the whole job, ``before`` the job of the rung below."""
-    if before is not None:
-        request = depend(request, [f"{AFTER_OK}:{before.base}"], instead=True)
     values, work = dict(request.values), request.work
+    if before is not None:
+        values["dependency"] = Value(f"{AFTER_OK}:{before.base}", WAITS_FOR_SUCCESS)
     if rung.is_last:
         return replace(request, values=values)
     values["nodes"] = Value(rung.nodes, _SOURCE)

@@ -19,12 +19,11 @@ from clusterrun.records.store import find_base, state_folder
 from clusterrun.run_folder.identity import find_identity, new_identity
 from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.run_folder.submissions import SubmissionRecord
-from clusterrun.scheduler import Scheduler, Submission
-from clusterrun.submit import notify_target
-from clusterrun.submit.checks import check_secrets
+from clusterrun.scheduler import KILL_ON_INVALID_DEP, Scheduler, Submission
+from clusterrun.submit.checks import check_command, check_secrets
 from clusterrun.submit.containers import with_container
 from clusterrun.submit.job_python import WORKER, JobPython
-from clusterrun.submit.request import Request, notify_settings, resolve_spec
+from clusterrun.submit.request import WAITS_FOR_SUCCESS, Request, notify_settings, resolve_spec
 from clusterrun.system import processes, shell
 
 
@@ -109,7 +108,7 @@ def plan(
     notices += _removed_notices(dropped)
     notify = notify_settings(request.values, spec.job_name)
     if notify is not None:
-        notices += notify_target.check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
+        notices += check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
     at = time.time()
     run_id, token = _identity(here.environ) if named else ("RUN_ID", "TOKEN")
     base, weakness = find_base(request.root, state_folder(here.environ))
@@ -136,28 +135,36 @@ def plan(
         sources={name: (value.value, value.source) for name, value in spec.sources.items()},
         submissions=(SubmissionRecord(token=token, at=int(at), submitter=processes.submitter()),),
     )
-    submission = Submission(
-        run_id=run_id,
-        run_dir=run_dir,
-        token=token,
-        script=run_dir / "script.sh",
-        workdir=here.cwd,
-        logs=logs,
-        env=clean,
-        umask=0o027 if spec.shared else 0o077,
-        argv=spec.sbatch_args,
-        nodes=spec.nodes,
-        tasks_per_node=spec.tasks_per_node,
-        gpus_per_node=spec.gpus_per_node or 0,
-        time_limit=spec.time_limit,
-        dependency=spec.directive("dependency"),
-    )
+    submission = submission_of(record, spec, here.cwd, clean)
     places = Places(here.cwd, logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token), places, local=local)
     made = Plan(spec, record, submission, script, (*request.notices, *notices), request.python, notify)
     if named:
         check_secrets(spec.secrets, clean, script + json.dumps(made.spec_json(), ensure_ascii=False))
     return made
+
+
+def submission_of(run: RunRecord, spec: JobSpec, workdir: Path, env: Mapping[str, str]) -> Submission:
+    """Return what the scheduler gets of a run; ``env`` is the scrubbed environment."""
+    dependency, argv = spec.directive("dependency"), spec.sbatch_args
+    if dependency and run.sources.get("dependency", ("", ""))[1] == WAITS_FOR_SUCCESS:
+        argv = (*argv, KILL_ON_INVALID_DEP)
+    return Submission(
+        run_id=run.run_id,
+        run_dir=run.run_dir,
+        token=run.submission.token,
+        script=run.sent_script,
+        workdir=workdir,
+        logs=run.logs,
+        env=env,
+        umask=0o027 if run.shared else 0o077,
+        argv=argv,
+        nodes=spec.nodes,
+        tasks_per_node=spec.tasks_per_node,
+        gpus_per_node=spec.gpus_per_node or 0,
+        time_limit=spec.time_limit,
+        dependency=dependency,
+    )
 
 
 def current_umask() -> int:

@@ -25,7 +25,6 @@ from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
-from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import expand, find_python, with_python
 from clusterrun.submit.job_python import JobPython, Starts, choose_python
 from clusterrun.submit.python_line import is_python, split_python
@@ -35,6 +34,9 @@ from clusterrun.system import shell
 _NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL 2.5 and newer ignore it"}
 #: Options that take a time, the last after ``hold=``.
 _DURATIONS = ("time", "total-time", "on-failure")
+#: The condition that another job succeeds, and the source of a dependency that has it. It is no option: `why` would
+#: repeat it in a command for later, when Slurm has forgotten the other job.
+AFTER_OK, WAITS_FOR_SUCCESS = "afterok", "after-ok"
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 
@@ -205,6 +207,27 @@ def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs, job: 
     return Task(work.name, tuple(values["set"].value.items()))
 
 
+def depend(request: Request, conditions: Sequence[str]) -> Request:
+    """Return the request with conditions such as ``afterok:12`` added to its ``--dependency``.
+
+    A job that waits for the success of another is cancelled if that one fails. Raises RequestError if the conditions
+    cannot be combined.
+    """
+    if not conditions:
+        return request
+    old = str(request.values["dependency"].value) if "dependency" in request.values else ""
+    if "?" in old:
+        raise RequestError(
+            f"--dependency {old} starts the job as soon as one condition is met, so it cannot be combined with"
+            " --after, --after-ok or --chain",
+            hint="put all conditions into --dependency",
+        )
+    waits_for_success = any(condition.startswith(AFTER_OK) for condition in conditions)
+    text = ",".join([*([old] if old else []), *conditions])
+    value = Value(text, WAITS_FOR_SUCCESS if waits_for_success else "after")
+    return replace(request, values={**request.values, "dependency": value})
+
+
 def _of_check(values: Mapping[str, Value]) -> dict[str, Value]:
     """Return the options that a check takes; those for training are the profile's."""
     return {name: value for name, value in values.items() if not FIELD[name].training}
@@ -300,20 +323,9 @@ def _asks_for_gpus(values: Mapping[str, Value]) -> bool:
     return "gpus-per-node" in values or ("gres" in values and gres_gpus(str(values["gres"].value)) is not None)
 
 
-def _local_arguments(arguments: Any) -> list[str]:
-    """Return the arguments for sbatch that the local scheduler knows."""
-    return [word for word in arguments if word == KILL_ON_INVALID_DEP] if isinstance(arguments, list) else []
-
-
 def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
     """Remove what the local scheduler ignores; return a notice about what was typed."""
     dropped = {field.name: values.pop(field.name) for field in FIELDS if field.slurm and field.name in values}
-    arguments = dropped.get("sbatch-arg", Value(None, ""))
-    kept = _local_arguments(arguments.value)
-    if kept:
-        values["sbatch-arg"] = replace(arguments, value=kept)
-    if kept == arguments.value:
-        del dropped["sbatch-arg"]
     typed = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
     return [f"the local scheduler ignores --{', --'.join(typed)}"] if typed else []
 

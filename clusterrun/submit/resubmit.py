@@ -15,7 +15,6 @@ from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
-from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
@@ -84,9 +83,6 @@ def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
     chosen = _source(values, "partition")
     if ": auto, " in chosen:
         values["partition"] = Value("auto", chosen.partition(":")[0])
-    if arguments := values.pop("sbatch-arg", None):
-        kept = [word for word in arguments.value if word != KILL_ON_INVALID_DEP]
-        values |= {"sbatch-arg": replace(arguments, value=kept)} if kept else {}
     return values
 
 

@@ -1,26 +1,81 @@
-"""Resume a run: a new submission of the same run, whose ranks continue from its checkpoints."""
+"""Submit a recorded run: finish an interrupted submission with the same token, or resume a run that has ended.
+
+A resumed run gets a new submission, whose ranks continue from its checkpoints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.base.errors import RequestError
-from clusterrun.base.job import LOCAL
+from clusterrun.base.decode import Damaged, build
+from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.jobspec.render import Places, RunIdentity, render
-from clusterrun.jobspec.spec import JobSpec, Task, load_spec
+from clusterrun.jobspec.spec import Check, JobSpec, Task, load_spec
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import files, submissions
-from clusterrun.scheduler import Scheduler
+from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
+from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
-from clusterrun.submit.plan import LocalContext, current_umask
-from clusterrun.submit.recover import rebuild_submission
+from clusterrun.submit.plan import LocalContext, current_umask, submission_of
 from clusterrun.submit.snapshot import saved_spec
-from clusterrun.system import processes
+from clusterrun.system import processes, shell
+
+
+def recover(
+    run: RunRecord, store: Store, scheduler_of: Callable[[RunRecord], Scheduler], environ: Mapping[str, str],
+    notify: Callable[[str], None],
+) -> RunRecord:  # fmt: skip
+    """Finish a run's submission: find its job, or submit it now. Return its record with the job id.
+
+    ``store`` is that of the run's project. Raises NoSuchJob for another user's run, Ambiguous if it is being submitted
+    or the scheduler does not respond, and the errors of ``scheduler_of`` and :func:`protocol.submit`.
+    """
+    refuse_to_recover(run)
+    if run.submission.state == submissions.ACCEPTED:
+        return run
+    scheduler = scheduler_of(run)
+    store.prepare(run.shared)
+    with store.submitting(run):
+        run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
+        if run.submission.state == submissions.ACCEPTED:
+            return run
+        job = protocol.find_job(scheduler, [run], protocol.Clock(), notify)
+        if job is not None:
+            return store.commit(run, job, one_cluster(scheduler.cluster))
+        run = protocol.begin(store, run)
+        return protocol.submit(store, scheduler, run, rebuild_submission(run, environ), notify=notify)
+
+
+def refuse_to_recover(run: RunRecord) -> None:
+    """Raise NoSuchJob for another user's run, Ambiguous if it is being submitted."""
+    if not run.mine:
+        raise NoSuchJob(f"run {run.run_id} belongs to {run.user}, not to you", hint="only that user can submit it")
+    if run.submission.state != submissions.ACCEPTED and processes.submitter_is_alive(run.submission.submitter):
+        raise Ambiguous(
+            f"run {run.run_id} is already being submitted by another command", hint="wait for that command to end"
+        )
+
+
+def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission:
+    """Return the submission of a staged run, from its files: the same script, the same token.
+
+    Raises RequestError if its spec.json is damaged, or if this shell lacks a variable of --secret.
+    """
+    data = files.read_json(run.run_dir / "spec.json") or {}
+    try:
+        # what runs is in the script, and may be a function
+        spec = build(JobSpec, data, work=Check(), job_name=run.name, requeue=False)
+    except Damaged as error:
+        raise RequestError(f"the spec.json of run {run.run_id} is invalid: {error}", hint="submit a new run") from None
+    clean, _ = shell.scrub(environ)
+    check_secrets(spec.secrets, clean)
+    return submission_of(run, spec, Path(str(data.get("workdir") or run.root)), clean)
 
 
 def resume(
@@ -33,7 +88,7 @@ def resume(
     raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors
     of :func:`protocol.submit`.
     """
-    logs = store.prepare(run.shared)
+    store.prepare(run.shared)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
@@ -41,7 +96,7 @@ def resume(
         saved = saved_spec(run, spec, notify)
         one = submissions.next_after(run.submission, processes.submitter())
         run = replace(run, submissions=(*run.submissions, one))
-        places = Places(workdir, logs, WORKER, current_umask())
+        places = Places(workdir, run.logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)
         check(saved, text)
         if not isinstance(spec.work, Task) and not spec.resume_args:
@@ -49,7 +104,9 @@ def resume(
         if isinstance(spec.work, Task) and not _has_checkpoint(run, spec.work):
             notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         store.stage_again(run, text)
-        submission = rebuild_submission(run, logs, here.environ)._replace(dependency=spec.directive("dependency"))
+        clean, _ = shell.scrub(here.environ)
+        check_secrets(spec.secrets, clean)
+        submission = submission_of(run, spec, workdir, clean)
         return protocol.submit(store, scheduler, run, submission, notify=notify)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from clusterrun.base.job import JobId
 from clusterrun.cli.common import link
-from clusterrun.cluster import arrays
 from clusterrun.config import profiles, toml_lines
 from clusterrun.logs import frames
 from clusterrun.preflight import settings
@@ -26,6 +25,7 @@ from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.sizing import job_facts
 from clusterrun.submit import accelerate_yaml, script_source
 from clusterrun.submit.launcher_options import ACCELERATE
+from clusterrun.sweeps import parameters
 from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
@@ -170,7 +170,7 @@ def _line_of(folder: Path, data: bytes) -> Iterator[object]:
 
 def _csv(folder: Path, data: bytes) -> Iterator[object]:
     (folder / "x.csv").write_bytes(data)
-    yield arrays.read_rows(folder / "x.csv", "x.csv")
+    yield parameters.read_rows(folder / "x.csv", "x.csv")
 
 
 def _script(folder: Path, data: bytes) -> Iterator[object]:
@@ -256,7 +256,7 @@ NOT_HERE: dict[tuple[str, str], str] = {
 DECODERS: dict[str, str] = {
     "config/toml_lines.py": "all TOML",
     "scheduler/slurm/executor.py": "pickles of submitit, which only the user can have written",
-    "submit/parameters.py": "the only CSV",
+    "sweeps/parameters.py": "the only CSV",
     "worker/rank/barriers.py": "signed messages between ranks",
     "worker/rank/callable.py": "pickles of submitit, which only the user can have written",
     "worker/tasks/check_settings.py": "a line that this package sends",

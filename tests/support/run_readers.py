@@ -21,11 +21,12 @@ from clusterrun.run_folder import claims, end_time, ends, rank_records, submissi
 from clusterrun.run_folder.launches import folders as launch_folders
 from clusterrun.run_folder.launches import load, why_requeued
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.state import ladder, reconcile, show, sweep_table
+from clusterrun.state import ladder, reconcile, show
 from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState
-from clusterrun.submit import checks, recover, resubmit, resume, sweep_plan
+from clusterrun.submit import checks, resubmit, resume
 from clusterrun.submit.request import SubmitArgs
+from clusterrun.sweeps import plan, table
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
 from clusterrun.worker.job import hold, notify
@@ -247,8 +248,8 @@ def _rendered(store: Store, run: RunRecord) -> Iterator[object]:
     yield render(
         spec, RunIdentity(run.run_id, run.run_dir, run.submission.token), Places(folder, run.logs, Path("/w"), 0o77)
     )
-    yield recover.rebuild_submission(run, run.logs, NoCluster.environ)
-    yield sweep_plan.task_again(run, SubmitArgs(), {"lr": "1"}, 0)
+    yield resume.rebuild_submission(run, NoCluster.environ)
+    yield plan.task_again(run, SubmitArgs(), {"lr": "1"}, 0)
     checks.check_recorded_secrets(["HOME", "X"], run)
 
 
@@ -256,8 +257,8 @@ def _together(store: Store, run: RunRecord) -> Iterator[object]:
     report = ladder.load_ladder([_as_ended(run), _as_ended(run)], lambda state: "no")
     yield json.dumps(report.json())
     yield report.lines()
-    table = sweep_table.load_table(sweeps.sweep_of(run), [_as_ended(run)], "loss", largest=False)
-    yield json.dumps(table.json())
+    of_sweep = table.load_table(sweeps.sweep_of(run), [_as_ended(run)], "loss", largest=False)
+    yield json.dumps(of_sweep.json())
     yield sweeps.job_of(run)
     yield sweeps.runs_of_script(str(run.run_dir.parents[1] / "sweeps" / f"{run.sweep}-abcdefgh.sh"))
 

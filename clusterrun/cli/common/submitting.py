@@ -254,7 +254,7 @@ def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
     """Plan a job that waits for others; raises RequestError if they run elsewhere."""
     if not after.conditions:
         return cluster.plan(args)
-    from clusterrun.submit.depend import depend
+    from clusterrun.submit.request import depend
 
     plan = cluster.plan(args, change=lambda request: depend(request, after.conditions))
     here = (plan.record.scheduler, plan.record.cluster)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from clusterrun.base.errors import RequestError, TemplateError
-from clusterrun.jobspec.array_script import array_script
 from clusterrun.jobspec.render import RunIdentity, code, directive, sh
 from clusterrun.jobspec.spec import Command, Module, Script, Task
+from clusterrun.sweeps.plan import array_script
 from tests.support.folders import PACKAGE, ROOT
 from tests.support.rendered_scripts import IDENTITY, PLACES, make_script, make_spec, sbatch_options
 

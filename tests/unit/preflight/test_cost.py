@@ -9,7 +9,6 @@ import pytest
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
 from clusterrun.preflight.summary import gpu_hours
-from clusterrun.scheduler import KILL_ON_INVALID_DEP
 
 HOUR = {"time": "1:00:00"}
 
@@ -20,7 +19,6 @@ HOUR = {"time": "1:00:00"}
     ({"gpus-per-node": 0, "tasks-per-node": 8}, 0),
     ({"gres": "gpu:8", "tasks-per-node": 1, **HOUR}, 8),
     ({"gpus-per-node": 8, "time": "24:00:00", "total-time": "36h"}, 384),
-    ({"gpus-per-node": 1, "sbatch-arg": [KILL_ON_INVALID_DEP], **HOUR}, 1),
     ({"gres": "gpu:2080ti:2,gpu:1g.10gb", **HOUR}, 3),
     ({"gpus-per-node": 0, "gres": "gpu:1K", **HOUR}, None),
     ({"gres": "gpu:1,gpu:a100=8", **HOUR}, None),

@@ -13,7 +13,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec, Script, Task, Work, build_spec
 from clusterrun.submit.job_python import JobPython
 from clusterrun.submit.ladder import find_rungs, rung_request
-from clusterrun.submit.request import Request
+from clusterrun.submit.request import WAITS_FOR_SUCCESS, Request
 from clusterrun.worker.tasks import configure, lm, sft
 from clusterrun.worker.training.settings import batch_sizes
 
@@ -60,8 +60,8 @@ def test_one_process_then_one_node_then_all_nodes(options: dict[str, Any], shape
 def test_each_rung_waits_for_the_one_before_and_is_cancelled_if_that_fails() -> None:
     made = rungs(Script("/p/train.py"), nodes=2, gpus_per_node=2, dependency="afterok:3", sbatch_arg=["--hold"])
     assert [spec.directive("dependency") for spec in made] == ["afterok:3", "afterok:7", "afterok:8"]
-    kill = "--kill-on-invalid-dep=yes"
-    assert [spec.sbatch_args for spec in made] == [("--hold",), ("--hold", kill), ("--hold", kill)]
+    sources = [spec.sources["dependency"].source for spec in made]
+    assert sources[0] != WAITS_FOR_SUCCESS and sources[1:] == [WAITS_FOR_SUCCESS, WAITS_FOR_SUCCESS]
 
 
 def test_the_last_rung_is_the_job_itself_and_the_others_are_short() -> None:

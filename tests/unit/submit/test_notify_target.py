@@ -11,8 +11,8 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Script, build_spec
+from clusterrun.submit.checks import check_address, check_command
 from clusterrun.submit.job_python import JobPython
-from clusterrun.submit.notify_target import check_address, check_command
 from tests.support.command_desk import Desk, refused
 
 SECRET = "T0KEN"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
-from clusterrun.submit.parameters import combine, fill, names_in, parse_array, parse_axis, read_csv, show
+from clusterrun.sweeps.parameters import combine, fill, names_in, parse_array, parse_axis, read_csv, show
 
 
 def sets(*grid: str, zipped: tuple[str, ...] = (), csv: str = "") -> list[str]:

@@ -7,14 +7,14 @@ import os
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELD
-from clusterrun.base.job import LOCAL
-from clusterrun.jobspec.array_script import array_script
+from clusterrun.base.job import LOCAL, format_tasks
 from clusterrun.jobspec.fields import Value, check_value
-from clusterrun.jobspec.render import Places, RunIdentity, describe, render
+from clusterrun.jobspec.render import Places, RunIdentity, code, describe, directive, render, sh
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
@@ -25,13 +25,30 @@ from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
-from clusterrun.submit.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.submit.plan import Plan, current_umask
 from clusterrun.submit.request import SubmitArgs
+from clusterrun.sweeps.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.system import processes
 
 #: Slurm's default of MaxArraySize, if the controller does not respond.
 _ARRAY_SIZE = 1001
+#: The script of an array: the #SBATCH lines of a run, and one line that starts a run's script.
+_ARRAY = """\
+#!/bin/bash
+# clusterrun: an array of runs. Each task starts the script of its own run, which does the rest.
+
+# Resources per task, copied from a run's script.
+{directives}
+#SBATCH --array={tasks}
+
+# The run id of each task, by task index.
+# shellcheck disable=SC1003,SC1112,SC2016 # the path is in single quotes: data, never expanded
+CR_RUNS={runs}
+CR_RUN_IDS=(
+{run_ids}
+)
+exec /bin/bash -l "$CR_RUNS/${{CR_RUN_IDS[$SLURM_ARRAY_TASK_ID]}}/script.sh"
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +159,31 @@ def plan_arrays(
         script = array_script(plans[0].script, base.record.run_dir.parent, run_ids, at_once)
         arrays.append(PlannedArray(plans, script if base.record.scheduler != LOCAL else ""))
     return arrays
+
+
+def array_script(script: str, runs: Path, run_ids: Mapping[int, str], at_once: int | None = None) -> str:
+    """Return the script for runs with the same resources, by their index; ``script`` is that of one of them.
+
+    ``runs`` is the folder of the runs' folders, ``at_once`` the maximum number of tasks that run at the same time.
+    """
+    tasks = format_tasks(run_ids) + (f"%{at_once}" if at_once else "")
+    return _ARRAY.format(
+        directives="\n".join(_sbatch_lines(script)),
+        tasks=directive(tasks),
+        runs=sh(runs),
+        run_ids="\n".join(f"    [{index}]={code(run_id)}" for index, run_id in sorted(run_ids.items())),
+    )
+
+
+def _sbatch_lines(script: str) -> list[str]:
+    """Return the #SBATCH lines that sbatch reads: those before the first command."""
+    directives = []
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            directives.append(line)
+        elif line.strip() and not line.startswith("#"):
+            break
+    return directives
 
 
 def _new_run_id(like: str, used: set[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusterrun.records.store import Store
-from clusterrun.submit.recover import rebuild_submission
+from clusterrun.submit.resume import rebuild_submission
 from tests.support.run_records import make_run
 
 
@@ -13,5 +13,5 @@ def test_a_run_whose_program_starts_its_ranks_asks_again_for_all_its_tasks(tmp_p
     store = Store(tmp_path, tmp_path / "state")
     run = make_run(store.base, workers_per_node=1)  # one worker on a node, which is the program that starts the ranks
     store.stage(run, {"version": 1, "launcher": "none", "tasks_per_node": 8, "gpus_per_node": 8}, "#!/bin/bash\n")
-    again = rebuild_submission(run, tmp_path / "logs", {})
+    again = rebuild_submission(run, {})
     assert (again.tasks_per_node, again.gpus_per_node) == (8, 8)

@@ -1,4 +1,4 @@
-"""The parameter sets of a sweep: read --grid, --zip and a CSV file, and fill ``{name}`` in arguments. No I/O."""
+"""The parameter sets of a sweep: read --grid, --zip and a CSV file, and fill ``{name}`` in arguments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import parse_tasks
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import check_text
+from clusterrun.run_folder.safe_files import read_plain
+from clusterrun.submit.request import Request
 
 MOST = 10_000
 """The maximum number of parameter sets of a sweep."""
@@ -77,6 +81,56 @@ def read_csv(text: str, source: str) -> list[Set]:
     if len(set(names[1])) < len(names[1]):
         raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a unique name")
     return [dict(zip(names[1], row, strict=True)) for _, row in found]
+
+
+def read_grid(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
+    """Return the values of each parameter as texts; a text is the job file's spelling. Raises RequestError."""
+    axes: list[Axis] = []
+    for name, values in grid.items():
+        if isinstance(values, str):
+            axes.append(parse_axis(f"{name}={values}", "grid"))
+        elif not isinstance(values, Iterable) or not (texts := tuple(map(str, values))):
+            raise RequestError(f"grid: {name} has no values", hint=f'give a list: grid={{"{name}": [1, 2]}}')
+        else:
+            axes.append((str(name), texts))
+    return axes
+
+
+def read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
+    """Return parameter sets as texts, each in the first one's order. Raises RequestError."""
+    hint = 'give every row the same parameter names: rows=[{"lr": 0.1, "seed": 0}, {"lr": 0.2, "seed": 1}]'
+    if rows is None:
+        return []
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise RequestError("rows: expected parameter sets", hint=hint)
+    if any(row.keys() != rows[0].keys() for row in rows):
+        raise RequestError("rows: the rows have different parameter names", hint=hint)
+    return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
+
+
+def parameter_sets(
+    request: Request, grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set],
+    at_once: int | None,
+) -> tuple[list[Set], int | None]:  # fmt: skip
+    """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
+    table = request.job.sweep if request.job is not None else None
+    if table is not None and not (grid or together or rows):
+        grid, together = (_table_axes(axes, table.source) for axes in (table.grid, table.together))
+        rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
+    return combine(grid, together, rows), table.max_running if at_once is None and table is not None else at_once
+
+
+def _table_axes(axes: Iterable[tuple[str, Any]], source: str) -> list[Axis]:
+    return [parse_axis(f"{name}={one}", source) if isinstance(one, str) else (name, one) for name, one in axes]
+
+
+def read_rows(path: Path, source: str) -> list[Set]:
+    """Return the parameter sets of a CSV file. Raises RequestError with its ``source``."""
+    try:
+        return read_csv(read_plain(path, trusted=False).decode("utf-8-sig"), source)
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise RequestError(f"{source}: {why}", hint="give the path of a CSV file") from error
 
 
 def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set]) -> list[Set]:

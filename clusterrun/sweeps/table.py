@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from clusterrun.base.decode import parse_rows
 from clusterrun.base.errors import RequestError
+from clusterrun.records.progress import is_number, read_metrics
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep
-from clusterrun.run_folder import safe_files
 from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, state_json, state_row
 from clusterrun.terminal import tables
-
-_BYTES = 4 * 1024 * 1024
-"""Of a run's metrics.jsonl."""
 
 
 class Row(NamedTuple):
@@ -97,19 +91,3 @@ def _name_metrics(states: Sequence[RunState]) -> str:
     rows = [row for state in states if state.record is not None for row in read_metrics(state.record)]
     names = {name for row in rows for name, value in row.items() if is_number(value)} - {"step", "time"}
     return f"metrics of these runs: {', '.join(sorted(names))}" if names else "see docs/sweeps.md"
-
-
-def read_metrics(run: RunRecord, *, first: bool = False) -> list[dict[str, Any]]:
-    """Return the last rows of a run's metrics, or the first."""
-    try:
-        with safe_files.open_file(run.run_dir / "metrics.jsonl") as file:
-            data = os.pread(file, _BYTES, 0 if first else max(0, os.fstat(file).st_size - _BYTES))
-    except OSError:
-        return []
-    lines = data.split(b"\n")  # the last of the first ones may be incomplete
-    return parse_rows(lines[:-1] if first else lines)
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value in a file is a finite number."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
