@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELDS
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value, gres_gpus
 from clusterrun.submit.launcher_table import on_each_node
-from clusterrun.submit.launchers import Launch
+from clusterrun.submit.launchers import Launch, Place
 
 Values = Mapping[str, Value]
 _NO_GPUS = Value(0, "default")
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
-    """The options around a launcher's line: ``given`` are typed or in a job file, ``below`` those of the profiles."""
+class Around(NamedTuple):
+    """What surrounds a launcher's line: the options, and where it was typed; ``notify`` gets lines for the user.
+
+    ``given`` are the typed options and those of the job file, which the line must not contradict; ``below`` are those
+    of the profiles.
+    """
 
     given: Values
     below: Values
+    place: Place
+    notify: Callable[[str], None] = lambda line: None
+
+    def value(self, name: str) -> Any:
+        """Return the value of an option, None if it is not set."""
+        value = self.given.get(name) or self.below.get(name)
+        return None if value is None else value.value
 
     @property
     def nodes(self) -> int:
-        value = self.given.get("nodes") or self.below.get("nodes")
-        return int(value.value) if value else 1
+        return int(self.value("nodes") or 1)
 
     @property
     def gpus(self) -> Value | None:
@@ -42,9 +50,8 @@ class Around:
         return self.given.get("tasks-per-node") or (gpus if gpus.value else None)
 
 
-def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value]:
-    """Return the options that a launch sets. Raises RequestError if they contradict ``given``."""
-    around = Around(given, below)
+def job_options(launch: Launch, around: Around) -> dict[str, Value]:
+    """Return the options that a launch sets. Raises RequestError if they contradict the given ones."""
     nodes, ranks = _shape(launch, around)
     count = nodes.value if nodes else around.nodes
     gpus = _slurm_gpus(launch, count, ranks, around)
@@ -60,7 +67,7 @@ def job_options(launch: Launch, given: Values, below: Values) -> dict[str, Value
     env = launch.env | _shape_env(launch, count, devices, ranks)
     if env:
         options["env"] = Value(env, f"--env of {launch.title}")
-    _refuse_conflicts(options, given)
+    _refuse_conflicts(options, around.given)
     return options
 
 
@@ -253,15 +260,15 @@ def one_gpu_each(launch: Launch) -> str:
     )
 
 
-def refused_line(launch: Launch, options: Values, given: Values, below: Values) -> str:
-    """Return the line that runs a launch which cannot be translated; ``options`` are all, ``given`` the typed ones."""
+def refused_line(launch: Launch, options: Values, around: Around) -> str:
+    """Return the line that runs a launch which cannot be translated; ``options`` are all."""
     kept = {**options, **{name: Value(value, "") for name, value in launch.instead.items()}}
     launcher = launch.instead.get("launcher")
     if launcher is not None:
-        kept = _of_launcher(kept, launch, given)
+        kept = _of_launcher(kept, launch, around.given)
     if launcher != "none":
         return format_line(kept, launch.program)
-    around = Around(options, below)
+    around = around._replace(given=options)
     program = on_each_node(launch.line, around.nodes)
     if program is None:
         return f"{launch.title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value
-from clusterrun.submit.launch_shape import Values, format_line
+from clusterrun.submit.launch_shape import Around, Values, format_line
 from clusterrun.submit.launcher_table import (
     LAUNCHERS,
     OF_ALL_NODES,
@@ -60,14 +60,6 @@ def knows_node(text: str) -> bool:
     return bool(named)
 
 
-def nodes_of(*levels: Values) -> int:
-    """Return the number of nodes that the first of some levels of options sets; 1 if none does."""
-    for level in levels:
-        if "nodes" in level:
-            return int(level["nodes"].value)
-    return 1
-
-
 def starts_own_ranks(words: Sequence[str]) -> str:
     """Return the name of a program that starts a node's ranks itself and whose line is not translated, else ``""``."""
     rest = words[prefix_length(words) :]
@@ -77,16 +69,16 @@ def starts_own_ranks(words: Sequence[str]) -> str:
     return rest[0] if rest and has_starter_variable(words) else ""
 
 
-def line_instead(words: Sequence[str], given: Values, below: Values) -> str:
+def line_instead(words: Sequence[str], around: Around) -> str:
     """Return the line to type instead of a line that ``starts_own_ranks`` found."""
     line = words[prefix_length(words) :]
     started = launcher_of(line)
     launcher = started.launcher if started else Launcher(())
     variables = variables_before(words)
-    options = {**_numbers_in(variables), **given}
+    options = {**_numbers_in(variables), **around.given}
     if launcher.needless:
-        return _without_launcher(line, options, below)
-    program = on_each_node(line, nodes_of(options, below))
+        return _without_launcher(line, options, around.below)
+    program = on_each_node(line, around._replace(given=options).nodes)
     if program is None:
         title = starts_own_ranks(words)
         return f"{title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"
@@ -122,8 +114,9 @@ def refuse_separate(words: Sequence[str], given: Values, values: Values, place: 
     This is for ``--launcher none``; with ``--independent`` nothing is refused. ``given`` are the typed options, for the
     hint, and ``values`` are all.
     """
-    nodes = nodes_of(values)
-    if nodes == 1 or ("independent" in values and values["independent"].value):
+    around = Around(values, {}, place)
+    nodes = around.nodes
+    if nodes == 1 or around.value("independent"):
         return
     rest = list(words[prefix_length(words) :])
     script = script_of(rest, place.cwd)

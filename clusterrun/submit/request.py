@@ -131,10 +131,12 @@ def load_request(
         given = profiles.merge([*levels.typed, in_file])
         python = job_python(given.get("python") or below.get("python"))
         # the tables of other launchers, which a job file without a command does not need
+        from clusterrun.submit.launch_shape import Around
         from clusterrun.submit.launchers import Place
         from clusterrun.submit.typed_launch import translate
 
-        command, options = translate(words, given, below, Place(folder, environ, python), notices.append)
+        around = Around(given, below, Place(folder, environ, python), notices.append)
+        command, options = translate(words, around)
         if job is None:
             levels.typed.append(options)
         else:

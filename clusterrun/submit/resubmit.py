@@ -16,6 +16,7 @@ from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.submit.environments import without_environment
+from clusterrun.submit.launch_shape import Around
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
 from clusterrun.submit.typed_launch import with_local_rank
@@ -46,7 +47,7 @@ def resubmit_args(
     work = _with_words(work, words)
     if isinstance(work, Script | Module):
         program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
-        words = with_local_rank((*program, *work.args), values, {}, Place(folder, environ), notify)
+        words = with_local_rank((*program, *work.args), Around(values, {}, Place(folder, environ), notify))
         work = replace(work, args=words[len(program) :])
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
 

@@ -28,32 +28,23 @@ Command = tuple[tuple[str, ...], dict[str, Value]]
 """The command that each rank runs, and the options that a launcher's line sets."""
 
 
-def translate(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> Command:
+def translate(words: Sequence[str], around: Around) -> Command:
     """Return the command that each rank runs, and the options that a launcher's line sets.
 
-    ``given`` are the typed options and those of the job file, which a launcher's line must not contradict; ``below``
-    are those of the profiles. With ``--launcher`` other than srun the command stays as it is. Raises RequestError, with
+    With ``--launcher`` other than srun the command stays as it is. Raises RequestError, with
     the line to type, for a line that cannot be translated exactly.
     """
-    words = _with_variables_of_python(words, notify)
-    launcher = _launcher(given, below)
-    launch = None if launcher == "none" else find_launch(words, place)
+    words = _with_variables_of_python(words, around.notify)
+    launcher = around.value("launcher") or ""
+    launch = None if launcher == "none" else find_launch(words, around.place)
     if launcher not in ("none", "srun"):  # with these two the user knows what the program starts
-        _refuse_own_ranks(words, launcher, given, below, place)
+        _refuse_own_ranks(words, launcher, around)
     if launcher in ("torchrun", "accelerate", "deepspeed") and launch is not None and launch.program:
-        line = format_line(join_options(given, job_options(launch, given, below)), launch.program)
+        line = format_line(join_options(around.given, job_options(launch, around)), launch.program)
         raise RequestError(f"--launcher {launcher} would start {launch.title} once per rank", hint=line)
     if launch is not None:
-        return _translated(launch, given, below, place, notify)
-    return _with_variables(words, given, below, place, notify)
-
-
-def _launcher(given: Values, below: Values) -> str:
-    """Return the value of --launcher; empty if it is not set."""
-    value = given.get("launcher") or below.get("launcher")
-    return str(value.value) if value is not None else ""
+        return _translated(launch, around)
+    return _with_variables(words, around)
 
 
 def _with_variables_of_python(words: Sequence[str], notify: Callable[[str], None]) -> list[str]:
@@ -68,15 +59,15 @@ def _with_variables_of_python(words: Sequence[str], notify: Callable[[str], None
     return [*(f"{name}={text}" for name, text in variables.items()), *words[: start + 1], *program]
 
 
-def _refuse_own_ranks(words: Sequence[str], launcher: str, given: Values, below: Values, place: Place) -> None:
+def _refuse_own_ranks(words: Sequence[str], launcher: str, around: Around) -> None:
     """Raise RequestError for a program that starts a node's ranks, which ``--launcher`` would start once per rank."""
     title = starts_own_ranks(words)
-    if not title or _is_script(words, place):
+    if not title or _is_script(words, around.place):
         return
     message = f"{title} starts the ranks of a node itself"
     if launcher:
         message = f"--launcher {launcher} would start {title} once per rank"
-    raise RequestError(message, hint=line_instead(words, given, below))
+    raise RequestError(message, hint=line_instead(words, around))
 
 
 def _is_script(words: Sequence[str], place: Place) -> bool:
@@ -87,92 +78,87 @@ def _is_script(words: Sequence[str], place: Place) -> bool:
     return launcher_of(rest) is None and script_of(rest, place.cwd) is not None
 
 
-def _with_variables(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> Command:
+def _with_variables(words: Sequence[str], around: Around) -> Command:
     """Return a program of the user's own, and its options; variables before it become --env."""
     start = prefix_length(words)
     assigned = assignments(words)
     if not assigned or start == len(words):
-        return _own_program(words, given, below, place, notify)
+        return _own_program(words, around)
     variables = variables_before(words)
-    place = place._replace(environ={**place.environ, **variables})
-    if _launcher(given, below) == "none":
+    environ = {**around.place.environ, **variables}
+    if around.value("launcher") == "none":
         variables = {name: text for name, text in variables.items() if name not in STARTER_NUMBERS}
     env = {"env": Value(variables, "--env from the variables before the program")} if variables else {}
-    program, options = _own_program(words[start:], join_options(given, env), below, place, notify)
+    place, given = around.place._replace(environ=environ), join_options(around.given, env)
+    program, options = _own_program(words[start:], around._replace(place=place, given=given))
     if env:
-        notify("environment variables before the program are passed as: " + format_options(env))
+        around.notify("environment variables before the program are passed as: " + format_options(env))
         options |= env
     ignored = sorted(assigned.keys() - variables.keys())
     if ignored:
-        notify(f"ignoring {', '.join(ignored)}: set by the scheduler or by clusterrun")
+        around.notify(f"ignoring {', '.join(ignored)}: set by the scheduler or by clusterrun")
     return program, options
 
 
-def _own_program(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> Command:
+def _own_program(words: Sequence[str], around: Around) -> Command:
     """Return a program of the user's own without variables before it, and the options that it needs."""
-    launcher = _launcher(given, below)
+    launcher = around.value("launcher")
     options: dict[str, Value] = {}
     if not launcher:  # with --launcher srun the user knows that the script fits one rank per GPU
-        options = _script_options(words, given, below, place, notify)
+        options = _script_options(words, around)
     if options:
         return tuple(words[prefix_length(words) :]), options
-    if launcher in ("", "srun"):
-        return with_local_rank(words, given, below, place, notify), {}
+    if launcher in (None, "srun"):
+        return with_local_rank(words, around), {}
     return tuple(words), {}
 
 
-def _script_options(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> dict[str, Value]:
+def _script_options(words: Sequence[str], around: Around) -> dict[str, Value]:
     from clusterrun.submit.typed_script import script_options  # most commands start no script
 
-    return script_options(words, given, below, place, notify)
+    return script_options(words, around)
 
 
-def _translated(launch: Launch, given: Values, below: Values, place: Place, notify: Callable[[str], None]) -> Command:
+def _translated(launch: Launch, around: Around) -> Command:
     """Return the program and the options of a launcher's line, and say what they are."""
     if not launch.program:
         raise RequestError(f"{launch.title}: no script or program given", hint="clusterrun submit -- train.py")
-    launch = _refuse_nested(launch, given, below, place)
-    options = job_options(launch, given, below)
-    all_options = join_options(given, options)
+    launch = _refuse_nested(launch, around)
+    options = job_options(launch, around)
+    all_options = join_options(around.given, options)
     if launch.refusal:
-        raise RequestError(launch.refusal, hint=refused_line(launch, all_options, given, below))
-    once = _script_options(launch.program, _explicit(launch, all_options), below, place, notify)
+        raise RequestError(launch.refusal, hint=refused_line(launch, all_options, around))
+    once = _script_options(launch.program, around._replace(given=_explicit(launch, all_options)))
     if once:
         return tuple(launch.program), {**options, **once}
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
-    notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
+    around.notify(f"translated {launch.title} to: {format_line(all_options, launch.program)}{own}")
     if launch.warning:
-        notify(f"warning: {launch.warning}")
+        around.notify(f"warning: {launch.warning}")
     if launch.sees_one_gpu:
-        notify(one_gpu_each(launch))
-    if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *below}:
-        notify(
+        around.notify(one_gpu_each(launch))
+    if not {"gpus-per-node", "gres", "tasks-per-node"} & {*all_options, *around.below}:
+        around.notify(
             f"the {launch.title} command does not set the number of GPUs; to use more than one per node,"
             " add --gpus-per-node N"
         )
     return tuple(launch.program), options
 
 
-def _refuse_nested(launch: Launch, given: Values, below: Values, place: Place) -> Launch:
+def _refuse_nested(launch: Launch, around: Around) -> Launch:
     """Return a launch with the one inside it, which is then refused: ``srun torchrun …``."""
     title = starts_own_ranks(launch.program)
     if title:
-        options = join_options(given, job_options(launch, given, below))
+        options = join_options(around.given, job_options(launch, around))
         options.pop("tasks-per-node", None)
-        line = line_instead(launch.program, options, below)
+        line = line_instead(launch.program, around._replace(given=options))
         raise RequestError(f"{launch.title} would start {title} once per rank", hint=line)
-    inner = find_launch(launch.program, place)
+    inner = find_launch(launch.program, around.place)
     while inner is not None:
         outer_title = launch.title
         launch = combine(launch, inner)
         launch.refuse(f"{outer_title} around {launch.title} is not needed, since clusterrun starts the ranks")
-        inner = find_launch(launch.program, place)
+        inner = find_launch(launch.program, around.place)
     return launch
 
 
@@ -188,17 +174,15 @@ def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
     return explicit
 
 
-def with_local_rank(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> tuple[str, ...]:
+def with_local_rank(words: Sequence[str], around: Around) -> tuple[str, ...]:
     """Return a command with the local rank as an argument, if its script needs it and there are several ranks."""
     program = split_python(words)[1]
-    option = wanted_local_rank(source_of(program, place.cwd))
-    if not option or _has_local_rank(program) or _is_one_rank(Around(given, below)):
+    option = wanted_local_rank(source_of(program, around.place.cwd))
+    if not option or _has_local_rank(program) or _is_one_rank(around):
         return tuple(words)
     python = words[: len(words) - len(program)]
     add_local_rank(program, option)
-    notify(f"adding {option}={{local_rank}}: the script declares this option and does not read LOCAL_RANK")
+    around.notify(f"adding {option}={{local_rank}}: the script declares this option and does not read LOCAL_RANK")
     return (*python, *program)
 
 
@@ -208,8 +192,7 @@ def _has_local_rank(program: Sequence[str]) -> bool:
 
 def _is_one_rank(around: Around) -> bool:
     """Return whether a job has one rank, as far as its options say it."""
-    gpus = around.given.get("gpus-per-node") or around.below.get("gpus-per-node")
-    tasks = around.given.get("tasks-per-node") or around.below.get("tasks-per-node")
-    if gpus is None or gpus.value > 1 or around.nodes != 1:
+    gpus = around.value("gpus-per-node")
+    if gpus is None or gpus > 1 or around.nodes != 1:
         return False
-    return tasks is None or tasks.value == 1
+    return around.value("tasks-per-node") in (None, 1)

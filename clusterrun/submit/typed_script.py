@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.secrets import refuse_shapes
-from clusterrun.submit.launch_shape import Values, format_line, gpus_of, job_options, one_gpu_each
+from clusterrun.submit.launch_shape import Around, Values, format_line, gpus_of, job_options, one_gpu_each
 from clusterrun.submit.launcher_table import LAUNCHERS, OF_ALL_NODES, launcher_of, prefix_length
-from clusterrun.submit.launchers import Launch, Place, join_options
+from clusterrun.submit.launchers import Launch, join_options
 from clusterrun.submit.own_ranks import (
     knows_node,
     line_instead,
-    nodes_of,
     options_on_nodes,
     separate_groups,
     starts_own_ranks,
@@ -35,13 +34,12 @@ _OF_RANKS = ("tasks-per-node", "env", "setup")
 _SHAPE = ("nodes", "gpus-per-node", "gres", "tasks-per-node")
 
 
-def script_options(
-    words: Sequence[str], given: Values, below: Values, place: Place, notify: Callable[[str], None]
-) -> dict[str, Value]:
+def script_options(words: Sequence[str], around: Around) -> dict[str, Value]:
     """Return the options with which a shell script that starts ranks runs once, on one node; none for other commands.
 
     Raises RequestError, with the line to type, for sbatch, a wrapper around a launcher, and a script on several nodes.
     """
+    given, place = around.given, around.place
     script = script_of(words, place.cwd)
     if script is None:
         return {}
@@ -52,15 +50,15 @@ def script_options(
     asked, options = None, dict(given)
     try:
         asked = launch_in(script, parsed, place)
-        options = join_options(given, job_options(asked.launch, given, below))
+        options = join_options(given, job_options(asked.launch, around))
     except RequestError:
         if script.sbatch is not None:
             raise
         asked = None
-    command = _ScriptCommand(script, parsed, words, asked, options, given)
-    nodes = nodes_of(options, below)
+    command = _ScriptCommand(script, parsed, words, asked, options, around)
+    nodes = around._replace(given=options).nodes
     if nodes == 1 and command.can_run_once():
-        notify(command.notice(below))
+        around.notify(command.notice(around.below))
         return command.options_once()
     raise command.refusal(nodes, text_of_all(script, place.cwd))
 
@@ -83,7 +81,7 @@ def several_groups(what: str, sign: str) -> RequestError:
 class _ScriptCommand:
     """A command that is a script: what it is, what it asks for, and the options of the line that does the same.
 
-    ``asked`` is None if the script was not understood; ``given`` are the typed options, which ``options`` include.
+    ``asked`` is None if the script was not understood; ``options`` include those that are given ``around`` it.
     """
 
     script: Script
@@ -91,7 +89,7 @@ class _ScriptCommand:
     words: Sequence[str]
     asked: ScriptLaunch | None
     options: Values
-    given: Values
+    around: Around
 
     @property
     def titles(self) -> AbstractSet[str]:
@@ -114,12 +112,14 @@ class _ScriptCommand:
     def options_once(self) -> dict[str, Value]:
         """Return the options with which the script runs once, on one node with the GPUs that its line names."""
         source = f"--launcher: {self.script.name} starts {self.starter()}"
-        shape = {name: value for name, value in self.options.items() if name in _SHAPE and name not in self.given}
+        shape = {
+            name: value for name, value in self.options.items() if name in _SHAPE and name not in self.around.given
+        }
         return {**shape, "launcher": Value("none", source)}
 
     def notice(self, below: Values) -> str:
         """Return the line that says how the script runs."""
-        line = format_line({**self.given, **self.options_once()}, self.words)
+        line = format_line({**self.around.given, **self.options_once()}, self.words)
         what = f"{self.script.name} starts {self.starter()}, so it runs once, with all GPUs of the job: {line}"
         if gpus_of(self.options) or gpus_of(below):
             return what
@@ -159,7 +159,7 @@ class _ScriptCommand:
         launcher = LAUNCHERS.get(self.starter())
         if launcher is not None and launcher.env:
             kept["env"] = Value(dict(launcher.env), "")
-        return format_line({**join_options(kept, self.given), "launcher": Value("none", "")}, words)
+        return format_line({**join_options(kept, self.around.given), "launcher": Value("none", "")}, words)
 
     def translated(self, asked: ScriptLaunch) -> RequestError:
         """Return the error with the line that does what the script does."""
@@ -169,7 +169,7 @@ class _ScriptCommand:
         options = dict(self.options)
         if starts_own_ranks(asked.command):
             options.pop("tasks-per-node", None)  # the one process of the script
-            return RequestError(message, hint=line_instead(asked.command, options, {}))
+            return RequestError(message, hint=line_instead(asked.command, Around(options, {}, self.around.place)))
         if launch.refusal and launch.instead.get("launcher") != "none":
             options |= {name: Value(value, "") for name, value in launch.instead.items()}
         return RequestError(message, hint=format_line(options, launch.program, quote))

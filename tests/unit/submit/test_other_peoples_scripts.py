@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
+from clusterrun.submit.launch_shape import Around
 from clusterrun.submit.launcher_table import LAUNCHERS, in_shell
 from clusterrun.submit.launchers import Place
 from clusterrun.submit.own_ranks import knows_node, refuse_separate
@@ -44,7 +45,7 @@ def passes(line: str, **flags: Any) -> bool:
     """Whether a line stays as it is; its program need not be here."""
     words, place = shlex.split(line), Place(SCRIPTS, {})
     refuse_separate(words, {}, flag_values(flags), place)
-    return translate(words, flag_values(flags), {}, place, lambda notice: None)[0] == tuple(words)
+    return translate(words, Around(flag_values(flags), {}, place, lambda notice: None))[0] == tuple(words)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,9 @@ def test_any_script_gives_a_line_or_an_error(
     for launcher in ("", "none"):
         values = flag_values({"nodes": 2, **({"launcher": launcher} if launcher else {})})
         try:
-            translate([*start.split(), "self.sh", "4", "a b"], values, {}, Place(folder, {}), lambda notice: None)
+            translate(
+                [*start.split(), "self.sh", "4", "a b"], Around(values, {}, Place(folder, {}), lambda notice: None)
+            )
             refuse_separate([*start.split(), "self.sh"], values, values, Place(folder, {}))
         except RequestError as error:
             assert error.message
@@ -363,4 +366,4 @@ def test_any_script_gives_a_line_or_an_error(
 def test_scripts_that_run_each_other_are_read_once(tmp_path: Path) -> None:
     for name, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
         (tmp_path / name).write_text(f"bash {other}\n" * 200)
-    assert translate(["bash", "a.sh"], {}, {}, Place(tmp_path, {}), lambda notice: None)[0] == ("bash", "a.sh")
+    assert translate(["bash", "a.sh"], Around({}, {}, Place(tmp_path, {}), lambda notice: None))[0] == ("bash", "a.sh")
