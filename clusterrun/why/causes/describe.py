@@ -178,7 +178,7 @@ def _hang(found: LogFinding, evidence: Evidence) -> Cause:
     if absent:
         who = format_ranks(absent, evidence.facts)
         return replace(
-            cause, rank=absent[0], node=_node_of(absent[0], evidence.facts), place="",
+            cause, rank=absent[0], node=evidence.facts.node_of(absent[0]), place="",
             sentence=f"{cause.sentence}: {who} did not join ({how}){waited}",
             command=f"clusterrun logs JOB --rank {absent[0]} -n 50",
         )  # fmt: skip
@@ -206,7 +206,7 @@ def _unknown_rank(found: LogFinding, facts: EndFacts) -> str:
 
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     """Return the cause of a finding as it is."""
-    node = finding.node or _node_of(finding.rank, facts)
+    node = finding.node or facts.node_of(finding.rank)
     return Cause(
         kind=finding.kind,
         sentence=finding.sentence,
@@ -218,10 +218,6 @@ def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
         command=_command(finding, node),
         source=finding.row.source,
     )
-
-
-def _node_of(rank: int | None, facts: EndFacts) -> str:
-    return facts.nodes.get(rank, "") if rank is not None else ""
 
 
 def _command(finding: LogFinding, node: str) -> str:

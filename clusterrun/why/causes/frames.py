@@ -29,20 +29,15 @@ _ACTIVITIES = (
     ),
     (re.compile(r'/datasets/(?:builder|arrow_writer)\.py", line'), "the datasets cache was being written"),
 )
+_NOT_OWN = re.compile(  # Cython's files are named by their path in the sources of a library
+    r"^<|\.(?:pyx|pxi)$|(?:site|dist)-packages|/bin/[\w-]+$|/lib(?:64)?/python\d|/clusterrun/worker/"
+)
 _WEB = re.compile(r"/(?:urllib3?|http|requests|httpx|httpcore|aiohttp|huggingface_hub|botocore)/|/torch/hub\.py$")
 
 
 def is_own(file: str) -> bool:
     """Return whether a frame is in the user's code, not in a library, a library's command or the interpreter."""
-    return not (
-        file.startswith("<")
-        or file.endswith((".pyx", ".pxi"))  # Cython's, which libraries name by their path in the sources
-        or "site-packages" in file
-        or "dist-packages" in file
-        or re.search(r"/bin/[\w-]+$", file) is not None
-        or re.search(r"/lib(?:64)?/python\d", file) is not None
-        or "/clusterrun/worker/" in file
-    )
+    return _NOT_OWN.search(file) is None
 
 
 def is_web_library(file: str) -> bool:
@@ -79,7 +74,10 @@ def find_library(file: str) -> str:
 
 def find_activity(frame: str) -> str:
     """Return what the program was doing according to a frame's line, empty if unknown."""
-    return next((words for pattern, words in _ACTIVITIES if pattern.search(frame)), "")
+    for pattern, words in _ACTIVITIES:
+        if pattern.search(frame):
+            return words
+    return ""
 
 
 def format_origin(frame: tuple[str, str], source: str, place: str) -> str:
@@ -87,9 +85,12 @@ def format_origin(frame: tuple[str, str], source: str, place: str) -> str:
     library = _LIBRARY_FILE.search(frame[0])
     if library is None:
         return ""
-    where = f"raised in {library['file']}:{frame[1]}"
-    shown = "" if source.startswith(("raise", "File ")) or not source.strip("^~ ") else source[:120]
-    shown += "…)" if shown.endswith("(") else ""
+    raised = f"raised in {library['file']}:{frame[1]}"
     if place == f"{frame[0]}:{frame[1]}":
-        return f"raised by {shown}" if shown else ""
-    return f"{where}: {shown}" if shown else where
+        raised = ""
+    if source.startswith(("raise", "File ")) or not source.strip("^~ "):
+        return raised
+    shown = source[:120]
+    if shown.endswith("("):
+        shown += "…)"
+    return f"{raised}: {shown}" if raised else f"raised by {shown}"

@@ -81,6 +81,10 @@ class EndFacts:
     other_owner: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
 
+    def node_of(self, rank: int | None) -> str:
+        """Return the node of a rank, empty if unknown."""
+        return "" if rank is None else self.nodes.get(rank, "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:

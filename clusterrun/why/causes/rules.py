@@ -29,6 +29,7 @@ from clusterrun.why.causes.first_failure import find_first_failure
 from clusterrun.why.causes.hang import hang_cause, silent_ranks
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, line_of, recorded_finding
+from clusterrun.why.causes.scan import PROGRESS
 from clusterrun.why.causes.scheduled import scheduler_cause
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
@@ -43,7 +44,6 @@ _ERROR = re.compile(
     rf"(?i)^(?!srun:|{BY_STEPD.pattern})"
     r".*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
-_WORK = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss)\b\W{0,3}\d|\d+%\|")
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
 _NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter prints
     r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
@@ -180,7 +180,7 @@ def silent_rank(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     return Cause(
         kind="rank-lost",
         rank=silent[0],
-        node=facts.nodes.get(silent[0], ""),
+        node=facts.node_of(silent[0]),
         sentence=f"{format_ranks(silent, facts)} ended without an error message: probably the kernel killed"
         " the process because host memory ran out, or the node failed",
         evidence=evidence_lines(found) or recorded,
@@ -248,7 +248,7 @@ def _only_error(evidence: Evidence, errors: Sequence[Line]) -> Cause | None:
     return Cause(
         kind="reported-error",
         rank=rank,
-        node=evidence.facts.nodes.get(rank, "") if rank is not None else "",
+        node=evidence.facts.node_of(rank),
         sentence=f"the only error message in the logs is: {shown}",
         evidence=_shown_lines(evidence, errors),
         advice="read the log lines before this message to find the step that failed",
@@ -267,7 +267,7 @@ def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
     return Cause(
         kind="unknown",
         rank=rank,
-        node=evidence.facts.nodes.get(rank, "") if rank is not None else "",
+        node=evidence.facts.node_of(rank),
         sentence=f"no line in the log explains {_status_in_words(evidence.facts)}{first}{tail}",
         evidence=lines,
         command="clusterrun logs JOB -n 100",
@@ -279,40 +279,29 @@ def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
 
 def _may_be_harmless(found: LogFinding, logs: Logs) -> bool:
     """Return whether healthy jobs print a line too and go on, if nothing is known of the job's end."""
-    is_bare = found.row is BARE or found.row.common
-    return _retries(found, logs) or (is_bare and not _ends_its_log(found, logs))
-
-
-def _retries(found: LogFinding, logs: Logs) -> bool:
-    """Return whether the finding is a warning of C++ code (``[W…``), which retries, and some log shows work."""
-    if not split_rank(found.line)[1].startswith("[W"):
+    if split_rank(found.line)[1].startswith("[W") and _shows_work(logs):  # a warning of C++ code, which retries
+        return True
+    if found.row is not BARE and not found.row.common:
         return False
-    work = (line for line in chain(*logs) if _WORK.search(line.text[:_READ]))
+    if found.row.common and found.kind not in ("command-missing", "setup"):
+        return True
+    return any(_goes_on(found, lines) for lines in logs)
+
+
+def _shows_work(logs: Logs) -> bool:
+    work = (line for line in chain(*logs) if PROGRESS.search(line.text[:_READ]))
     return len(list(islice(work, 3))) == 3
 
 
-def _ends_its_log(found: LogFinding, logs: Logs) -> bool:
-    """Return whether a log ends with the finding, and no other log shows that the program continued."""
-    if found.row.common and found.kind not in ("command-missing", "setup"):
-        return False
-    for lines in logs:
-        went_on = _goes_on_after(found, lines) if found.is_in(lines) else _goes_on(found, lines)
-        if went_on:
-            return False
-    return True
-
-
-def _goes_on_after(found: LogFinding, lines: Sequence[Line]) -> bool:
-    """Return whether the finding's own log shows more than a launcher's last lines after it."""
-    after = [line.text[:_READ] for line in lines[found.index + 1 :] if line.text.strip()]
-    most = 1 if found.row.common else _NEAR_END
-    return len(after) > most or any(_WORK.search(text) or _GOOD_END.search(text) for text in after)
-
-
 def _goes_on(found: LogFinding, lines: Sequence[Line]) -> bool:
-    """Return whether another log shows a good end, or anything at all after a command that may be missing."""
-    shown = [line.text[:_READ] for line in lines if line.text.strip()]
-    return bool(found.row.common and shown) or any(_GOOD_END.search(text) for text in shown[-2:])
+    """Return whether a log shows that the program continued: work, a good end, or more than a launcher's last lines."""
+    is_own = found.is_in(lines)
+    after = lines[found.index + 1 :] if is_own else lines
+    shown = [line.text[:_READ] for line in after if line.text.strip()]
+    if not is_own:  # after a command that may be missing, anything at all
+        return bool(found.row.common and shown) or any(map(_GOOD_END.search, shown[-2:]))
+    most = 1 if found.row.common else _NEAR_END
+    return len(shown) > most or any(PROGRESS.search(text) or _GOOD_END.search(text) for text in shown)
 
 
 def _error_after(found: LogFinding, evidence: Evidence) -> bool:

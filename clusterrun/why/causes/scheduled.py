@@ -157,7 +157,7 @@ def _with_stalled_rank(cause: Cause, facts: EndFacts) -> Cause:
         return cause
     rank = min(facts.behind)
     hung = f"before that, the job hung waiting for {format_ranks([rank], facts)} ({facts.behind[rank]})"
-    return replace(cause, sentence=f"{cause.sentence}; {hung}", rank=rank, node=facts.nodes.get(rank, ""))
+    return replace(cause, sentence=f"{cause.sentence}; {hung}", rank=rank, node=facts.node_of(rank))
 
 
 def _with_last_line(cause: Cause, logs: Logs) -> Cause:
