@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 
 from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.model import Line, LogFinding, Strength, texts
@@ -109,39 +109,38 @@ def with_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
     if found.kind == "launch-failed" and "pyxis:" in found.line.text:
         return _container_reason(found, evidence)
     if found.row is EXCEPTION or found.kind == "no-gpu":
-        warned = _cuda_warning(found, evidence)
-        if warned is not None:
-            return _follows_from(found, warned)
+        found = _after_cuda_warning(found, evidence)
     if found.kind == "crashed":
         return _crash(found, evidence)
     if found.kind == "nccl-error":
         return _with_reason_of_nccl(found, evidence)
-    header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) if found.row is BUILD else None
-    if header is not None:
+    if found.row is BUILD:
+        header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) or found
         return replace(header, place=found.place, rank=found.rank)
-    return _with_reason_before(_with_setup(found, evidence), evidence)
+    if found.kind in ("import-error", "command-missing"):
+        return _after_setup(found, evidence)
+    return _with_reason_before(found, evidence)
 
 
-def _follows_from(found: LogFinding, warned: LogFinding) -> LogFinding:
-    """Return an error about GPUs as the consequence of a warning."""
-    then = warned.sentence if warned.sentence == found.sentence else f"{warned.sentence}; then {found.sentence}"
-    texts = replace(found, row=warned.row, line=warned.line, advice=warned.advice, command=warned.command)
-    return replace(texts, sentence=then)
-
-
-def _with_setup(found: LogFinding, evidence: Evidence) -> LogFinding:
-    """Return a missing module or command with the failed setup line before it; another finding as it is."""
-    if found.kind not in ("import-error", "command-missing"):
+def _after_cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding:
+    """Return an error about GPUs with torch's warning that CUDA cannot be initialized, if the error follows from it."""
+    if _NO_CUDA in found.line.text or _ABOUT_GPUS.search(found.sentence) is None:
         return found
+    for warned in evidence.findings:
+        is_warning = warned.kind in ("library-mismatch", "no-gpu") and _NO_CUDA in warned.line.text
+        if is_warning and warned.rank in (None, found.rank):
+            then = "" if warned.sentence == found.sentence else f"; then {found.sentence}"
+            return replace(warned, sentence=f"{warned.sentence}{then}", rank=found.rank, place=found.place)
+    return found
 
-    def is_setup_before(setup: LogFinding) -> bool:
+
+def _after_setup(found: LogFinding, evidence: Evidence) -> LogFinding:
+    """Return a missing module or command with the failed setup line before it."""
+    for setup in evidence.findings:
         is_before = setup.line.file != found.line.file or setup.index < found.index
-        return setup.kind == "setup" and setup.row.common and is_before
-
-    setup = evidence.first(is_setup_before)
-    if setup is None:
-        return found
-    return replace(found, sentence=f"{found.sentence}; before that, {setup.sentence}", advice=setup.advice)
+        if is_before and setup.kind == "setup" and setup.row.common:
+            return replace(found, sentence=f"{found.sentence}; before that, {setup.sentence}", advice=setup.advice)
+    return found
 
 
 def _crash(found: LogFinding, evidence: Evidence) -> LogFinding:
@@ -187,17 +186,10 @@ def _cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding | None:
 
 def _link_failure(found: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return UCX's report of a failed link shortly before the process aborted, with the abort: UCX itself aborts it."""
-    if not _SIGABRT.search(found.sentence):
-        return None
-    lines = evidence.lines_of(found)
-
-    def is_link_before(link: LogFinding) -> bool:
-        return link.row is LINK and 0 < found.index - link.index < 2 * _NEAR and link.is_in(lines)
-
-    link = evidence.first(is_link_before)
-    if link is None:
-        return None
-    return replace(link, sentence=f"{link.sentence}; then {found.sentence}", rank=found.rank, ranks=found.ranks)
+    for link in evidence.before(found) if _SIGABRT.search(found.sentence) else ():
+        if link.row is LINK and found.index - link.index < 2 * _NEAR:
+            return replace(link, sentence=f"{link.sentence}; then {found.sentence}", rank=found.rank, ranks=found.ranks)
+    return None
 
 
 def _with_library(found: LogFinding, evidence: Evidence) -> LogFinding:
@@ -216,11 +208,9 @@ def _with_library(found: LogFinding, evidence: Evidence) -> LogFinding:
 
 def _crashed_library(backtrace: Sequence[str]) -> str:
     """Return ``libmpi.so.40 (MPI_Send)``, the innermost library of a crash's backtrace; empty if not shown."""
-    for text in backtrace:
-        frame = _NATIVE_FRAME.search(text)
-        library = (frame["library"] or frame["loaded"]) if frame else ""
-        if frame and not _OF_HANDLERS.match(library):
-            function = frame["function"] or frame["called"]
+    for frame in filter(None, map(_NATIVE_FRAME.search, backtrace)):
+        library, function = frame["library"] or frame["loaded"], frame["function"] or frame["called"]
+        if not _OF_HANDLERS.match(library):
             return f"{library} ({function})" if function else library
     return ""
 
@@ -230,27 +220,19 @@ def _reason_before(found: LogFinding, evidence: Evidence) -> str:
     if found.row is EXCEPTION:
         return _bare_line_before(found, evidence)
     if found.kind == "launch-failed" and found.line.text.startswith(f"{_SRUN}error: "):
-        return _warning_of_srun(_near_before(found, evidence))
+        return _warning_of_srun(evidence.lines_before(found, _NEAR))
     if found.kind == "crashed" and not found.place:
         return _unexplained_before(found, evidence)
     return ""
 
 
-def _near_before(found: LogFinding, evidence: Evidence) -> Sequence[Line]:
-    return evidence.lines_of(found)[max(0, found.index - _NEAR) : found.index]
-
-
 def _bare_line_before(found: LogFinding, evidence: Evidence) -> str:
     """Return the cause that a line without a traceback names, earlier in the log of an exception."""
-    lines = evidence.lines_of(found)
-
-    def is_bare_before(bare: LogFinding) -> bool:
-        is_before = bare.index < found.index and bare.is_in(lines)
+    for bare in evidence.before(found):
         is_failure = bare.row.strength is Strength.CAUSE and not bare.survived and not bare.place
-        return is_before and is_failure and bare.rank in (None, found.rank)
-
-    bare = evidence.first(is_bare_before)
-    return bare.sentence if bare is not None else ""
+        if is_failure and bare.rank in (None, found.rank):
+            return bare.sentence
+    return ""
 
 
 def _warning_of_srun(lines: Sequence[Line]) -> str:
@@ -262,11 +244,10 @@ def _warning_of_srun(lines: Sequence[Line]) -> str:
 
 def _unexplained_before(found: LogFinding, evidence: Evidence) -> str:
     """Return an error shortly before a crash that no row knows."""
-    explained = {f.line for f in evidence.findings}
-    for line in _near_before(found, evidence):
+    for line in evidence.lines_before(found, _NEAR):
         rank, text = split_rank(line)
         shown = text[:200].strip()
-        if line not in explained and rank in (None, found.rank, *found.ranks) and _UNEXPLAINED.match(shown):
+        if line not in evidence.explained and rank in (None, found.rank, *found.ranks) and _UNEXPLAINED.match(shown):
             return shown
     return ""
 
@@ -276,18 +257,16 @@ def _with_reason_of_nccl(found: LogFinding, evidence: Evidence) -> LogFinding:
     if found.row is SIZES:  # the exception after it names the rank and the line
         raised = evidence.first(lambda f: f.kind == found.kind and bool(f.place)) or found
         return replace(found, rank=raised.rank, place=raised.place)
-    reason = _nccl_reason(evidence.lines_of(found), found) or _failed_call(chain(*evidence.logs))
+    reason = _nccl_reason(found, evidence) or _failed_call(chain(*evidence.logs))
     return replace(found, sentence=f"{found.sentence.rstrip('.')}: {reason}") if reason else found
 
 
-def _nccl_reason(lines: Sequence[Line], found: LogFinding) -> str:
+def _nccl_reason(found: LogFinding, evidence: Evidence) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
-    if not lines:
-        return ""
-    last = _last_error(lines, found)
+    last = _last_error(evidence.lines_of(found), found)
     if last and not _FOLLOWS.search(last):
         return last
-    for line in reversed(lines[max(0, found.index - 2 * _NEAR) : found.index]):
+    for line in reversed(evidence.lines_before(found, 2 * _NEAR)):
         warned = _LAST_ERROR.search(line.text[:_READ])
         if warned is not None and not _FOLLOWS.search(warned["what"]):
             return warned["what"]
@@ -296,9 +275,8 @@ def _nccl_reason(lines: Sequence[Line], found: LogFinding) -> str:
 
 def _last_error(lines: Sequence[Line], found: LogFinding) -> str:
     """Return the line after ``Last error:``, without the prefix of both; empty if it is a stack frame."""
-    following = lines[found.index : found.index + _NEAR]  # lines of other ranks may be among them
-    of_rank = [split_rank(line)[1].strip() for line in following if line.rank == following[0].rank][:8]
-    for heading, last in pairwise(of_rank):
+    following = [split_rank(found.line)[1], *islice(texts_after(lines, found.index, _NEAR), 7)] if lines else []
+    for heading, last in pairwise(text.strip() for text in following):
         if heading.endswith("Last error:"):
             shown = last.removeprefix(heading.removesuffix("Last error:"))[:200]
             return "" if shown.startswith("@ ") else shown

@@ -58,12 +58,21 @@ class Evidence:
         """Return the first finding of one of these kinds."""
         return self.first(lambda f: f.kind in kinds)
 
+    @cached_property
+    def explained(self) -> set[Line]:
+        """The lines that a finding is in."""
+        return {f.line for f in self.findings}
+
     def beside(self, finding: LogFinding) -> Sequence[LogFinding]:
-        """Return the findings of the log that a finding is in."""
-        for findings in self.by_log:
-            if finding in findings:
+        """Return the findings of the log that a finding is in; none if it is of a record."""
+        for lines, findings in zip(self.logs, self.by_log, strict=False):  # what no log shows comes last
+            if finding.is_in(lines):
                 return findings
         return ()
+
+    def before(self, finding: LogFinding) -> list[LogFinding]:
+        """Return the findings before one in its log."""
+        return [f for f in self.beside(finding) if f.index < finding.index]
 
     def lines_of(self, finding: LogFinding) -> Sequence[Line]:
         """Return the lines of the log that a finding is in; none if it is of a record."""
@@ -72,13 +81,14 @@ class Evidence:
                 return lines
         return ()
 
+    def lines_before(self, finding: LogFinding, near: int) -> Sequence[Line]:
+        """Return the last ``near`` lines before a finding in its log."""
+        return self.lines_of(finding)[max(0, finding.index - near) : finding.index]
 
-def first(findings: Sequence[LogFinding], test: Test) -> LogFinding | None:
+
+def first(findings: Iterable[LogFinding], test: Test) -> LogFinding | None:
     """Return the first finding that passes a test."""
-    for finding in findings:
-        if test(finding):
-            return finding
-    return None
+    return next(filter(test, findings), None)
 
 
 # -- the node of a finding: from its own line, from srun's lines, or from torchrun's summary ---------------------------

@@ -82,9 +82,8 @@ def _in_logs(recorded: LogFinding, failure: Failure, evidence: Evidence) -> LogF
     near = _near_record(failure, evidence)
     if not near:
         return recorded
-    for finding in evidence.beside(near[0]):
-        is_of_other = finding.index < near[0].index and finding.rank != recorded.rank
-        if is_of_other and finding.kind in _SILENT and finding.is_fatal:
+    for finding in evidence.before(near[0]):
+        if finding.rank != recorded.rank and finding.kind in _SILENT and finding.is_fatal:
             return finding
     return replace(near[-1], place=near[-1].place or recorded.place)
 

@@ -295,20 +295,22 @@ def _shows_work(logs: Logs) -> bool:
 
 def _goes_on(found: LogFinding, lines: Sequence[Line]) -> bool:
     """Return whether a log shows that the program continued: work, a good end, or more than a launcher's last lines."""
-    is_own = found.is_in(lines)
-    after = lines[found.index + 1 :] if is_own else lines
-    shown = [line.text[:_READ] for line in after if line.text.strip()]
-    if not is_own:  # after a command that may be missing, anything at all
-        return bool(found.row.common and shown) or any(map(_GOOD_END.search, shown[-2:]))
-    most = 1 if found.row.common else _NEAR_END
-    return len(shown) > most or any(PROGRESS.search(text) or _GOOD_END.search(text) for text in shown)
+    if found.is_in(lines):
+        shown = _shown(lines[found.index + 1 :])
+        most = 1 if found.row.common else _NEAR_END
+        return len(shown) > most or any(map(PROGRESS.search, shown)) or any(map(_GOOD_END.search, shown))
+    shown = _shown(lines)  # after a command that may be missing, anything at all
+    return bool(found.row.common and shown) or any(map(_GOOD_END.search, shown[-2:]))
+
+
+def _shown(lines: Sequence[Line]) -> list[str]:
+    return [line.text[:_READ] for line in lines if line.text.strip()]
 
 
 def _error_after(found: LogFinding, evidence: Evidence) -> bool:
     """Return whether the finding's log has a later error that no row explains: healthy jobs print the finding too."""
-    explained = {f.line for f in evidence.findings}
     after = evidence.lines_of(found)[found.index + 1 :]
-    return any(_ERROR.match(line.text[:_READ]) and line not in explained for line in after)
+    return any(_ERROR.match(line.text[:_READ]) and line not in evidence.explained for line in after)
 
 
 def _serious_lines(evidence: Evidence) -> set[Line]:

@@ -47,13 +47,9 @@ _ADVICE = {
 def scheduler_cause(kind: str, evidence: Evidence) -> Cause:
     """Return what the scheduler did to the job, unless a rank had failed before. ``kind`` is that of the cause."""
     mark = evidence.of_kind(kind)
-    if mark is None and kind == "cancelled":
-        cause = _cancelled_before_start(evidence)
-        if cause is not None:
-            return cause
-    cause = _failed_before(kind, evidence)
-    if cause is not None:
-        return cause
+    earlier = _failed_before(mark, evidence) if mark is not None else _before_start(kind, evidence)
+    if earlier is not None:
+        return earlier
     cause = full_cause(mark, evidence) if mark is not None else to_cause(_unmarked(kind), evidence.facts)
     if kind == "node-failure" and evidence.facts.lost_nodes:
         return _with_lost_nodes(cause, evidence.facts.lost_nodes)
@@ -62,8 +58,10 @@ def scheduler_cause(kind: str, evidence: Evidence) -> Cause:
     return _with_what_was_before(cause, kind, evidence)
 
 
-def _cancelled_before_start(evidence: Evidence) -> Cause | None:
+def _before_start(kind: str, evidence: Evidence) -> Cause | None:
     """Return what a job was requeued for, or the prolog that failed, before it was cancelled without having started."""
+    if kind != "cancelled":
+        return None
     earlier = evidence.of_kind("preemption", "requeued", "interrupted")
     if earlier is not None:
         return replace(to_cause(earlier, evidence.facts), sentence=f"{earlier.sentence}; then the job was cancelled")
@@ -80,29 +78,31 @@ def _failed_prolog(logs: Logs) -> Line | None:
     return None
 
 
-def _failed_before(kind: str, evidence: Evidence) -> Cause | None:
+def _failed_before(mark: LogFinding, evidence: Evidence) -> Cause | None:
     """Return the failure that a log shows before the mark of the scheduler, followed by the mark."""
-    if kind == "host-memory":
+    if mark.kind == "host-memory":
         return None
-    mark = evidence.of_kind(kind)
     for findings in evidence.by_log:
-        here = first(findings, lambda f: f.kind == kind)
-        earlier = _first_serious(findings, here, kind) if here is not None else None
-        if mark is not None and earlier is not None and not (kind == "cancelled" and earlier.kind == "interrupted"):
-            return _then_marked(full_cause(earlier, evidence), mark, here, kind)
+        here = first(findings, lambda f: f.kind == mark.kind)
+        earlier = _first_serious(here, evidence) if here is not None else None
+        if earlier is not None:
+            return _then_marked(full_cause(earlier, evidence), mark, here)
     return None
 
 
-def _first_serious(findings: Sequence[LogFinding], mark: LogFinding, kind: str) -> LogFinding | None:
+def _first_serious(mark: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the first failure before a mark; ranks also time out because they wait for a lost node."""
-    most = Strength.CAUSE if kind in ("node-failure", "preemption") else Strength.HANG
-    before = [f for f in findings if f.index < mark.index and not f.survived and f.strength <= most]
-    return min(before, key=lambda f: (f.index, f.strength), default=None)
+    most = Strength.CAUSE if mark.kind in ("node-failure", "preemption") else Strength.HANG
+    for finding in evidence.before(mark):
+        if finding.strength <= most and not finding.survived:
+            is_of_cancel = mark.kind == "cancelled" and finding.kind == "interrupted"
+            return None if is_of_cancel else finding
+    return None
 
 
-def _then_marked(cause: Cause, mark: LogFinding, here: LogFinding | None, kind: str) -> Cause:
+def _then_marked(cause: Cause, mark: LogFinding, here: LogFinding | None) -> Cause:
     """Return an earlier failure, and that the scheduler then ended the job."""
-    if kind == "node-failure" and cause.kind in _OF_NODE:
+    if mark.kind == "node-failure" and cause.kind in _OF_NODE:
         advice = f"the failing node probably caused this error; {mark.advice}"
         cause = replace(cause, advice=advice, command=mark.command)
     evidence = (*cause.evidence, *evidence_lines(here))[:4]
@@ -123,16 +123,10 @@ def _with_canceller(cause: Cause, mark: LogFinding | None, evidence: Evidence) -
     user = evidence.facts.cancelled_by
     if user:
         cause = replace(cause, sentence=f"{cause.sentence} by {user}", advice="", command="clusterrun submit …")
-    ended = _ended_before(mark, evidence) if mark is not None else None
-    return _before_that(cause, ended) if ended is not None else cause
-
-
-def _ended_before(mark: LogFinding, evidence: Evidence) -> LogFinding | None:
-    """Return the first task that srun reports as ended with a status before the job was cancelled."""
-    for finding in evidence.beside(mark):
+    for finding in evidence.before(mark) if mark is not None else ():
         if finding.is_ended_task and finding.line.text.startswith("srun: "):
-            return finding if finding.index < mark.index else None
-    return None
+            return _before_that(cause, finding)
+    return cause
 
 
 def _before_that(cause: Cause, finding: LogFinding) -> Cause:
