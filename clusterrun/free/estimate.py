@@ -66,11 +66,6 @@ class ShapeEstimate:
     def is_now(self) -> bool:
         return self.at < math.inf and format_when(self.at, time.time()) == "now"
 
-    @property
-    def at_or_now(self) -> float:
-        """Return the start time as a sort key, the same for all that start now."""
-        return 0.0 if self.is_now else self.at
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartEstimates:
@@ -269,7 +264,7 @@ def _estimate(
         command = submit_command(context.asked, changed)
         given = None if "time" in context.request.values else partition.given_time
         tried.append(ShapeEstimate(shape, partition.name, estimate, command, given, preemption))
-    tried.sort(key=lambda each: (each.at_or_now, each.preemption is not None, each.at, each.shape != requested))
+    tried.sort(key=lambda one: (0.0 if one.is_now else one.at, bool(one.preemption), one.at, one.shape != requested))
     return StartEstimates(
         shape=requested, need=need, tried=tuple(tried), no=tuple(no),
         unasked=max(0, len(shapes) * len(partitions) - len(tried) - len(no)),

@@ -263,9 +263,8 @@ def find_preemption(partitions: str, nodes: Iterable[Node]) -> dict[str, Preempt
     on_same_nodes = _partitions_on_same_nodes(nodes)
     preempted = {}
     for name, block in blocks.items():
-        neighbours = on_same_nodes.get(name, set())
+        done, neighbours = _done_to_jobs(block), on_same_nodes.get(name, ())
         higher = [other for other in blocks if other in neighbours and _tier(blocks[other]) > _tier(block)]
-        done = _done_to_jobs(block)
         if done and higher:
             preempted[name] = Preemption(done, tuple(higher))
     return preempted

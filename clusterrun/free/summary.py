@@ -63,12 +63,11 @@ def partition_sums(cluster: ClusterSnapshot) -> list[PartitionSum]:
 
 def _sum(cluster: ClusterSnapshot, partition: Partition) -> PartitionSum:
     nodes = cluster.nodes_of(partition.name)
-    has_gpus = any(node.gpus for node in nodes)
-    free, total = _count_gpus(nodes) if has_gpus else _count_cpus(nodes)
+    unit, free, total = _count(nodes)
     standings = Counter(node.standing for node in nodes)
     return PartitionSum(
         partition=partition,
-        unit="GPUs" if has_gpus else "CPUs",
+        unit=unit,
         free=sum(free.values()),
         total=sum(total.values()),
         types=tuple((kind, free[kind], total[kind]) for kind in sorted(total) if kind),
@@ -79,20 +78,19 @@ def _sum(cluster: ClusterSnapshot, partition: Partition) -> PartitionSum:
     )
 
 
-def _count_gpus(nodes: Iterable[Node]) -> tuple[Counter[str], Counter[str]]:
-    """Return the free GPUs and all, by type."""
+def _count(nodes: Iterable[Node]) -> tuple[str, Counter[str], Counter[str]]:
+    """Return the free GPUs and all, by type; for nodes without GPUs their CPUs, which have no types."""
     free: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for node in nodes:
         free.update(dict(node.gpus_free))
         total.update(dict(node.gpus))
-    return free, total
-
-
-def _count_cpus(nodes: Sequence[Node]) -> tuple[Counter[str], Counter[str]]:
-    """Return the free CPUs and all, which have no types."""
-    free = sum(node.cpus_free for node in nodes)
-    return Counter({"": free}), Counter({"": sum(node.cpus for node in nodes)})
+    if total:
+        return "GPUs", free, total
+    for node in nodes:
+        free[""] += node.cpus_free
+        total[""] += node.cpus
+    return "CPUs", free, total
 
 
 def _order_of_standing(count: tuple[str, int]) -> tuple[int, str]:
@@ -147,5 +145,5 @@ def _row(alike: Sequence[Node]) -> NodeRow:
 def _amounts(node: Node) -> tuple[str, int, int, int]:
     """Return a node's unit, and how many are free, idle and there."""
     if node.gpus:
-        return "GPUs", node.gpu_free, sum(number for _, number in node.gpus_idle), node.gpu_total
+        return "GPUs", node.gpu_free, sum(dict(node.gpus_idle).values()), node.gpu_total
     return "CPUs", node.cpus_free, max(0, node.cpus - node.cpus_used), node.cpus

@@ -235,7 +235,7 @@ def _dependency(facts: PendingFacts) -> Finding:
     text = facts.job.get("Dependency", "")
     if not text:
         return Finding(unseen=("the job's dependency",))
-    lines, never = dependencies.describe_conditions(text, facts.queue, facts.past)
+    lines, never = dependencies.describe_conditions(text, facts.rows, facts.past or ())
     found = Finding(tuple(lines) or (f"the job is waiting for {text}",))
     if never:
         found += Finding(do=(facts.update("Dependency"), f"clusterrun cancel {facts.id}"), starts=Starts.NEVER)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
 from clusterrun.base.job import JobStatus, Outcome, outcome_of
 from clusterrun.base.units import clause, first_few, format_clock, format_duration, plural
@@ -27,69 +26,62 @@ _DEMANDS = {
 }
 
 
-class Condition(NamedTuple):
-    """One condition; ``state`` is Slurm's (``unfulfilled``, ``failed``), ``job`` is "" for singleton.
+def parse_conditions(text: str) -> list[tuple[str, str, int, str]]:
+    """Parse the conditions of scontrol's ``Dependency``; invalid parts are left out.
 
-    ``delay`` is the number of minutes after the job's start (``after:1+10``).
+    Each is a type, its job ("" for singleton), the minutes after the job's start (``after:1+10``), and Slurm's state.
     """
-
-    type: str
-    job: str = ""
-    state: str = ""
-    delay: int = 0
-
-
-def parse_conditions(text: str) -> list[Condition]:
-    """Parse the conditions of scontrol's ``Dependency``; invalid parts are left out."""
     conditions = []
     for part in re.split(r"[,?]", text):
         match = _ONE.fullmatch(part.strip())
         if match:
             type, job, delay, state = match.groups("")
-            conditions.append(Condition(type.lower(), job.removesuffix("_*"), state.lower(), int(delay or 0)))
+            conditions.append((type.lower(), job.removesuffix("_*"), int(delay or 0), state.lower()))
     return conditions
 
 
-def describe_conditions(
-    text: str, queue: Sequence[Queued] | None, past: Sequence[JobStatus] | None
-) -> tuple[list[str], bool]:
+def describe_conditions(text: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[list[str], bool]:
     """Return a line per condition with the state of its job, and whether the dependency can never be met."""
     lines: list[str] = []
-    unmet: list[bool] = []
-    for condition in parse_conditions(text):
-        line, never = _describe_condition(condition, queue or (), past or ())
+    unmet: set[bool] = set()
+    for type, job, delay, state in parse_conditions(text):
+        if type == "singleton":
+            line, never = "singleton waits until all the user's earlier jobs with the same name have ended", False
+        else:
+            live, ended = _states_of(job, queue, past)
+            never = state == "failed" or _is_ruled_out(type, ended)
+            line = f"{_demand(type, job, delay)}; {_fulfilment(live, ended, delay, never)}"
         lines.append(line)
-        unmet.append(never)
+        unmet.add(never)
     any_of = "?" in text
     if len(lines) > 1:
         lines.insert(0, f"the job is waiting for {'one' if any_of else 'all'} of these:")
-    return lines, bool(unmet) and (all(unmet) if any_of else any(unmet))
+    return lines, unmet == {True} if any_of else True in unmet
 
 
-def _describe_condition(condition: Condition, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[str, bool]:
-    """Return the condition with the state of its job, and whether it can never be satisfied."""
-    type, job, state, delay = condition
-    if type == "singleton":
-        return "singleton waits until all the user's earlier jobs with the same name have ended", False
-    demand = f"{type}:{job}"
-    if type in _DEMANDS:
-        demand += f" waits for job {job} {_DEMANDS[type]}"
-    if delay:
-        demand += f", plus {plural(delay, 'minute')}"
-    live, ended = _states_of(job, queue, past)
-    if state == "failed" or not all(_can_satisfy(type, outcome_of(state)) for state in ended):
-        why = f"{_describe_ended(ended)}, so this condition can never be met"
-        return f"{demand}; {why if ended else 'Slurm reports that this condition has failed'}", True
-    if live:
-        return f"{demand}; that job {_live_state(live, delay)}", False
-    return f"{demand}; {_describe_ended(ended)}", False
+def _demand(type: str, job: str, delay: int) -> str:
+    demand = f"{type}:{job}{clause(_DEMANDS.get(type), f' waits for job {job} {{}}')}"
+    return f"{demand}, plus {plural(delay, 'minute')}" if delay else demand
 
 
-def _can_satisfy(type: str, outcome: Outcome) -> bool:
-    """Return whether a job with that outcome can satisfy a condition of the type."""
-    if type == "afternotok":
-        return outcome is not Outcome.DONE
-    return outcome is Outcome.DONE or type not in ("afterok", "aftercorr")
+def _is_ruled_out(type: str, states: Collection[str]) -> bool:
+    """Return whether a condition can never be met once its job or tasks ended in these states."""
+    for state in states:
+        is_done = outcome_of(state) is Outcome.DONE
+        if type == "afternotok" and is_done:
+            return True
+        if type in ("afterok", "aftercorr") and not is_done:
+            return True
+    return False
+
+
+def _fulfilment(live: Sequence[Queued], ended: Collection[str], delay: int, never: bool) -> str:
+    """Return the state of a condition's job, and that the condition can never be met."""
+    if never and not ended:
+        return "Slurm reports that this condition has failed"
+    if never:
+        return f"{_describe_ended(ended)}, so this condition can never be met"
+    return f"that job {_live_state(live, delay)}" if live else _describe_ended(ended)
 
 
 def _states_of(job: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[list[Queued], set[str]]:
@@ -106,9 +98,13 @@ def _states_of(job: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> 
 
 def _rows_of(job: str, queue: Sequence[Queued]) -> list[Queued]:
     """Return the rows of a job in the queue; a task that has not started has none of its own, only its array has."""
-    array = job.partition("_")[0]
-    rows = [row for row in queue if job in (str(row.raw), row.id, row.id.partition("_")[0])]
-    return rows or [row for row in queue if row.id == array and row.state == "PENDING"]
+    rows, of_array = [], []
+    for row in queue:
+        if job in (str(row.raw), row.id, row.id.partition("_")[0]):
+            rows.append(row)
+        elif row.id == job.partition("_")[0] and row.state == "PENDING":
+            of_array.append(row)
+    return rows or of_array
 
 
 def _describe_ended(states: Collection[str]) -> str:

@@ -177,23 +177,22 @@ def _condition(node: Node) -> str:
 
 def reservations(facts: PendingFacts) -> Finding:
     """Describe the job's reservation, or the reservations that hold its nodes."""
-    wanted = facts.job.get("Reservation", "")
-    if facts.reservations is None:
-        return Finding(unseen=("the reservations",)) if wanted else Finding()
-    if wanted:
-        return _own_reservation(wanted, facts.reservations, facts.now)
+    if facts.job.get("Reservation"):
+        return _own_reservation(facts)
     nodes = set(facts.nodes_in("ReqNodeList")) or {node.name for node in partition_nodes(facts)}
-    blocks = [block for block in facts.reservations if not nodes.isdisjoint(expand(block.get("Nodes", "")))]
+    blocks = [block for block in facts.reservations or () if not nodes.isdisjoint(expand(block.get("Nodes", "")))]
     return Finding(tuple(_reservation(block, facts.now) for block in blocks[:_SHOWN]), _before(facts, blocks))
 
 
-def _own_reservation(wanted: str, blocks: Sequence[dict[str, str]], now: float) -> Finding:
+def _own_reservation(facts: PendingFacts) -> Finding:
     """Describe the reservations that the job names."""
-    by_name = {block["ReservationName"]: block for block in blocks}
-    named = [by_name[name] for name in wanted.split(",") if name in by_name]
-    if not named:
+    if facts.reservations is None:
+        return Finding(unseen=("the reservations",))
+    wanted = facts.job["Reservation"]
+    blocks = [block for block in facts.reservations if block["ReservationName"] in wanted.split(",")]
+    if not blocks:
         return Finding((f"reservation {wanted} is not visible to you: it may have ended, or you may lack access",))
-    return Finding(tuple(_reservation(block, now) for block in named))
+    return Finding(tuple(_reservation(block, facts.now) for block in blocks))
 
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:

@@ -169,7 +169,7 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
 def _past(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> list[JobStatus] | None:
     """Return the dependency's jobs that have left the queue, from accounting."""
     queued = {id for row in facts.rows for id in (str(row.raw), row.id)}
-    wanted = {condition.job for condition in parse_conditions(facts.job.get("Dependency", ""))}
+    wanted = {job for _, job, _, _ in parse_conditions(facts.job.get("Dependency", ""))}
     gone = [JobId.parse(text) for text in wanted - queued if is_job_id(text)]
     if not gone:
         return []

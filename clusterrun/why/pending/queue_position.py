@@ -135,9 +135,11 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    starts = [(row.start or 0, row.id) for row in facts.rows if row.id in before.jobs]
-    at, first = min((start for start in starts if start[0] > facts.now), default=(0, ""))
-    command = shorter_limit_command(facts, at)
+    first, at = "", math.inf
+    for row in facts.rows:
+        if row.id in before.jobs and row.start is not None and facts.now < row.start < at:
+            first, at = row.id, row.start
+    command = shorter_limit_command(facts, at) if first else ""
     if not command:
         return Finding()
     why = f"so that the job ends before job {first} is expected to start; you cannot raise the limit later"
