@@ -34,8 +34,8 @@ from clusterrun.sweeps.table import load_table
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
+    from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import SubmitArgs
-    from clusterrun.sweeps.plan import PlannedArray
 
 _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 
@@ -116,7 +116,7 @@ def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text:
         return submit_and_announce(ui, cluster, made, arrays, how)
     check_sweep(ui, cluster, arrays, how)
     ui.note(f"would submit an array of {plural(len(indexes), 'task')}; nothing was written")
-    (data,) = show_plans(ui, arrays[0].plans[:1], as_script=how.as_script)
+    (data,) = show_plans(ui, arrays[0][:1], as_script=how.as_script)
     hours = data["gpu_hours"]
     ui.data(data | {"tasks": len(indexes), "gpu_hours": hours if hours is None else hours * len(indexes)})
     return 0
@@ -142,7 +142,7 @@ def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, ho
         task_again(run, changes, before.parameters(run.run_id), index)
         for run, index in zip(failed, _indexes(failed, size), strict=True)
     ]  # fmt: skip
-    arrays = plan_arrays(base, tasks, size, before.id, before.at_once)
+    arrays = plan_arrays(base, tasks, size, before.id)
     if how.dry_run:
         check_sweep(ui, there, arrays, how)
         ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
@@ -178,10 +178,10 @@ def _indexes(runs: Sequence[RunRecord], size: int) -> list[int]:
 
 
 def _with_new_runs(
-    sweep: Sweep, run_ids: Sequence[str], failed: Sequence[RunRecord], arrays: Sequence[PlannedArray]
+    sweep: Sweep, run_ids: Sequence[str], failed: Sequence[RunRecord], arrays: Sequence[Sequence[Plan]]
 ) -> Sweep:
     """Return the sweep with the planned run of each failed one added to its task; ``run_ids`` are the newest runs."""
-    plans = [plan for array in arrays for plan in array.plans]
+    plans = [plan for array in arrays for plan in array]
     new_ids = {run.run_id: plan.record.run_id for run, plan in zip(failed, plans, strict=True)}
     tasks = []
     for task, newest in zip(sweep.tasks, run_ids, strict=True):
@@ -191,11 +191,11 @@ def _with_new_runs(
 
 
 def submit_and_announce(
-    ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], how: How, *, before: Sweep | None = None
+    ui: Ui, cluster: Cluster, made: Sweep, arrays: Sequence[Sequence[Plan]], how: How, *, before: Sweep | None = None
 ) -> int:
     """Check and submit the arrays of a sweep, print them, and wait for all if wanted; return the exit code."""
     check_sweep(ui, cluster, arrays, how)
-    with interrupt_deferred(ui, f"submit --recover {arrays[0].plans[0].record.run_id}"):
+    with interrupt_deferred(ui, f"submit --recover {arrays[0][0].record.run_id}"):
         runs = submit_arrays(cluster, made, arrays, before)
         _announce(ui, made, runs)
         if not how.wait:
@@ -209,9 +209,9 @@ def submit_and_announce(
     return report_end(ui, filters.collapse(states))
 
 
-def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[PlannedArray], how: How) -> None:
+def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[Sequence[Plan]], how: How) -> None:
     """Check the first run as any job, and the settings of the others; print notices. Raises RequestError."""
-    for notice in arrays[0].plans[0].notices:
+    for notice in arrays[0][0].notices:
         ui.note(notice)
     if how.check:
         for line in check_arrays(cluster, arrays):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # commands that query jobs need none of them, and start soone
     from clusterrun.state.reconcile import RunState
     from clusterrun.submit.plan import Plan
     from clusterrun.sweeps.parameters import Set
-    from clusterrun.sweeps.plan import PlannedArray
     from clusterrun.sweeps.table import SweepTable
 
 
@@ -96,7 +95,7 @@ def map_function(
     return [result if error is None else error for result, error in results]
 
 
-def _check(cluster: Cluster, arrays: Sequence[PlannedArray]) -> None:
+def _check(cluster: Cluster, arrays: Sequence[Sequence[Plan]]) -> None:
     for line in check_arrays(cluster, arrays):
         cluster.notify(line)
 
@@ -118,7 +117,7 @@ def _result(state: RunState) -> tuple[Any, Exception | None]:
 
 def plan_sweep(
     cluster: Cluster, base: Plan, sets: Sequence[Set], at_once: int | None
-) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
+) -> tuple[Sweep, list[list[Plan]]]:  # fmt: skip
     """Return a new sweep, and its arrays of at most MaxArraySize tasks."""
     from clusterrun.sweeps.plan import max_array_size, new_sweep
 
@@ -126,13 +125,13 @@ def plan_sweep(
     return new_sweep(base, sets, [index % size for index in range(len(sets))], size, at_once)
 
 
-def check_arrays(cluster: Cluster, arrays: Sequence[PlannedArray]) -> list[str]:
+def check_arrays(cluster: Cluster, arrays: Sequence[Sequence[Plan]]) -> list[str]:
     """Check the first run as any job and the settings of the others; return lines. Raises RequestError."""
     from clusterrun.preflight.checks import LIMIT
     from clusterrun.preflight.patience import Patience
     from clusterrun.preflight.settings import check_others
 
-    plans = [plan for array in arrays for plan in array.plans]
+    plans = [plan for array in arrays for plan in array]
     lines = cluster.check(plans[0], preload=True, tasks=len(plans))
     others, first = [plan.spec for plan in plans[1:]], plans[0]
     if first.python.why_not:
@@ -142,7 +141,7 @@ def check_arrays(cluster: Cluster, arrays: Sequence[PlannedArray]) -> list[str]:
 
 
 def submit_arrays(
-    cluster: Cluster, made: Sweep, arrays: Sequence[PlannedArray], before: Sweep | None = None,
+    cluster: Cluster, made: Sweep, arrays: Sequence[Sequence[Plan]], before: Sweep | None = None,
     prepare: Callable[[RunRecord], None] | None = None,
 ) -> list[RunRecord]:  # fmt: skip
     """Submit the arrays of a sweep with the code they run, and return the runs.
@@ -154,7 +153,7 @@ def submit_arrays(
     from clusterrun.submit.staged_environment import pack
     from clusterrun.sweeps.send import submit_sweep
 
-    first = arrays[0].plans[0]
+    first = arrays[0][0]
     store = cluster.store(made.root)
     check_option(first.spec, first.submission.workdir)
     store.prepare(first.spec.shared)

@@ -114,10 +114,12 @@ def parameter_sets(
 ) -> tuple[list[Set], int | None]:  # fmt: skip
     """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
     table = request.job.sweep if request.job is not None else None
-    if table is not None and not (grid or together or rows):
-        grid, together = (_table_axes(axes, table.source) for axes in (table.grid, table.together))
+    if table is None:
+        return combine(grid, together, rows), at_once
+    if not (grid or together or rows):
+        grid, together = _table_axes(table.grid, table.source), _table_axes(table.together, table.source)
         rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
-    return combine(grid, together, rows), table.max_running if at_once is None and table is not None else at_once
+    return combine(grid, together, rows), table.max_running if at_once is None else at_once
 
 
 def _table_axes(axes: Iterable[tuple[str, Any]], source: str) -> list[Axis]:

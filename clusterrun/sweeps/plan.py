@@ -8,7 +8,7 @@ from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELD
@@ -59,13 +59,6 @@ class TaskOfSweep:
     parameters: Set
     work: Work
     env: Mapping[str, str]
-
-
-class PlannedArray(NamedTuple):
-    """The runs of one sbatch, which have one token, and the array's script; without a script each is a job."""
-
-    plans: Sequence[Plan]
-    script: str = ""
 
 
 def max_array_size(slurm: SlurmCommands | None) -> int:
@@ -123,41 +116,35 @@ def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int)
 
 def new_sweep(
     base: Plan, sets: Sequence[Set], indexes: Sequence[int], size: int, at_once: int | None
-) -> tuple[Sweep, list[PlannedArray]]:  # fmt: skip
-    """Return a new sweep of these parameter sets, and its arrays of at most ``size`` tasks."""
+) -> tuple[Sweep, list[list[Plan]]]:  # fmt: skip
+    """Return a new sweep of these parameter sets, and the runs of its arrays of at most ``size`` tasks."""
     if at_once is not None and (type(at_once) is not int or at_once < 1):
         message = f"max_running: expected a whole number of at least 1, not {at_once!r}"
         raise RequestError(message, hint="for example 8")
-    tasks = tasks_of_sets(base, sets, indexes)
-    at_once = at_once or (1 if base.record.scheduler == LOCAL else None)
-    arrays = plan_arrays(base, tasks, size, at_once=at_once)
-    plans = [plan for array in arrays for plan in array.plans]
+    if at_once is None and base.record.scheduler == LOCAL:
+        at_once = 1
+    arrays = plan_arrays(base, tasks_of_sets(base, sets, indexes), size)
+    plans = [plan for array in arrays for plan in array]
     each = tuple(SweepTask(one, (plan.record.run_id,)) for one, plan in zip(sets, plans, strict=True))
     first = plans[0].record
     return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once), arrays
 
 
-def plan_arrays(
-    base: Plan, tasks: Sequence[TaskOfSweep], size: int, sweep: str = "", at_once: int | None = None
-) -> list[PlannedArray]:
+def plan_arrays(base: Plan, tasks: Sequence[TaskOfSweep], size: int, sweep: str = "") -> list[list[Plan]]:
     """Return the runs of all tasks, in arrays of at most ``size`` indexes; on this machine each run is a job.
 
-    ``sweep`` is the sweep's id; empty for a new one, whose id is that of its first run. Raises RequestError for a value
-    that a run may not have.
+    The runs of an array have one token. ``sweep`` is the sweep's id; empty for a new one, whose id is that of its first
+    run. Raises RequestError for a value that a run may not have.
     """
     used = set[str]()
+    run_ids = [_new_run_id(base.record.run_id, used) for _ in tasks]
+    if base.record.scheduler == LOCAL:
+        size = 1
     arrays = []
-    chunks = [tasks[first : first + size] for first in range(0, len(tasks), size)]
-    for chunk in chunks if base.record.scheduler != LOCAL else [[one] for one in tasks]:
-        token = new_token()
-        plans = []
-        for task in chunk:
-            run_id = _new_run_id(base.record.run_id, used)
-            sweep = sweep or run_id
-            plans.append(_plan(base, task, run_id, token, sweep))
-        run_ids = {task.index: plan.record.run_id for task, plan in zip(chunk, plans, strict=True)}
-        script = array_script(plans[0].script, base.record.run_dir.parent, run_ids, at_once)
-        arrays.append(PlannedArray(plans, script if base.record.scheduler != LOCAL else ""))
+    for start in range(0, len(tasks), size):
+        token, part = new_token(), slice(start, start + size)
+        pairs = zip(tasks[part], run_ids[part], strict=True)
+        arrays.append([_plan(base, task, run_id, token, sweep or run_ids[0]) for task, run_id in pairs])
     return arrays
 
 

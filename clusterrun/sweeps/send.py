@@ -20,8 +20,9 @@ from clusterrun.records.sweeps import Sweep
 from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
+from clusterrun.submit.plan import Plan
 from clusterrun.submit.resume import rebuild_submission, refuse_to_recover
-from clusterrun.sweeps.plan import PlannedArray
+from clusterrun.sweeps.plan import array_script
 
 Notify = Callable[[str], None]
 Array = tuple[Sequence[RunRecord], Submission]
@@ -29,7 +30,7 @@ Array = tuple[Sequence[RunRecord], Submission]
 
 
 def submit_sweep(
-    store: Store, scheduler: Scheduler, sweep: Sweep, arrays: Sequence[PlannedArray], notify: Notify,
+    store: Store, scheduler: Scheduler, sweep: Sweep, arrays: Sequence[Sequence[Plan]], notify: Notify,
     before: Sweep | None = None, *, code: Mapping[str, str], prepare: Callable[[RunRecord], None] | None = None,
 ) -> list[RunRecord]:  # fmt: skip
     """Write the records of all runs, submit the arrays in order and return the records with their job ids.
@@ -39,7 +40,7 @@ def submit_sweep(
     after a later failure they stay for ``submit --recover``. Raises what :func:`protocol.submit_staged` raises, and
     RequestError if a record cannot be written.
     """
-    first = arrays[0].plans[0].record
+    first = arrays[0][0].record
     undo = partial(_undo, store, sweep, arrays, before)
     with contextlib.ExitStack() as locks:
         if before is not None:
@@ -68,35 +69,37 @@ def _first_run(sweep_id: str, like: RunRecord) -> RunRecord:
 
 
 def _stage(
-    store: Store, sweep: Sweep, arrays: Sequence[PlannedArray], code: Mapping[str, str],
+    store: Store, sweep: Sweep, arrays: Sequence[Sequence[Plan]], code: Mapping[str, str],
     prepare: Callable[[RunRecord], None] | None,
 ) -> list[Array]:  # fmt: skip
     """Write all records, the scripts of the arrays and, last, the sweep's file."""
     staged = list[Array]()
-    for array in arrays:
-        for plan in array.plans:
+    for plans in arrays:
+        for plan in plans:
             store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
             if prepare is not None:
                 prepare(plan.record)
-        first = array.plans[0]
-        if array.script:
-            sweeps.save_script(first.record, array.script)
+        first = plans[0]
+        if first.record.submission.task is not None:
+            run_ids = {plan.record.submission.task or 0: plan.record.run_id for plan in plans}
+            script = array_script(first.script, first.record.run_dir.parent, run_ids, sweep.at_once)
+            sweeps.save_script(first.record, script)
         submission = first.submission._replace(script=first.record.sent_script)
-        staged.append(([plan.record for plan in array.plans], submission))
+        staged.append(([plan.record for plan in plans], submission))
     sweeps.save(sweep, first.record.shared)
     return staged
 
 
-def _undo(store: Store, sweep: Sweep, arrays: Sequence[PlannedArray], before: Sweep | None) -> None:
+def _undo(store: Store, sweep: Sweep, arrays: Sequence[Sequence[Plan]], before: Sweep | None) -> None:
     """Delete the runs of arrays, of which none was submitted, and restore the sweep's file."""
-    for array in arrays:
-        for plan in array.plans:
+    for plans in arrays:
+        for plan in plans:
             store.discard(plan.record)
     with contextlib.suppress(OSError):
-        for array in arrays:
-            array.plans[0].record.sent_script.unlink(missing_ok=True)
+        for plans in arrays:
+            plans[0].record.sent_script.unlink(missing_ok=True)
         if before is not None:
-            sweeps.save(before, arrays[0].plans[0].record.shared)
+            sweeps.save(before, arrays[0][0].record.shared)
         else:
             sweep.file.unlink(missing_ok=True)
 
