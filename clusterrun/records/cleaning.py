@@ -48,10 +48,9 @@ def is_task(run: RunRecord) -> bool:
 
 def find_unreadable(folders: Iterable[Path], runs: Iterable[RunRecord]) -> list[Path]:
     """Return the user's run folders with a record that could not be read as one of the runs."""
-    known = {run.run_dir for run in runs}
+    others = set(folders) - {run.run_dir for run in runs}
     # another user's run does not use the user's files
-    mine = [folder for folder in folders if folder not in known and safe_files.is_mine(folder)]
-    return [folder for folder in mine if os.path.lexists(folder / "record.json")]
+    return sorted(folder for folder in filter(safe_files.is_mine, others) if os.path.lexists(folder / "record.json"))
 
 
 def find_caches(base: Path, before: float) -> list[Item]:
@@ -139,12 +138,12 @@ def find_added(tree: Path) -> str:
     if tree.name.startswith((NEW, DELETED)):
         return ""
     files, known = tree / FILES, load_manifest(tree) or {}
-    added = (
-        path for path, info in _walk(files)
-        if "__pycache__" not in path.parts and not stat.S_ISLNK(info.st_mode)
-        and (str(path.relative_to(files)) not in known or is_changed(info))
-    )  # fmt: skip
-    return str(next(added, ""))
+    for path, info in _walk(files):
+        if "__pycache__" in path.parts or stat.S_ISLNK(info.st_mode):
+            continue
+        if str(path.relative_to(files)) not in known or is_changed(info):
+            return str(path)
+    return ""
 
 
 def delete_code(item: Item) -> bool:

@@ -95,8 +95,8 @@ class Store:
                     hint=weak.fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
                 )
 
-    def prepare(self, shared: bool) -> Path:
-        """Create the folders for records and logs and return the log folder.
+    def prepare(self, shared: bool) -> None:
+        """Create the folders for records and logs.
 
         A job without a log folder fails without a log. Raises RequestError, with a command as the hint, if a folder is
         not writable or other users can change it.
@@ -124,7 +124,6 @@ class Store:
             ) from error
         if shared and (closed := safe_files.closed_to_group(base / RECORDS)):
             self._notify(f"--shared: your group cannot enter {closed}; run `chmod g+x {closed}`")
-        return logs
 
     def stage(
         self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None,

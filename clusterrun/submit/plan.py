@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.config.profiles import ENVIRONMENT
-from clusterrun.jobspec.spec import JobSpec, Task
+from clusterrun.jobspec.spec import JobSpec, Task, load_spec
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import find_base, state_folder
+from clusterrun.run_folder import files
 from clusterrun.run_folder.identity import find_identity, new_identity
 from clusterrun.run_folder.safe_files import RECORDS
 from clusterrun.run_folder.submissions import SubmissionRecord
@@ -49,6 +50,14 @@ class Plan(NamedTuple):
         return {"version": 1, "workdir": str(self.submission.workdir), **data}
 
 
+def load_planned(run: RunRecord) -> tuple[JobSpec, Path]:
+    """Return the specification in a run's ``spec.json``, and the folder it was submitted from. Raises RequestError."""
+    data = files.read_json(run.run_dir / "spec.json")
+    if data is None:
+        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
+    return load_spec(data), Path(str(data.get("workdir") or run.root))
+
+
 class LocalContext(NamedTuple):
     """The current folder, environment and user of a plan."""
 
@@ -62,11 +71,6 @@ def _removed_notices(names: Iterable[str]) -> list[str]:
     options = {name for name, _ in ENVIRONMENT}
     removed = [name for name in names if not name.startswith("CLUSTERRUN_") and name not in options]
     return [f"removed from the job's environment: {', '.join(removed)}"] if removed else []
-
-
-def _identity(environ: Mapping[str, str]) -> tuple[str, str]:
-    chosen = find_identity(environ) or new_identity()
-    return chosen.run_id, chosen.token
 
 
 def _place(scheduler: Scheduler | None) -> tuple[str, str]:
@@ -84,12 +88,6 @@ def _new_folder(base: Path, run_id: str) -> Path:
     return run_dir
 
 
-def _what(spec: JobSpec) -> str:
-    from clusterrun.jobspec.render import describe
-
-    return spec.work.name if isinstance(spec.work, Task) else describe(spec)
-
-
 def plan(
     request: Request, scheduler: Scheduler | None, has_gpus: bool | None, here: LocalContext, *, named: bool = True
 ) -> Plan:
@@ -97,7 +95,7 @@ def plan(
 
     With ``named`` False the run's ids are the placeholders RUN_ID and TOKEN.
     """
-    from clusterrun.jobspec.render import Places, RunIdentity, render
+    from clusterrun.jobspec.render import Places, RunIdentity, describe, render
 
     name, cluster = _place(scheduler)
     local = name == LOCAL
@@ -110,7 +108,10 @@ def plan(
     if notify is not None:
         notices += check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
     at = time.time()
-    run_id, token = _identity(here.environ) if named else ("RUN_ID", "TOKEN")
+    run_id, token = "RUN_ID", "TOKEN"
+    if named:
+        identity = find_identity(here.environ) or new_identity()
+        run_id, token = identity.run_id, identity.token
     base, weakness = find_base(request.root, state_folder(here.environ))
     if weakness:
         why = f"because other users may be able to change the project ({weakness})"
@@ -124,7 +125,7 @@ def plan(
         run_dir=run_dir,
         root=base,
         name=spec.job_name,
-        what=_what(spec),
+        what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
         scheduler=name,
         cluster=cluster,
         user=here.user,

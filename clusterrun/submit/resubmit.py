@@ -12,12 +12,13 @@ from clusterrun.base.fields import FIELD
 from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.fields import Value, check_value
-from clusterrun.jobspec.spec import Command, Module, Script, Work, load_spec
+from clusterrun.jobspec.spec import Command, Module, Script, Work
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launch_shape import Around
 from clusterrun.submit.launchers import Place
+from clusterrun.submit.plan import load_planned
 from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
 from clusterrun.submit.typed_launch import with_local_rank
 
@@ -35,7 +36,7 @@ def resubmit_args(
     job = run.job_id or run.run_id
     if not run.mine:
         raise NoSuchJob(f"job {job} belongs to {run.user}, not to you", hint="only its owner can submit it again")
-    work, folder = _load_work(run)
+    spec, folder = load_planned(run)
     if not os.path.isdir(folder):
         raise RequestError(f"the folder that job {job} was submitted from is gone: {folder}", hint="submit a new run")
     recorded = _recorded(run, f"job {job}")
@@ -44,20 +45,12 @@ def resubmit_args(
     typed = dict(changes.flags)
     typed |= {name: replace(typed[name], value=path) for name, path in typed_files(typed, here).items()}
     values = _changed(recorded, typed)
-    work = _with_words(work, words)
+    work = _with_words(spec.work, words)
     if isinstance(work, Script | Module):
         program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
         words = with_local_rank((*program, *work.args), Around(values, {}, Place(folder, environ), notify))
         work = replace(work, args=words[len(program) :])
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
-
-
-def _load_work(run: RunRecord) -> tuple[Work, Path]:
-    """Return a run's work, and the folder from which it was submitted; raises RequestError if they cannot be read."""
-    data = files.read_json(run.run_dir / "spec.json")
-    if data is None:
-        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
-    return load_spec(data).work, Path(str(data.get("workdir") or run.root))
 
 
 def _changed(recorded: dict[str, Value], typed: dict[str, Value]) -> dict[str, Value]:

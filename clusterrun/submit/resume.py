@@ -13,7 +13,7 @@ from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.jobspec.render import Places, RunIdentity, render
-from clusterrun.jobspec.spec import Check, JobSpec, Task, load_spec
+from clusterrun.jobspec.spec import Check, JobSpec, Task
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -22,7 +22,7 @@ from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
-from clusterrun.submit.plan import LocalContext, current_umask, submission_of
+from clusterrun.submit.plan import LocalContext, current_umask, load_planned, submission_of
 from clusterrun.submit.snapshot import saved_spec
 from clusterrun.system import processes, shell
 
@@ -118,10 +118,7 @@ def _has_checkpoint(run: RunRecord, task: Task) -> bool:
 
 def _spec_again(run: RunRecord) -> tuple[JobSpec, Path]:
     """Return the run's specification, and the folder it was submitted from."""
-    data = files.read_json(run.run_dir / "spec.json")
-    if data is None:
-        raise RequestError(f"the spec.json of run {run.run_id} cannot be read", hint="submit a new run")
-    spec = load_spec(data)
+    spec, workdir = load_planned(run)
     if run_record.list_names(run.run_dir / "attempts"):  # it has started, so what it waited for is over
         spec = replace(spec, directives=tuple(pair for pair in spec.directives if pair[0] != "dependency"))
-    return spec, Path(str(data.get("workdir") or run.root))
+    return spec, workdir

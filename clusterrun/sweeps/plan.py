@@ -15,17 +15,16 @@ from clusterrun.base.fields import FIELD
 from clusterrun.base.job import LOCAL, format_tasks
 from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, code, describe, directive, render, sh
-from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work, load_spec
+from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
-from clusterrun.run_folder import files
 from clusterrun.run_folder.identity import new_token
 from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
-from clusterrun.submit.plan import Plan, current_umask
+from clusterrun.submit.plan import Plan, current_umask, load_planned
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.sweeps.parameters import INDEX, VARIABLE, Set, fill, names_in
 from clusterrun.system import processes
@@ -106,7 +105,7 @@ def _task(spec: JobSpec, index: int, parameters: Set) -> TaskOfSweep:
 
 def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int) -> TaskOfSweep:
     """Return a task that does what a run of a sweep did, with the user's changes of --set and --env."""
-    spec = load_spec(files.read_json(run.run_dir / "spec.json") or {})
+    spec, _ = load_planned(run)
     new = {name: changes.flags[name].value if name in changes.flags else {} for name in ("set", "env")}
     work = spec.work
     if isinstance(work, Task):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
@@ -72,22 +72,31 @@ class SweepTable(NamedTuple):
 
 def load_table(sweep: Sweep | None, states: Sequence[RunState], metric: str = "", *, largest: bool) -> SweepTable:
     """Return the table of these runs of a sweep. Raises RequestError if no run has the metric."""
-    rows = []
-    for state in states:
-        run = state.record
-        parameters = sweep.parameters(run.run_id) if sweep is not None and run is not None else {}
-        rows.append(Row(state, parameters, _best(run, metric, largest=largest) if metric and run is not None else None))
+    rows = [_row(sweep, state, metric, largest=largest) for state in states]
     if metric and all(row.value is None for row in rows):
         raise RequestError(f"no run has the metric {metric[:40]}", hint=_name_metrics(states))
     return SweepTable(rows, metric, largest)
 
 
-def _best(run: RunRecord, metric: str, *, largest: bool) -> float | None:
-    values = [float(row[metric]) for row in read_metrics(run) if is_number(row.get(metric))]
-    return (max if largest else min)(values, default=None)
+def _row(sweep: Sweep | None, state: RunState, metric: str, *, largest: bool) -> Row:
+    run = state.record
+    if run is None:
+        return Row(state, {})
+    parameters = sweep.parameters(run.run_id) if sweep is not None else {}
+    values = [float(row[metric]) for row in _metrics(run) if metric in row] if metric else []
+    return Row(state, parameters, (max if largest else min)(values, default=None))
+
+
+def _metrics(run: RunRecord) -> Iterator[dict[str, Any]]:
+    """Yield the numbers in each row of a run's metrics."""
+    for row in read_metrics(run):
+        yield {name: value for name, value in row.items() if is_number(value)}
 
 
 def _name_metrics(states: Sequence[RunState]) -> str:
-    rows = [row for state in states if state.record is not None for row in read_metrics(state.record)]
-    names = {name for row in rows for name, value in row.items() if is_number(value)} - {"step", "time"}
+    names = set[str]()
+    for state in states:
+        if state.record is not None:
+            names.update(*_metrics(state.record))
+    names -= {"step", "time"}
     return f"metrics of these runs: {', '.join(sorted(names))}" if names else "see docs/sweeps.md"
