@@ -130,22 +130,15 @@ def texts_after(lines: Sequence[Line], index: int, near: int) -> Iterator[str]:
 
 def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
     """Return the tracebacks in the lines of one file in the order of their ends; ranks are read separately."""
+    if not any('File "' in line.text or "Traceback (most" in line.text for line in lines):
+        return []
     done: list[Raised] = []
     readers: dict[int | None, _Reader] = {}
-    busy: set[int | None] = set()  # ranks whose next lines may belong to a traceback
     for index, line in enumerate(lines):
-        if not busy and "Traceback (most" not in line.text and 'File "' not in line.text:
-            readers.setdefault(line.rank, _Reader()).before = line.text
-            continue
         rank, text = split_rank(line)
-        reader = readers.setdefault(rank, _Reader())
-        ended = reader.read(index, rank, text)
+        ended = readers.setdefault(rank, _Reader(rank)).read(index, text)
         if ended is not None:
             done.append(ended)
-        if reader.open is not None or reader.ended is not None:
-            busy.add(rank)
-        else:
-            busy.discard(rank)
     return _last_of_chains(done)
 
 
@@ -153,36 +146,52 @@ def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
 class _Reader:
     """Reads the lines of one rank: the traceback that is open, the last one that ended, and the line before."""
 
+    rank: int | None
     open: Raised | None = None
     ended: Raised | None = None  # a chain may continue it
     before: str = ""
     wrapped: str = ""  # the first part of a frame that a terminal wrapped
 
-    def read(self, index: int, rank: int | None, text: str) -> Raised | None:
+    def read(self, index: int, text: str) -> Raised | None:
         """Read a line; return the traceback that ends with it, if any."""
         begun, self.wrapped = self.wrapped, ""
         text = f"{begun}{' ' * begun.endswith(',')}{text}"
         if self.open is not None and not begun and _WRAPPED.match(text):
             self.wrapped = text
             return None
-        opened = _opened(index, rank, text, self.open, self.ended, self.before)
-        ended = None
-        if opened is not None:
-            self.open = opened
-        elif self.open is not None:
-            ended = self._continue(self.open, index, text)
-        elif self.ended is not None and text.strip() and not _chains(text):
-            _continue_message(self.ended, index, text)
-        self._remember(text)
+        ended = self._read_whole(index, text)
+        if text.strip():
+            self.before = text
         return ended
 
-    def _remember(self, text: str) -> None:
-        if text.strip():
-            self.before = text.strip() if _chains(text) else text
+    def _read_whole(self, index: int, text: str) -> Raised | None:
+        header = _HEADER.search(text)
+        if header is not None:
+            self._open_by_header(index, text, header)
+        elif self.open is not None:
+            return self._continue(self.open, index, text)
+        elif _HEADLESS.match(text):
+            self.open = Raised(self.rank, index, headless=True)
+            _read_line(self.open, index, text)
+        elif self.ended is not None and text.strip() and not _chains(text):
+            _continue_message(self.ended, index, text)
+        return None
+
+    def _open_by_header(self, index: int, text: str, header: re.Match[str]) -> None:
+        """Open a traceback, unless the one that is open has only a header so far."""
+        if self.open is None or self.open._frames:
+            is_chained = _chains(self.before) or _is_quoted(text, header) or self._is_of_manager()
+            self.open = _begin(self.rank, index, self.ended if is_chained else None, self.before.strip())
+        self.open._prefix = _prefix(text[: header.start()].removesuffix("Original "))
+
+    def _is_of_manager(self) -> bool:
+        """Return whether a manager of multiprocessing quotes the traceback of its process, below a line of dashes."""
+        last = self.ended
+        return last is not None and last.name.endswith(".RemoteError") and not last.message and self.before[:1] == "-"
 
     def _continue(self, current: Raised, index: int, text: str) -> Raised | None:
         """Add a line to the open traceback; return it if the line was its last."""
-        if current.headless and text.strip() and text[0] not in " \t" and not _may_continue(current, index, text):
+        if current.headless and _leaves(current, index, text):
             self.open = None
         elif _read_line(current, index, text):
             self.open, self.ended = None, current
@@ -192,9 +201,11 @@ class _Reader:
         return None
 
 
-def _may_continue(raised: Raised, index: int, text: str) -> bool:
-    """Return whether an unindented line may belong to a traceback without a header: an error, or rejected code."""
-    return _is_error(text) or (raised._of_syntax and index - raised.first < _MESSAGE_LINES)
+def _leaves(raised: Raised, index: int, text: str) -> bool:
+    """Return whether a line ends a traceback without a header: it is not indented, no error, and no rejected code."""
+    if not text.strip() or text[0] in " \t" or _is_error(text):
+        return False
+    return not raised._of_syntax or index - raised.first >= _MESSAGE_LINES
 
 
 def _chains(text: str) -> bool:
@@ -202,35 +213,9 @@ def _chains(text: str) -> bool:
     return text.strip() in _CHAINED or _HANDED_ON.match(text.strip()) is not None
 
 
-def _opened(
-    index: int, rank: int | None, text: str, current: Raised | None, last: Raised | None, before: str
-) -> Raised | None:
-    """Return the traceback that a line opens, if any."""
-    header = _HEADER.search(text)
-    if header is None:
-        return _opened_by_frame(index, rank, text) if current is None else None
-    if current is None or current._frames:
-        current = _begin(rank, index, last if _is_chained(text, header, last, before) else None, before)
-    current._prefix = _prefix(text[: header.start()].removesuffix("Original "))
-    return current
-
-
-def _opened_by_frame(index: int, rank: int | None, text: str) -> Raised | None:
-    """Return the traceback that a frame opens whose header is missing."""
-    if _HEADLESS.match(text) is None:
-        return None
-    raised = _begin(rank, index, None, "")
-    raised.headless = True
-    _read_line(raised, index, text)
-    return raised
-
-
-def _is_chained(text: str, header: re.Match[str], last: Raised | None, before: str) -> bool:
-    """Return whether a traceback belongs to the one before it: chained, or quoted in its message."""
-    # a data-loading worker's, and a rank's in the message of torch's CheckpointException
-    quoted = text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
-    of_manager = last is not None and last.name.endswith(".RemoteError") and not last.message and before[:1] == "-"
-    return _chains(before) or quoted or of_manager
+def _is_quoted(text: str, header: re.Match[str]) -> bool:
+    """Return whether a traceback is of a data-loading worker, or of a rank in torch's CheckpointException."""
+    return text[: header.start()].endswith("Original ") or text[header.end() :].startswith(" (RANK ")
 
 
 def _continue_message(last: Raised, index: int, text: str) -> None:
@@ -259,16 +244,24 @@ def _continue_wrapped(last: Raised, text: str) -> None:
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
-    raised = Raised(rank=rank, first=index, harmless=before.strip().startswith(_HARMLESS) or _EXIT_BARRIER in before)
-    raised.threaded = before.strip().startswith(_ASIDE)
-    raised._remote = before.strip() in ('"""', "'''")
-    if last is not None:
-        raised._before = last if before.strip() in _CHAINED else None
-        raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
-        raised.place = last.place if is_own(last.place.rpartition(":")[0]) else ""
-        raised.cause = (last.cause or last.text) if before.strip() == _CHAINED[1] else ""
-        raised.handled = (last.handled or last.text) if before.strip() == _CHAINED[0] else ""
+    """Return a new traceback; ``last`` is the one that it is chained to, ``before`` the line before it."""
+    raised = Raised(rank, index, threaded=before.startswith(_ASIDE), _remote=before in ('"""', "'''"))
+    raised.harmless = before.startswith(_HARMLESS) or _EXIT_BARRIER in before
+    if last is None:
+        return raised
+    raised.first, raised.harmless, raised.online = last.first, last.harmless, last.online
+    raised.place = last.place if _is_own_place(last.place) else ""
+    if before in _CHAINED:
+        raised._before = last
+    if before == _CHAINED[0]:
+        raised.handled = last.handled or last.text
+    if before == _CHAINED[1]:
+        raised.cause = last.cause or last.text
     return raised
+
+
+def _is_own_place(place: str) -> bool:
+    return is_own(place.rpartition(":")[0])
 
 
 def _prefix(text: str) -> re.Pattern[str] | None:
@@ -395,7 +388,7 @@ def _take_first(raised: Raised, first: Raised) -> None:
     raised.name, raised.message, raised.message_follows = first.name, first.message, False
     raised.handled, raised.cause, raised.after = first.handled, first.cause, first.after or raised.after
     raised._frames, raised._source, raised.activity = first._frames, first._source, first.activity or raised.activity
-    if is_own(first.place.rpartition(":")[0]):
+    if _is_own_place(first.place):
         raised.place = first.place
 
 
