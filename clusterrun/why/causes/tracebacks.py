@@ -82,9 +82,7 @@ class Raised:
     until: int = -1  # the last line of this exception, if ``after`` follows from it
     since: int = -1  # the last line of an exception that the program expected, and did something else then
     threaded: bool = False  # raised in a thread or a task: the program continued
-    noticed: bool = False  # only notices that another process has ended
     activity: str = ""  # what the program was doing
-    in_semaphore: bool = False  # multiprocessing was creating a semaphore
     online: bool = False  # a frame is in a library for requests to the internet
     continues: bool = True  # the next line may still belong to the message
     message_follows: bool = False  # the message begins on the next line
@@ -106,9 +104,20 @@ class Raised:
         return f"{self.name}: {self.message}" if self.message else self.name
 
     @property
+    def noticed(self) -> bool:
+        """Whether it only notices that another process has ended."""
+        lost_its_peer = self.name in (*_READER_GONE, "EOFError", "_pickle.UnpicklingError")
+        return lost_its_peer and _READS_PROCESS.search(self._frames[-1][0]) is not None
+
+    @property
+    def in_semaphore(self) -> bool:
+        """Whether multiprocessing was creating a semaphore."""
+        return self._frames[-1][0].endswith("multiprocessing/synchronize.py")
+
+    @property
     def origin(self) -> str:
         """Where a library raised it, if that is not the place."""
-        return format_origin(self._frames[-1], self._source, self.place) if self._frames else ""
+        return format_origin(self._frames[-1], self._source, self.place)
 
 
 def split_rank(line: Line) -> tuple[int | None, str]:
@@ -329,7 +338,7 @@ def _end(raised: Raised, index: int, text: str, match: re.Match[str]) -> None:
     _undouble(raised)
     raised._room = max(0, raised._width - len(text.rstrip()))
     raised.message_follows = text.rstrip().endswith(":") or _VALIDATION.match(raised.message) is not None
-    _judge(raised)
+    raised.harmless = raised.harmless or _is_harmless(raised)
     if not raised.place or any(is_own(file) for file, _ in raised._frames):  # else that of the chain before
         raised.place = find_place(raised._frames)
     if raised._before is not None:
@@ -344,15 +353,11 @@ def _chain(raised: Raised, before: Raised) -> None:
         raised.since = before.end
 
 
-def _judge(raised: Raised) -> None:
-    """Set what the frames of a traceback show: that it is harmless, or only notices the end of another process."""
-    caught_by, raised_by = raised._frames[0][0], raised._frames[-1][0]
-    raised.in_semaphore = raised_by.endswith("multiprocessing/synchronize.py")
-    # the queue's thread prints this, and the process continues; the other is a clean-up at the end of a process
+def _is_harmless(raised: Raised) -> bool:
+    """Return whether a thread of multiprocessing's queues, or a clean-up at the end of a process, caught it."""
+    caught_by = raised._frames[0][0]
     of_queue = raised.name in _READER_GONE and caught_by.endswith("multiprocessing/queues.py")
-    raised.harmless = raised.harmless or of_queue or caught_by.endswith("multiprocessing/util.py")
-    lost_its_peer = raised.name in (*_READER_GONE, "EOFError", "_pickle.UnpicklingError")
-    raised.noticed = lost_its_peer and _READS_PROCESS.search(raised_by) is not None
+    return of_queue or caught_by.endswith("multiprocessing/util.py")
 
 
 def _undouble(raised: Raised) -> None:
