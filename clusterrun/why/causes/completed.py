@@ -98,16 +98,11 @@ def _is_killed_for_memory(finding: LogFinding) -> bool:
 
 def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> LogFinding | None:
     """Return the exception with which a log ends, but for the last lines of a script that ignores a status."""
-    raised = [f for f in findings if _is_raised(f)]
+    raised = [f for f in findings if f.is_fatal and f.place]
     if not raised or not _is_uncaught(lines, raised[-1].index):
         return None
-    after = [line for line in lines[raised[-1].index + 1 :] if line.text.strip() and not is_sruns(line)]
+    after = [line for line in lines[raised[-1].index + 1 :] if line.text.strip() and not line.is_slurms]
     return raised[-1] if len(after) <= _LAST_LINES else None
-
-
-def _is_raised(finding: LogFinding) -> bool:
-    """Return whether a finding is a traceback after which its rank printed no more work."""
-    return finding.strength is Strength.CAUSE and bool(finding.place) and not finding.survived
 
 
 def _is_uncaught(lines: Sequence[Line], index: int) -> bool:
@@ -122,13 +117,8 @@ def _failed_step(by_log: Sequence[Sequence[LogFinding]], facts: EndFacts) -> Cau
     if facts.world_size is not None:
         return None
     for finding in chain(*by_log):
-        if finding.kind in _ENDED and is_sruns(finding.line):
+        if finding.kind in _ENDED and finding.line.is_slurms:
             sentence = f"{_COMPLETED} one of its steps failed: {finding.sentence}"
             cause = to_cause(replace(finding, sentence=sentence), EndFacts())
             return cause if finding.kind == "interrupted" else replace(cause, advice=_WENT_ON)
     return None
-
-
-def is_sruns(line: Line) -> bool:
-    """Return whether srun or slurmstepd printed a line."""
-    return line.text.startswith(("srun: ", "slurmstepd"))

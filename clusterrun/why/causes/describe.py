@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,6 +33,7 @@ BY_STATE = {
     "DEADLINE": "deadline",
     "LAUNCH_FAILED": "launch-failed",
 }
+_KILL = re.compile("SIGKILL|exit code -9|signal: Killed|was terminated abruptly|exited unexpectedly")
 BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
 
 
@@ -56,13 +58,21 @@ def cause_with_context(found: LogFinding, evidence: Evidence) -> Cause:
 
 def _killed_for_memory(found: LogFinding, evidence: Evidence) -> Cause | None:
     """Return that memory ran out, with the process that was killed for it; None for another finding."""
-    is_kill = found.kind == "killed" or (found.row is EXCEPTION and _mentions_kill(found.sentence))
-    memory = evidence.first(lambda f: f.kind == "host-memory" and f.strength <= Strength.HINT) if is_kill else None
+    memory = evidence.first(_is_memory) if _is_kill(found) else None
     if memory is None:
         return None
     cause = to_cause(memory, evidence.facts)
     who = found if found.rank is not None and _may_be_same_task(found, memory) else memory
     return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=_lines_of(memory, found))
+
+
+def _is_kill(finding: LogFinding) -> bool:
+    """Return whether a process was killed, by its own end or by an exception of the process that waited for it."""
+    return finding.kind == "killed" or (finding.row is EXCEPTION and _KILL.search(finding.sentence) is not None)
+
+
+def _is_memory(finding: LogFinding) -> bool:
+    return finding.kind == "host-memory" and finding.strength <= Strength.HINT
 
 
 def _memory_of_task(found: LogFinding, evidence: Evidence) -> Cause | None:
@@ -163,11 +173,6 @@ def _task_ended_after(found: LogFinding, evidence: Evidence) -> LogFinding | Non
     if task is None or task.kind == "crashed":
         return None
     return task if len(task.ranks) == 1 and found.node in ("", task.node) else None
-
-
-def _mentions_kill(text: str) -> bool:
-    words = ("SIGKILL", "exit code -9", "signal: Killed", "was terminated abruptly", "exited unexpectedly")
-    return any(word in text for word in words)
 
 
 def _hang(found: LogFinding, evidence: Evidence) -> Cause:

@@ -32,6 +32,7 @@ class Evidence:
     logs: Logs
     facts: EndFacts
     by_log: Sequence[Sequence[LogFinding]]
+    first_failure: LogFinding | None = None  # the finding that explains the end best
 
     @classmethod
     def gather(cls, logs: Logs, facts: EndFacts) -> Evidence:

@@ -93,10 +93,14 @@ def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
 
     A line has two ranks if a command started a launcher: the label is the failed task, the prefix a rank of its own.
     """
-    failures = [f for f in evidence.findings if f.strength is Strength.CAUSE and failure.rank in (f.rank, f.line.rank)]
+    failures = [f for f in evidence.findings if _is_failure_of(failure.rank, f)]
     shown = searched_part(failure.error)
     repeated = [f for f in failures if shown and shown in f.line.text]
     return repeated or [f for f in failures if f.is_fatal]
+
+
+def _is_failure_of(rank: int | None, finding: LogFinding) -> bool:
+    return finding.strength is Strength.CAUSE and rank in (finding.rank, finding.line.rank)
 
 
 # -- the earliest ----------------------------------------------------------------------------------------------------
@@ -196,9 +200,12 @@ def _noticed(found: LogFinding, evidence: Evidence) -> LogFinding | None:
         hang = evidence.first(lambda f: f.strength is Strength.HANG and not f.survived)
         return hang or _with_lost_peer(found, evidence)
     if found.row in (EXCEPTION, BARE) and _WORKER_LOST.search(found.sentence):
-        killed = evidence.first(lambda f: f.kind == "host-memory" and f.strength is Strength.CAUSE)
-        return killed or evidence.first(lambda f: f.row is TERMINATE and f.index < found.index)
+        return evidence.first(_is_out_of_memory) or first(evidence.before(found), lambda f: f.row is TERMINATE)
     return None
+
+
+def _is_out_of_memory(finding: LogFinding) -> bool:
+    return finding.kind == "host-memory" and finding.strength is Strength.CAUSE
 
 
 def _with_lost_peer(found: LogFinding, evidence: Evidence) -> LogFinding:

@@ -19,9 +19,6 @@ class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in a flight recorder dump")
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("a persistent id in a flight recorder dump")
-
 
 @dataclass(frozen=True, slots=True)
 class Reached:

@@ -100,26 +100,32 @@ def none_completed(logs: Logs) -> bool:
 
 def all_waited(evidence: Evidence) -> bool:
     """Return whether every rank reports that the same collective timed out: no rank was missing."""
-    calls: dict[int, tuple[str, str]] = {}
-    for finding in evidence.findings:
-        if finding.kind == "collective-timeout" and "seq" in finding.values and finding.rank is not None:
-            calls[finding.rank] = (finding.values["op"], finding.values["seq"])
-    return len({*calls.values()}) == 1 and evidence.facts.world_size == len(calls) > 1
+    calls = _calls(evidence.findings)
+    same = set(calls.values())
+    return len(same) == 1 and ("", "") not in same and evidence.facts.world_size == len(calls) > 1
 
 
 def waiting_calls(findings: Sequence[LogFinding]) -> str:
     """Return in which collective each of a few ranks waited, if not all waited in the same; empty if they did."""
-    calls = {f.rank: f for f in reversed(findings) if f.kind == "collective-timeout" and f.rank is not None}
-    ops = {call.values.get("op", "") for call in calls.values()}
+    calls = _calls(findings)
+    ops = {op for op, _ in calls.values()}
     if len(calls) > _SHOWN or len(ops) < 2 or "" in ops:
         return ""
-    shown = [_waits_in(rank, calls[rank]) for rank in sorted(calls)]
+    shown = [_waits_in(rank, *calls[rank]) for rank in sorted(calls)]
     return f"the ranks were waiting in different collectives: {', '.join(shown)}"
 
 
-def _waits_in(rank: int, call: LogFinding) -> str:
-    number = f" (number {call.values['seq']})" if "seq" in call.values else ""
-    return f"rank {rank} in {call.values['op']}{number}"
+def _waits_in(rank: int, op: str, number: str) -> str:
+    return f"rank {rank} in {op} (number {number})" if number else f"rank {rank} in {op}"
+
+
+def _calls(findings: Sequence[LogFinding]) -> dict[int, tuple[str, str]]:
+    """Return the collective in which each rank waited, and its number; empty texts for what is unknown."""
+    calls: dict[int, tuple[str, str]] = {}
+    for finding in findings:
+        if finding.kind == "collective-timeout" and finding.rank is not None:
+            calls.setdefault(finding.rank, (finding.values.get("op", ""), finding.values.get("seq", "")))
+    return calls
 
 
 def spared_ranks(evidence: Evidence) -> str:

@@ -34,6 +34,11 @@ class Line(NamedTuple):
     def place(self) -> str:
         return self.file if self.number is None else f"{self.file}:{self.number}"
 
+    @property
+    def is_slurms(self) -> bool:
+        """Whether srun or slurmstepd printed it."""
+        return self.text.startswith("srun:") or BY_STEPD.match(self.text) is not None
+
 
 Logs = Sequence[Sequence[Line]]  # the lines of each file, most trusted first
 
@@ -130,9 +135,6 @@ class CauseRow:
     def general(self) -> bool:
         """Whether the row only repeats the line, so that any other matching row is preferred."""
         return self.kind in ("slurm-error", "task-ended") or self.sentence == "{0}"
-
-    def __post_init__(self) -> None:
-        assert all(needle and needle == needle.lower() for needle in self.needles)
 
 
 def texts(kind: str, sentence: str, advice: str, source: str, command: str = "",

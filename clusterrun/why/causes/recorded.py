@@ -23,7 +23,6 @@ from clusterrun.why.causes.table_python import EXIT, NAN_ADVICE
 _HINT = "clusterrun: hint: "
 _OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
 _LAST = 3  # lines of a log
-_OF_SLURM = ("srun: ", "slurmstepd")
 _SHOWN = 60  # characters of a recorded text by which its line in a log is found
 _GROUP = (
     "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting"
@@ -118,13 +117,10 @@ def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: End
 
 def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
     """Yield what the rank that failed first and the supervisor recorded, and the ranks that left no record."""
-    records = [facts.failure, facts.launch]
-    if facts.failure is not None and facts.launch is not None and facts.failure.kind == facts.launch.kind:
-        records = [facts.failure]
-    for record in records:
-        row = RECORDED.get(record.kind) if record is not None else None
-        if record is not None and row not in (None, EXIT):
-            yield recorded_finding(record, row, logs)
+    by_kind = {record.kind: record for record in (facts.launch, facts.failure) if record is not None}
+    for kind, record in reversed(by_kind.items()):
+        if kind in RECORDED and RECORDED[kind] is not EXIT:
+            yield recorded_finding(record, RECORDED[kind], logs)
     if facts.unmarked and facts.world_size:
         ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
         yield recorded_finding(Failure(values=ended), RANK_LOST, logs)
@@ -135,7 +131,7 @@ def last_own_line(logs: Logs, facts: EndFacts) -> LogFinding | None:
     if facts.failure is not None or facts.launch is not None:
         return None
     for lines in logs:
-        last = [line for line in lines if line.text.strip() and not line.text.startswith(_OF_SLURM)][-_LAST:]
+        last = [line for line in lines if line.text.strip() and not line.is_slurms][-_LAST:]
         for line in reversed(last):
             own = _OWN_LINE.match(line.text)
             if own is not None:

@@ -35,9 +35,6 @@ from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
 from clusterrun.why.causes.tracebacks import split_rank
 
-Rule = Callable[[Evidence], "Cause | None"]
-LatterRule = Callable[[Evidence, "LogFinding | None"], "Cause | None"]
-
 _DUPLICATE = 75  # the status of a script whose run another job already executes
 _OVER = frozenset((*BY_STATE, "FAILED", "UNKNOWN", "REVOKED", "RECONFIG_FAIL"))
 _ERROR = re.compile(
@@ -60,13 +57,9 @@ def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     if facts.state == "COMPLETED":
         return completed_cause(logs, facts)
     evidence = Evidence.gather(logs, facts)
+    evidence = replace(evidence, first_failure=find_first_failure(evidence))
     for rule in RULES:
         cause = rule(evidence)
-        if cause is not None:
-            return cause
-    found = find_first_failure(evidence)
-    for latter_rule in LATTER_RULES:
-        cause = latter_rule(evidence, found)
         if cause is not None:
             return cause
     return _unexplained(evidence)
@@ -132,26 +125,18 @@ def ended_by_scheduler(evidence: Evidence) -> Cause | None:
     return scheduler_cause(kind, evidence) if kind else None
 
 
-RULES: tuple[Rule, ...] = (
-    not_ended,
-    ended_by_watchdog,
-    saved_and_stopped,
-    duplicate,
-    log_unopened,
-    ended_by_scheduler,
-)
-
-# -- the first failure, and weaker signs: rules that know the finding that explains the end best -----------------------
+# -- the first failure, and weaker signs -------------------------------------------------------------------------------
 
 
-def first_failure(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def first_failure(evidence: Evidence) -> Cause | None:
     """Applies if a record or a line names a failure, or ranks that waited too long."""
+    found = evidence.first_failure
     if found is None or found.strength > Strength.HANG:
         return None
     return full_cause(found, evidence)
 
 
-def command_not_run(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def command_not_run(evidence: Evidence) -> Cause | None:
     """Applies to a shell's exit status for a command that it did not find or could not run, if a line names one."""
     missing = [f for f in evidence.findings if f.kind == "command-missing"]
     if not missing or evidence.facts.exit_status not in (126, 127):
@@ -159,8 +144,9 @@ def command_not_run(evidence: Evidence, found: LogFinding | None) -> Cause | Non
     return to_cause(missing[-1], evidence.facts)
 
 
-def lasting_hint(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def lasting_hint(evidence: Evidence) -> Cause | None:
     """Applies to a hint, unless the program worked on after it or a later line says more."""
+    found = evidence.first_failure
     if found is None or found.strength is not Strength.HINT:
         return None
     if not evidence.facts.state and _may_be_harmless(found, evidence.logs):
@@ -170,9 +156,9 @@ def lasting_hint(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     return cause_with_context(found, evidence)
 
 
-def silent_rank(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def silent_rank(evidence: Evidence) -> Cause | None:
     """Applies if at most half of the ranks left no end record, and something shows that the job failed."""
-    facts, failure = evidence.facts, evidence.facts.failure
+    facts, failure, found = evidence.facts, evidence.facts.failure, evidence.first_failure
     silent = silent_ranks(facts)
     if not silent or (found is None and failure is None):
         return None
@@ -190,8 +176,9 @@ def silent_rank(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     )
 
 
-def consequence(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def consequence(evidence: Evidence) -> Cause | None:
     """Applies to a line that follows from another failure, such as a lost connection."""
+    found = evidence.first_failure
     if found is None or found.strength is not Strength.CONSEQUENCE:
         return None
     cause = to_cause(found, evidence.facts)
@@ -204,20 +191,26 @@ def consequence(evidence: Evidence, found: LogFinding | None) -> Cause | None:
     return replace(cause, sentence=sentence)
 
 
-def own_last_line(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def own_last_line(evidence: Evidence) -> Cause | None:
     """Applies to a job without a record of its end, if a line of clusterrun is among the last of its log."""
     own = last_own_line(evidence.logs, evidence.facts)
     return to_cause(own, evidence.facts) if own is not None else None
 
 
-def nothing_known(evidence: Evidence, found: LogFinding | None) -> Cause | None:
+def nothing_known(evidence: Evidence) -> Cause | None:
     """Applies if neither a state nor an exit status shows that the job failed."""
     if evidence.facts.state or evidence.facts.exit_status is not None:
         return None
     return Cause(kind="none", sentence="the logs do not name a cause and do not show whether the job failed")
 
 
-LATTER_RULES: tuple[LatterRule, ...] = (
+RULES: tuple[Callable[[Evidence], Cause | None], ...] = (
+    not_ended,
+    ended_by_watchdog,
+    saved_and_stopped,
+    duplicate,
+    log_unopened,
+    ended_by_scheduler,
     first_failure,
     command_not_run,
     lasting_hint,
@@ -260,15 +253,20 @@ def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
     """Return that no line explains the end, with the lines to look at."""
     rank = _failed_rank(evidence)
     lines = _shown_lines(evidence, errors)
-    whose = f"rank {rank}" if rank is not None and lines and lines[-1].rank == rank else "the log"
-    tail = f"; the last lines of {whose} are below" if lines else "; the logs are empty or missing"
-    shown = split_rank(errors[0])[1].strip()[:_SHOWN] if errors else ""
-    first = f"; the first line that mentions an error is: {shown}" if shown else ""
+    sentence = f"no line in the log explains {_status_in_words(evidence.facts)}"
+    if errors:
+        shown = split_rank(errors[0])[1].strip()[:_SHOWN]
+        sentence += f"; the first line that mentions an error is: {shown}"
+    if not lines:
+        sentence += "; the logs are empty or missing"
+    else:
+        whose = f"rank {rank}" if rank is not None and lines[-1].rank == rank else "the log"
+        sentence += f"; the last lines of {whose} are below"
     return Cause(
         kind="unknown",
         rank=rank,
         node=evidence.facts.node_of(rank),
-        sentence=f"no line in the log explains {_status_in_words(evidence.facts)}{first}{tail}",
+        sentence=sentence,
         evidence=lines,
         command="clusterrun logs JOB -n 100",
     )

@@ -10,7 +10,7 @@ from itertools import accumulate
 from signal import SIGABRT, SIGTERM
 
 from clusterrun.why.causes.match import TABLE, fill_template, groups, make_finding, match_row, name_ranks
-from clusterrun.why.causes.model import BY_STEPD, ENOUGH, READ, Line, LogFinding, Strength
+from clusterrun.why.causes.model import ENOUGH, READ, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import UNRESOLVED
 from clusterrun.why.causes.table_gpu import BUILD
@@ -428,7 +428,7 @@ def _last_work(lines: Sequence[Line], first: int) -> dict[int | str | None, list
         if len(work[_ANY]) >= ENOUGH and len(work) > _MOST_COUNTED:
             break
         line = lines[index]
-        if PROGRESS.search(line.text) is None or _by_slurm(line):  # which names steps too
+        if PROGRESS.search(line.text) is None or line.is_slurms:  # which names steps too
             continue
         for whose in (_ANY, split_rank(line)[0]):
             of_rank = work.setdefault(whose, [])
@@ -440,7 +440,7 @@ def _last_work(lines: Sequence[Line], first: int) -> dict[int | str | None, list
 def _work_after(finding: LogFinding, work: Mapping[int | str | None, list[int]], lines: Sequence[Line]) -> int:
     if finding.kind == "cuda-memory" and _is_skipped(lines[finding.index : finding.index + 4]):
         return ENOUGH
-    if _by_slurm(finding.line):
+    if finding.line.is_slurms:
         return 0
     whose = _ANY if finding.rank is None else finding.rank
     return sum(index > finding.index for index in work.get(whose, []))
@@ -448,7 +448,3 @@ def _work_after(finding: LogFinding, work: Mapping[int | str | None, list[int]],
 
 def _is_skipped(lines: Sequence[Line]) -> bool:
     return any(_SKIPPED.search(line.text[:READ]) for line in lines)
-
-
-def _by_slurm(line: Line) -> bool:
-    return line.text.startswith("srun:") or BY_STEPD.match(line.text) is not None
