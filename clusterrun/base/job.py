@@ -182,9 +182,23 @@ class JobStatus:
     source: str = ""
 
     @property
+    def cluster(self) -> str:
+        return self.id.cluster
+
+    @property
+    def at(self) -> int | None:
+        """When it was submitted, as of a run."""
+        return self.submitted
+
+    @property
     def inner_id(self) -> JobId:
         """The id that srun takes: of an array's task its own number."""
         return self.id if self.id.task is None else JobId(self.number or self.id.raw, None, None, self.id.cluster)
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the job is active and not pending."""
+        return not self.is_over and self.state != "PENDING"
 
     @property
     def is_over(self) -> bool:

@@ -397,7 +397,7 @@ def report_end(ui: Ui, states: Sequence[RunState]) -> int:
         job = state.status
         is_plain = job.outcome is Outcome.DONE or job.outcome.value == job.state.lower()
         line = f"job {job.id}: {job.state}" + ("" if is_plain else f" ({job.outcome.value})")
-        named = state.record is not None and canceller(state.record, job)  # the next line names who cancelled it
+        named = canceller(state.record, job)  # the next line names who cancelled it
         ui.note(line + (f": {job.reason}" if job.reason and not named else ""))
         first = diagnose.in_one_line(state)
         if first:

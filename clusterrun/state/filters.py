@@ -119,18 +119,12 @@ def collapse(states: Sequence[RunState]) -> list[RunState]:
     return rows
 
 
-def submitted(state: RunState) -> int | None:
-    """Return when a job was submitted, in epoch seconds; None if unknown."""
-    return state.record.at if state.record is not None else state.status.submitted
-
-
 def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
     if not wanted.history and state.status.outcome not in OPEN:
         return False
     if wanted.states and wanted.states.isdisjoint(_words_of(state.status)):
         return False
-    at = submitted(state)
-    if wanted.since is not None and at is not None and at < wanted.since:
+    if wanted.since is not None and state.submitted is not None and state.submitted < wanted.since:
         return False
     return not wanted.name or fnmatch.fnmatchcase(state.name, wanted.name)
 
@@ -190,4 +184,4 @@ def _order(state: RunState) -> tuple[int, int, int]:
     task = job.id.task
     if task is None and job.tasks:  # the pending row of an array comes last
         task = 10**10 if job.state == "PENDING" else -1
-    return submitted(state) or 0, int(job.id.raw.lstrip("L") or 0), -1 if task is None else task
+    return state.submitted or 0, int(job.id.raw.lstrip("L") or 0), -1 if task is None else task

@@ -8,32 +8,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from clusterrun.base.job import STOPPED_STATUS, Outcome
+from clusterrun.base.job import STOPPED_STATUS, JobStatus
 from clusterrun.base.units import format_duration, plural
 from clusterrun.records import launches
 from clusterrun.records.end_records import end_of, load_hold
 from clusterrun.records.launches import Goodput
 from clusterrun.records.progress import RankProgress
+from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.launches import Launch
-from clusterrun.state.reconcile import RunState, figures
+from clusterrun.state.reconcile import RunState
 
 _LONGEST = 1e9  # seconds; a damaged record may hold any number
 
 
-def launches_of(state: RunState, ranks: Sequence[RankProgress], now: float) -> list[Launch]:
-    """Return the launches of a job, with what a running one has done by ``now`` (seconds since 1970)."""
-    if state.record is None:
-        return []
-    running = state.status.outcome is Outcome.RUNNING and state.status.state != "PENDING"
-    found = launches.load_launches(state.record, state.status.id.task)
-    return launches.until_now(found, ranks, now if running else None)
+def launches_of(run: RunRecord, job: JobStatus, ranks: Sequence[RankProgress], now: float) -> list[Launch]:
+    """Return the launches of a run, with what a running one has done by ``now`` (seconds since 1970)."""
+    return launches.until_now(launches.load_launches(run, job.id.task), ranks, now if job.has_started else None)
 
 
-def goodput_of(state: RunState, found: Sequence[Launch]) -> Goodput | None:
-    """Return the goodput of a job by its launches; None if it is not known, and for the tasks of an array."""
-    if state.record is None or state.status.id.task is not None:
-        return None
-    return launches.goodput(found, figures(state.record))
+def goodput_of(state: RunState, of_run: Sequence[Launch]) -> Goodput | None:
+    """Return the goodput of a run by its launches; None if it is not known, and for the tasks of an array."""
+    return launches.goodput(of_run, state.figures) if state.status.id.task is None else None
 
 
 def launch_line(found: Sequence[Launch]) -> str:
@@ -41,8 +36,10 @@ def launch_line(found: Sequence[Launch]) -> str:
     if len(found) < 2:
         return ""
     before = found[-2]
+    if not before.cause:
+        return str(len(found))
     ended = "ended" if before.status in (0, STOPPED_STATUS, 128 + signal.SIGTERM) else "failed"
-    return str(len(found)) + (f"; the previous launch {ended}: {before.cause}" if before.cause else "")
+    return f"{len(found)}; the previous launch {ended}: {before.cause}"
 
 
 def goodput_line(found: Goodput | None) -> str:
@@ -72,7 +69,9 @@ def launches_json(found: Sequence[Launch]) -> list[dict[str, Any]]:
 
 def held_line(state: RunState) -> str:
     """Return until when the job's nodes are held, and the command that opens a shell there; empty if they are not."""
-    hold = load_hold(state.record) if state.record is not None and state.status.state == "RUNNING" else None
+    if state.record is None or state.status.state != "RUNNING":
+        return ""
+    hold = load_hold(state.record)
     if hold is None or not 0 < hold.until - time.time() < _LONGEST:
         return ""
     until = time.strftime("%H:%M", time.localtime(hold.until))
@@ -81,5 +80,7 @@ def held_line(state: RunState) -> str:
 
 def failed_state(state: RunState) -> RunState | None:
     """Return how a held job failed, None for any other job."""
-    ended = end_of(state.record) if state.record is not None and held_line(state) else None
+    if state.record is None or not held_line(state):
+        return None
+    ended = end_of(state.record)
     return replace(state, status=ended) if ended is not None else None

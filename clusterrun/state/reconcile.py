@@ -64,21 +64,44 @@ class RunState:
         return self.record.submission.key if self.record is not None else str(self.status.id)
 
     @property
+    def subject(self) -> RunRecord | JobStatus:
+        """What names the job, its user, its cluster and its submission: the run's record, else what Slurm shows."""
+        return self.record or self.status
+
+    @property
     def name(self) -> str:
         """The user's name for the job."""
-        return self.record.name if self.record is not None else self.status.name
+        return self.subject.name
 
     @property
     def user(self) -> str:
-        return self.record.user if self.record is not None else self.status.user
+        return self.subject.user
 
     @property
     def cluster(self) -> str:
-        return self.record.cluster if self.record is not None else self.status.id.cluster
+        return self.subject.cluster
+
+    @property
+    def submitted(self) -> int | None:
+        """When the job was submitted, in epoch seconds; None if unknown."""
+        return self.subject.at
 
     @property
     def scheduler(self) -> str:
         return self.record.scheduler if self.record is not None else "slurm"
+
+    @property
+    def figures(self) -> progress.Metrics | None:
+        """The last metrics of a run's training; after its end, those that were recorded with it."""
+        if self.record is None:
+            return None
+        recorded = (self.record.submission.final or {}).get("figures", ())
+        return progress.last_metrics(self.record) if recorded == () else progress.as_metrics(recorded)
+
+    @property
+    def is_own_run(self) -> bool:
+        """Whether it is a run of this user."""
+        return self.record is not None and self.record.mine
 
     @property
     def is_unsubmitted(self) -> bool:
@@ -481,12 +504,6 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
     values: dict[str, Any] = {name: as_int(final.get(name)) for name in _KEPT_NUMBERS}
     values |= {name: str(final.get(name) or "") for name in _KEPT_TEXTS}
     return status_of(run, state=state, outcome=outcome_of(state, values["exit_status"]), **values)
-
-
-def figures(run: RunRecord) -> progress.Metrics | None:
-    """Return the last metrics of a run's training; after its end, those that were recorded with it."""
-    recorded = (run.submission.final or {}).get("figures", ())
-    return progress.last_metrics(run) if recorded == () else progress.as_metrics(recorded)
 
 
 def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:

@@ -20,8 +20,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
-from clusterrun.state import launches, reconcile
-from clusterrun.state.filters import submitted
+from clusterrun.state import launches
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.tables import Column
 
@@ -48,14 +47,25 @@ _OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count",
 _NO_RUN: dict[str, Any] = {
     "run_id": None, "run_dir": None, "failed_launches": [], "metrics": None, "logs": [], "sources": {},
 }  # fmt: skip
+_NO_RUN_IN_FULL: dict[str, Any] = {
+    "ranks": [], "slow_ranks": [], "earlier_jobs": [], "launches": [], "goodput": None, "first_failure": None,
+    "joined_group": None,
+}  # fmt: skip
+_PHASES = {"script": "in user script", "": "unknown"}  # others are shown as they are
 _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
+#: The facts of `status`, in the order of their lines.
+_FACTS = (
+    "job", "also", "state", "outcome", "reason", "nodes", *(field.key for field in EXTRA_FIELDS), "held", "attempt",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "goodput", "ranks", "slow", "group",
+    "source", "code", "run", "logs", "first",
+)  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
 
 
 def state_json(state: RunState) -> dict[str, Any]:
     """Return a job's state for ``--json``; times in epoch seconds, durations in seconds."""
-    job, run = state.status, state.record
+    job, extra = state.status, dict(state.status.extra)
     return {
         "job_id": None if state.is_unsubmitted else str(job.id),
         **{name: getattr(job, name) for name in _OF_JOB},
@@ -64,19 +74,19 @@ def state_json(state: RunState) -> dict[str, Any]:
         "cluster": state.cluster,
         "scheduler": state.scheduler,
         "user": state.user,
-        **{field.key: dict(job.extra).get(field.key) for field in EXTRA_FIELDS},
+        **{field.key: extra.get(field.key) for field in EXTRA_FIELDS},
         "tasks": job.tasks or None,
         "task_count": task_count(job),
         "started": job.started if job.state != "PENDING" else None,
         "as_of": state.as_of,
         "note": state.note,
-        **(_run_json(run, job) if run is not None else _NO_RUN),
+        **(_run_json(state, state.record) if state.record is not None else _NO_RUN),
     }
 
 
-def _run_json(run: RunRecord, job: JobStatus) -> dict[str, Any]:
+def _run_json(state: RunState, run: RunRecord) -> dict[str, Any]:
     """Return what only a run has; ``failed_launches`` is why each failed after which its ranks were started again."""
-    figures = reconcile.figures(run)
+    job, figures = state.status, state.figures
     return {
         "run_id": run.run_id,
         "run_dir": str(run.run_dir),
@@ -92,25 +102,33 @@ def status_json(state: RunState) -> dict[str, Any]:
 
     The times of a rank are medians over its last steps, in seconds; ``speed`` is a fraction of the median speed.
     """
-    reason, ranks = _reason(state.status), _ranks(state)
-    runs = launches.launches_of(state, ranks, time.time())
-    goodput = launches.goodput_of(state, runs)
+    reason, run = _reason(state.status), state.record
     return {
         **state_json(state),
         "reason_meaning": reason.meaning if reason else None,
         "reason_action": reason.what_to_do(str(state.status.id)) if reason else None,
-        "ranks": [
-            {name: getattr(rank, name) for name in _OF_RANK}
-            | {"wait_s": wait_seconds(rank), "own_world": rank.own_world or None}
-            for rank in ranks
-        ],
-        "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
-        "earlier_jobs": [str(job) for job in state.others],
-        "launches": launches.launches_json(runs),
-        "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
-        "first_failure": _first_failure(state),
-        "joined_group": _joined_group(state),
+        **(_run_json_in_full(state, run) if run is not None else _NO_RUN_IN_FULL),
     }
+
+
+def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
+    job, ranks = state.status, _ranks(run, state.status)
+    of_run = launches.launches_of(run, job, ranks, time.time())
+    goodput, folder = launches.goodput_of(state, of_run), _last_attempt(run, job)
+    return {
+        "ranks": [_rank_json(rank) for rank in ranks],
+        "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
+        "earlier_jobs": list(map(str, state.others)),
+        "launches": launches.launches_json(of_run),
+        "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
+        "first_failure": _first_failure(run, job),
+        "joined_group": ends.load_any_joined_group(folder) if folder is not None else None,
+    }
+
+
+def _rank_json(rank: RankProgress) -> dict[str, Any]:
+    times = {name: getattr(rank, name) for name in _OF_RANK}
+    return {**times, "wait_s": wait_seconds(rank), "own_world": rank.own_world or None}
 
 
 def state_row(state: RunState) -> list[str]:
@@ -120,47 +138,59 @@ def state_row(state: RunState) -> list[str]:
         handle(state),
         state.name,
         _word(job),
-        format_duration(job.elapsed) if job.elapsed is not None else "",
+        "" if job.elapsed is None else format_duration(job.elapsed),
         format_duration(job.time_limit) if job.time_limit else "",
-        job.nodes or (f"({job.node_count})" if job.node_count else ""),
+        _nodes(job),
         _why(state),
     ]
+
+
+def _nodes(job: JobStatus) -> str:
+    if job.nodes or not job.node_count:
+        return job.nodes
+    return f"({job.node_count})"
 
 
 def list_row(state: RunState) -> list[str]:
     """Return a job's state as a row of ``LIST_COLUMNS``."""
     *first, reason = state_row(state)
-    at = submitted(state)
+    extra = dict(state.status.extra)
     return [
         *first,
         str(state.status.restarts or ""),
-        *_figure_cells(state),
+        *figure_cells(state),
         state.status.partition,
-        _local_time(at, "%m-%d %H:%M") if at else "",
-        *(dict(state.status.extra).get(field.key, "") for field in EXTRA_FIELDS if field.heading),
+        _local_time(state.submitted, "%m-%d %H:%M") if state.submitted else "",
+        *(extra.get(field.key, "") for field in EXTRA_FIELDS if field.heading),
         reason,
     ]
 
 
-def _figure_cells(state: RunState) -> tuple[str, str, str]:
+def figure_cells(state: RunState) -> tuple[str, str, str]:
     """Return the last step, loss and speed of a run; empty for the tasks of an array, which share a row."""
-    figures = _figures(state)
-    if figures is None or state.status.tasks:
+    if state.status.tasks:
         return "", "", ""
+    figures = state.figures
+    if figures is None:
+        return "", "", ""
+    return str(figures.step), format_figure(figures.loss), _speed(figures)
+
+
+def _speed(figures: Metrics) -> str:
     speed = figures.tokens_per_second
-    return str(figures.step), _figure(figures.loss), "" if speed is None else f"{speed:,.0f}"
+    return "" if speed is None else f"{speed:,.0f}"
 
 
 def handle(state: RunState) -> str:
     """Return what to type for a job: its id, or its run id while it has none; of array tasks also which."""
-    run, job = state.record, state.status
-    if run is not None and state.is_unsubmitted:
-        return run.run_id
+    job = state.status
+    if state.record is not None and state.record.job_id is None:
+        return state.record.run_id
     if not job.tasks:
         return str(job.id)
     count = task_count(job)
-    several = job.tasks if len(job.tasks) <= _LONGEST_LIST or count is None else f"{count} tasks"
-    return f"{job.id}_[{several}]"
+    is_long = len(job.tasks) > _LONGEST_LIST and count is not None
+    return f"{job.id}_[{f'{count} tasks' if is_long else job.tasks}]"
 
 
 def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
@@ -168,60 +198,63 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
 
     ``first`` is the first cause of an end, if known.
     """
-    from clusterrun.records.code_store import code_line  # `list` shows none
+    now, run = time.time(), state.record
+    facts = {**_job_facts(state, now), "first": first}
+    if run is not None:
+        facts |= _run_facts(state, run, now)
+    shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
+    shown += [("" if n else "next", command) for n, command in enumerate(next_commands(state))]
+    lines = [f"{name:>9}  {value}" for name, value in shown]
+    return lines + _source_lines(run) if explain and run is not None else lines
 
-    job, run, now, ranks = state.status, state.record, time.time(), _ranks(state, progress.SUMMARY)
-    found = launches.launches_of(state, ranks, now)
-    row = dict(zip(STATE_COLUMNS, state_row(state), strict=True))
-    facts = {
+
+def _job_facts(state: RunState, now: float) -> dict[str, str]:
+    """Return the facts of any job by their names, some empty."""
+    job, row = state.status, dict(zip(STATE_COLUMNS, state_row(state), strict=True))
+    return {
         "job": f"{row['JOBID']}  {row['NAME']}",
-        "also": _also(state),
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if job.is_over else "",
         "reason": _explained_reason(state, row["REASON"]),
         "nodes": row["NODES"],
         **dict(job.extra),
-        "held": launches.held_line(state),
-        "attempt": _attempt(job),
-        "launch": launches.launch_line(found),
+        "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
         **_moments(state, now),
-        "training": _training(_figures(state), now),
-        "goodput": launches.goodput_line(launches.goodput_of(state, found)),
+        "source": f"{job.source}{_age(state, now)}",
+    }
+
+
+def _run_facts(state: RunState, run: RunRecord, now: float) -> dict[str, str]:
+    """Return the facts that only a run has, by their names, some empty."""
+    from clusterrun.records.code_store import code_line  # `list` shows none
+
+    job, ranks = state.status, _ranks(run, state.status, progress.SUMMARY)
+    of_run = launches.launches_of(run, job, ranks, now)
+    return {
+        "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
+        "held": launches.held_line(state),
+        "launch": launches.launch_line(of_run),
+        "training": _training(state.figures, now),
+        "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
-        "group": _separate_ranks(state, ranks),
-        "source": f"{job.source}{_age(state, now)}",
+        "group": _separate_ranks(run, job, ranks),
         "code": code_line(run),
-        "run": str(run.run_dir) if run else "",
-        "logs": ", ".join(map(str, _logs(run, job))) if run else "",
-        "first": first,
+        "run": str(run.run_dir),
+        "logs": ", ".join(map(str, _logs(run, job))),
     }
-    lines = [f"{name:>9}  {value}" for name, value in facts.items() if value.strip()]
-    lines += _command_lines(state)
-    return lines + _source_lines(run) if explain and run else lines
-
-
-def _command_lines(state: RunState) -> list[str]:
-    return [f"{'next' if not n else '':>9}  {command}" for n, command in enumerate(next_commands(state))]
 
 
 def _source_lines(run: RunRecord) -> list[str]:
     return [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
 
 
-def _also(state: RunState) -> str:
-    return f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else ""
-
-
-def _attempt(job: JobStatus) -> str:
-    return f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else ""
-
-
 def _explained_reason(state: RunState, shown: str) -> str:
     """Return a job's reason, as a row shows it, with its meaning; without its age, which stands beside the source."""
     reason = _reason(state.status)
-    return (state.status.reason if state.as_of is not None else shown) + (f": {reason.meaning}" if reason else "")
+    word = shown if state.as_of is None else state.status.reason
+    return word if reason is None else f"{word}: {reason.meaning}"
 
 
 def _age(state: RunState, now: float) -> str:
@@ -232,7 +265,7 @@ def _moments(state: RunState, now: float) -> dict[str, str]:
     """Return when a job was submitted, started and ended, or is expected to start."""
     job = state.status
     return {
-        "submitted": _moment(submitted(state), now),
+        "submitted": _moment(state.submitted, now),
         "started": _moment(job.started, now) if job.state != "PENDING" else "",
         "start": _expected(job, now),
         "ended": _moment(job.ended, now) if job.is_over else "",
@@ -244,34 +277,34 @@ def next_commands(state: RunState) -> list[str]:
     if state.is_unsubmitted:
         return []  # the reason has the command
     job, name = state.status, str(state.status.id)
-    logs = f"clusterrun logs {name}" if state.record is not None else ""
-    if job.outcome is Outcome.DONE:
+    why, logs = f"clusterrun why {name}", f"clusterrun logs {name}"
+    if job.outcome is Outcome.RUNNING:
+        first = why if job.state == "PENDING" else f"{logs} -f"
+        is_own = state.user in ("", getpwuid(os.getuid()).pw_name)
+        commands = [first, f"clusterrun cancel {name}"] if is_own else [first]
+    elif job.outcome is Outcome.DONE:
         commands = [logs]
-    elif job.outcome is Outcome.RUNNING:
-        may_cancel = state.user in ("", getpwuid(os.getuid()).pw_name)
-        first = f"clusterrun why {name}" if job.state == "PENDING" else logs and f"{logs} -f"
-        commands = [first, f"clusterrun cancel {name}" if may_cancel else ""]
+    elif job.outcome is Outcome.STOPPED and state.is_own_run:
+        commands = [f"clusterrun resume {name}", why, f"{logs} -n 50"]
     else:
-        resume = f"clusterrun resume {name}" if _can_resume(state) else ""
-        commands = [resume, f"clusterrun why {name}", logs and f"{logs} -n 50"]
-    return list(filter(None, commands))
-
-
-def _can_resume(state: RunState) -> bool:
-    return state.record is not None and state.record.mine and state.status.outcome is Outcome.STOPPED
+        commands = [why, f"{logs} -n 50"]
+    if state.record is None:  # `logs` finds no files of such a job
+        commands = [command for command in commands if not command.startswith(logs)]
+    return commands
 
 
 def ranks_line(ranks: list[RankProgress], now: float) -> str:
     """Return the phases of the ranks, their step and their last heartbeat; empty without ranks."""
     if not ranks:
         return ""
-    phases = Counter({"script": "in user script", "": "unknown"}.get(one.phase, one.phase) for one in ranks)
+    phases = Counter(_PHASES.get(rank.phase, rank.phase) for rank in ranks)
     parts = [", ".join(f"{plural(count, 'rank')} {phase}" for phase, count in phases.most_common())]
     # each rank writes at a moment of its own, so their steps differ even while they are in step
-    newest = max((one for one in ranks if one.step is not None), key=lambda one: one.step or 0, default=None)
-    if newest is not None:
-        parts.append(f"heartbeats at step {newest.step}" + (f"/{newest.steps}" if newest.steps is not None else ""))
-    oldest = min(ranks, key=lambda one: one.time)
+    newest = max(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
+    if newest.step is not None:
+        of = "" if newest.steps is None else f"/{newest.steps}"
+        parts.append(f"heartbeats at step {newest.step}{of}")
+    oldest = min(ranks, key=lambda rank: rank.time)
     age = format_age(now - oldest.time)
     is_silent = oldest.is_silent(now)
     parts.append(f"no heartbeat from rank {oldest.rank} for {age}" if is_silent else f"last heartbeat {age} ago")
@@ -291,19 +324,19 @@ def _word(job: JobStatus) -> str:
 
 
 def _why(state: RunState) -> str:
+    reason = state.status.reason
     if state.as_of is not None:
-        return f"as of {format_age(time.time() - state.as_of)} ago" + (
-            f": {state.status.reason}" if state.status.reason else ""
-        )
-    if state.note or state.record is None:
-        return state.note or state.status.reason
+        age = f"as of {format_age(time.time() - state.as_of)} ago"
+        return f"{age}: {reason}" if reason else age
+    if state.note:
+        return state.note
     who = canceller(state.record, state.status)
-    return f"cancelled by {who}" if who else state.status.reason
+    return f"cancelled by {who}" if who else reason
 
 
-def canceller(run: RunRecord, status: JobStatus) -> str:
+def canceller(run: RunRecord | None, status: JobStatus) -> str:
     """Return who or what cancelled a run's job; empty if it was not cancelled, or if that is not known."""
-    if status.state != "CANCELLED":
+    if run is None or status.state != "CANCELLED":
         return ""
     if run.submission.cancel_asked:
         return "`clusterrun cancel`"
@@ -335,8 +368,10 @@ def _expected(job: JobStatus, now: float) -> str:
         return ""
     from clusterrun.scheduler.slurm.reasons import Starts
 
-    text = f"Slurm expects the job to start at {_moment(job.started, now)}"
-    return text if (reason := _reason(job)) is None or reason.starts is Starts.ALONE else ""
+    reason = _reason(job)
+    if reason is not None and reason.starts is not Starts.ALONE:
+        return ""
+    return f"Slurm expects the job to start at {_moment(job.started, now)}"
 
 
 def _training(figures: Metrics | None, now: float) -> str:
@@ -344,21 +379,18 @@ def _training(figures: Metrics | None, now: float) -> str:
         return ""
     parts = [f"last logged step {figures.step}"]
     if figures.loss is not None:
-        parts.append(f"loss {_figure(figures.loss)}")
+        parts.append(f"loss {format_figure(figures.loss)}")
     if figures.val_loss is not None:
-        parts.append(f"held-out loss {_figure(figures.val_loss)}")
+        parts.append(f"held-out loss {format_figure(figures.val_loss)}")
     if figures.tokens_per_second is not None:
-        parts.append(f"{figures.tokens_per_second:,.0f} tokens/s")
+        parts.append(f"{_speed(figures)} tokens/s")
     if figures.time is not None:
         parts.append(f"{format_age(now - figures.time)} ago")
     return ", ".join(parts)
 
 
-def _figures(state: RunState) -> Metrics | None:
-    return reconcile.figures(state.record) if state.record is not None else None
-
-
-def _figure(value: float | None) -> str:
+def format_figure(value: float | None) -> str:
+    """Return a loss or another metric as a cell; empty if it is not known."""
     return "" if value is None else f"{value:.4g}"
 
 
@@ -369,44 +401,33 @@ def _moment(at: int | None, now: float) -> str:
     return f"{written}, {format_age(now - at)} ago" if at <= now else f"{written}, in {format_age(at - now)}"
 
 
-def _ranks(state: RunState, only: frozenset[str] | None = None) -> list[RankProgress]:
+def _ranks(run: RunRecord, job: JobStatus, only: frozenset[str] | None = None) -> list[RankProgress]:
     """Return the progress of the ranks of a running job; before and after, the records are not current."""
-    if state.record is None or state.status.outcome is not Outcome.RUNNING or state.status.state == "PENDING":
-        return []
-    return progress.ranks(state.record, only=only)
+    return progress.ranks(run, only=only) if job.has_started else []
 
 
-def _first_failure(state: RunState) -> dict[str, Any] | None:
-    if state.record is None or state.status.outcome is Outcome.DONE:
+def _first_failure(run: RunRecord, job: JobStatus) -> dict[str, Any] | None:
+    attempt = run_record.newest_attempt(run)
+    if attempt is None or job.outcome is Outcome.DONE:
         return None
-    attempt = run_record.newest_attempt(state.record)
-    return ends.load_first_failure(attempt) if attempt else None
+    return ends.load_first_failure(attempt)
 
 
-def _joined_group(state: RunState) -> bool | None:
-    """Return whether any rank of an ended run joined a process group; None if it is not known."""
-    folder = _last_attempt(state)
-    return ends.load_any_joined_group(folder) if folder is not None else None
-
-
-def _separate_ranks(state: RunState, ranks: list[RankProgress]) -> str:
+def _separate_ranks(run: RunRecord, job: JobStatus, ranks: list[RankProgress]) -> str:
     """Return that the ranks did not work together; ``ranks`` are those of a running job."""
-    run, folder = state.record, _last_attempt(state)
-    if run is None:
-        return ""
+    folder = _last_attempt(run, job)
     if folder is None:
         return progress.separate_worlds(run, ranks)
     if end_records.were_separate(run, folder):
         return f"no rank used a process group: the {run.world_size} ranks ran as separate programs"
-    if state.status.outcome is Outcome.DONE:
+    if job.outcome is Outcome.DONE:
         return ""
     return progress.separate_worlds(run, progress.read_ranks(folder, progress.SUMMARY), ended=True)
 
 
-def _last_attempt(state: RunState) -> Path | None:
-    if state.record is None or state.status.outcome is Outcome.RUNNING:
-        return None
-    return run_record.newest_attempt(state.record, state.status.id.task)
+def _last_attempt(run: RunRecord, job: JobStatus) -> Path | None:
+    """Return the newest attempt of a job that is over."""
+    return run_record.newest_attempt(run, job.id.task) if job.is_over else None
 
 
 def _logs(run: RunRecord, job: JobStatus) -> Sequence[Path]:

@@ -9,9 +9,8 @@ from clusterrun.base.errors import RequestError
 from clusterrun.records.progress import is_number, read_metrics
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep
-from clusterrun.state import reconcile
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import handle, state_json, state_row
+from clusterrun.state.show import figure_cells, format_figure, handle, state_json, state_row
 from clusterrun.terminal import tables
 
 
@@ -49,10 +48,9 @@ class SweepTable(NamedTuple):
 
     def _cells(self, row: Row) -> list[str]:
         _, _, word, time, _, _, reason = state_row(row.state)
-        figures = reconcile.figures(row.state.record) if row.state.record is not None else None
-        value = row.value if self.metric else figures and figures.loss
-        return [handle(row.state), *row.parameters.values(), word, time, str(figures.step) if figures else "",
-                "" if value is None else f"{value:.4g}", reason]  # fmt: skip
+        step, loss, _ = figure_cells(row.state)
+        value = format_figure(row.value) if self.metric else loss
+        return [handle(row.state), *row.parameters.values(), word, time, step, value, reason]
 
     def best_line(self) -> str:
         """Return the best task in one line; empty without a metric."""

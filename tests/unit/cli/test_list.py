@@ -249,7 +249,8 @@ def test_figures_of_a_run_that_is_over_are_kept_with_its_end(desk: Desk, store: 
     (one.run_dir / "metrics.jsonl").unlink()
     (data,) = desk.type("list", "--all", "--json").data
     assert data["metrics"]["step"] == 120 and data["outcome"] == "done"
-    assert reconcile.figures(with_submission(one, final={"figures": {"step": "x"}})) is None
+    damaged = with_submission(one, final={"figures": {"step": "x"}})
+    assert reconcile.state_from_records(store, damaged, "").figures is None
 
 
 def test_a_run_of_another_cluster_counts_until_its_own_records_show_its_end(desk: Desk) -> None:
