@@ -99,11 +99,6 @@ class RunState:
         return progress.last_metrics(self.record) if recorded == () else progress.as_metrics(recorded)
 
     @property
-    def is_own_run(self) -> bool:
-        """Whether it is a run of this user."""
-        return self.record is not None and self.record.mine
-
-    @property
     def is_unsubmitted(self) -> bool:
         """Whether it is a run that has no job id: its submission is in progress, or was cut off."""
         return self.record is not None and self.record.job_id is None

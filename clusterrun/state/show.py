@@ -276,21 +276,30 @@ def next_commands(state: RunState) -> list[str]:
     """Return the commands to type next, the most useful first."""
     if state.is_unsubmitted:
         return []  # the reason has the command
-    job, name = state.status, str(state.status.id)
-    why, logs = f"clusterrun why {name}", f"clusterrun logs {name}"
-    if job.outcome is Outcome.RUNNING:
-        first = why if job.state == "PENDING" else f"{logs} -f"
-        is_own = state.user in ("", getpwuid(os.getuid()).pw_name)
-        commands = [first, f"clusterrun cancel {name}"] if is_own else [first]
-    elif job.outcome is Outcome.DONE:
-        commands = [logs]
-    elif job.outcome is Outcome.STOPPED and state.is_own_run:
-        commands = [f"clusterrun resume {name}", why, f"{logs} -n 50"]
+    if state.status.outcome is Outcome.RUNNING:
+        commands = _commands_while_active(state)
     else:
-        commands = [why, f"{logs} -n 50"]
+        commands = _commands_after_end(state)
     if state.record is None:  # `logs` finds no files of such a job
-        commands = [command for command in commands if not command.startswith(logs)]
+        return [command for command in commands if not command.startswith("clusterrun logs")]
     return commands
+
+
+def _commands_while_active(state: RunState) -> list[str]:
+    name = state.status.id
+    first = f"clusterrun why {name}" if state.status.state == "PENDING" else f"clusterrun logs {name} -f"
+    is_own = state.user in ("", getpwuid(os.getuid()).pw_name)
+    return [first, f"clusterrun cancel {name}"] if is_own else [first]
+
+
+def _commands_after_end(state: RunState) -> list[str]:
+    name, outcome = state.status.id, state.status.outcome
+    if outcome is Outcome.DONE:
+        return [f"clusterrun logs {name}"]
+    look = [f"clusterrun why {name}", f"clusterrun logs {name} -n 50"]
+    if outcome is Outcome.STOPPED and state.record is not None and state.record.mine:
+        return [f"clusterrun resume {name}", *look]
+    return look
 
 
 def ranks_line(ranks: list[RankProgress], now: float) -> str:
