@@ -102,5 +102,4 @@ def _is_alive(target: RunState, result: Cancelled) -> bool:
 
 
 def _can_be_cancelled(target: RunState, user: str) -> bool:
-    mine = target.record.mine if target.record else target.status.user in ("", user)
-    return mine and (target.status.outcome is Outcome.RUNNING or bool(target.copies))
+    return target.belongs_to(user) and (target.status.outcome is Outcome.RUNNING or bool(target.copies))

@@ -33,24 +33,18 @@ def cancel(
     """
     for target in targets:
         _check(target, user)
-    by_scheduler: dict[str, list[int]] = {}
-    for index, target in enumerate(targets):
-        if _is_requested(target):
-            by_scheduler.setdefault(target.scheduler, []).append(index)
-    schedulers = {name: scheduler_of(targets[indices[0]].record) for name, indices in by_scheduler.items()}
-    found: dict[int, Cancelled] = {}
-    for name, indices in by_scheduler.items():
-        results = _cancel_on(schedulers[name], [targets[index] for index in indices], store_of)
-        found |= dict(zip(indices, results, strict=True))
-    was_refused = not all(result.done for result in found.values())
+    requested: dict[str, list[RunState]] = {}
+    for target in targets:
+        if _jobs_of(target):
+            requested.setdefault(target.scheduler, []).append(target)
+    schedulers = [scheduler_of(group[0].record) for group in requested.values()]
+    results: dict[str, Cancelled] = {}
+    for scheduler, group in zip(schedulers, requested.values(), strict=True):
+        results |= _cancel_on(scheduler, group, store_of)
+    was_refused = not all(result.done for result in results.values())
     return [
-        (target, found.get(index) or _without_request(target, store_of, keep=was_refused))
-        for index, target in enumerate(targets)
+        (target, results.get(target.key) or _without_request(target, store_of, keep=was_refused)) for target in targets
     ]
-
-
-def _is_requested(target: RunState) -> bool:
-    return not target.is_unsubmitted and (_may_run(target) or bool(target.copies))
 
 
 def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *, keep: bool) -> Cancelled:
@@ -70,15 +64,15 @@ def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *
 
 def _cancel_on(
     scheduler: Scheduler, targets: Sequence[RunState], store_of: Callable[[RunRecord], Store]
-) -> list[Cancelled]:
-    """Cancel the jobs of one scheduler and record that; a job's result names a failure to write."""
+) -> dict[str, Cancelled]:
+    """Cancel the jobs of one scheduler and record that; a job's result, by its key, names a failure to write."""
     # before the request, so that a job that is saving is not requeued
-    noted = [_record(target, store_of, int(time.time())) for target in targets]
+    problems = [_record(target, store_of, int(time.time())) for target in targets]
     results = _request(scheduler, targets)
-    return [
-        _recorded(target, result, problem, store_of)
-        for target, result, problem in zip(targets, results, noted, strict=True)
-    ]
+    return {
+        target.key: _recorded(target, result, problem, store_of)
+        for target, result, problem in zip(targets, results, problems, strict=True)
+    }
 
 
 def _recorded(target: RunState, result: Cancelled, problem: str, store_of: Callable[[RunRecord], Store]) -> Cancelled:
@@ -121,7 +115,7 @@ def _is_active(job: JobStatus) -> bool:
 
 
 def _confirmed(target: RunState, result: Cancelled, active: Sequence[JobStatus], answer: Answer) -> Cancelled:
-    was_refused = not result.done and _is_requested(target)
+    was_refused = not result.done and _jobs_of(target)
     if was_refused or (answer.complete and not active):
         return result
     if not answer.complete:
@@ -144,8 +138,12 @@ def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelle
 
 
 def _jobs_of(target: RunState) -> list[JobId]:
-    own = [target.status.id] if _may_run(target) else []
-    return [*own, *target.copies]
+    """Return the jobs to cancel; an unknown local job may run on another machine."""
+    if target.is_unsubmitted:
+        return []
+    job = target.status
+    is_unknown = job.outcome is Outcome.UNKNOWN and job.id.is_local
+    return [job.id, *target.copies] if is_unknown or not job.is_over else [*target.copies]
 
 
 def _record(target: RunState, store_of: Callable[[RunRecord], Store], at: int, *, ended: bool = False) -> str:
@@ -183,7 +181,7 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
 
 def _check(target: RunState, user: str, to: str = "cancel it") -> None:
     run, job = target.record, target.status
-    if not run.mine if run else job.user not in ("", user):
+    if not target.belongs_to(user):
         raise NoSuchJob(f"job {job.id} belongs to {target.user}, not to you", hint=f"only the job's owner can {to}")
     if run is not None and target.is_unsubmitted and run.submission.state != submissions.NOT_SUBMITTED:
         raise Ambiguous(
@@ -234,12 +232,6 @@ _CANCELLED = {"state": "CANCELLED", "reason": "cancelled while pending", "source
 
 def _never_started(target: RunState) -> bool:
     return target.status.state == "PENDING" and not target.is_old and not target.copies
-
-
-def _may_run(target: RunState) -> bool:
-    """Return whether there may be something to cancel; an unknown local job may run on another machine."""
-    outcome = target.status.outcome
-    return outcome is Outcome.RUNNING or (outcome is Outcome.UNKNOWN and target.status.id.is_local)
 
 
 def _nothing_to_cancel(target: RunState) -> str:

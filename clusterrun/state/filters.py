@@ -99,23 +99,25 @@ def arrange(states: Sequence[RunState], *, expand: bool = False, merge_runs: boo
     The tasks of a sweep are runs; without ``merge_runs`` each keeps its row.
     """
     if expand:
-        return sorted((each for state in states for each in _each(state)), key=_order)
-    alone = [] if merge_runs else [state for state in states if state.record is not None]
-    return sorted([*alone, *collapse([state for state in states if merge_runs or state.record is None])], key=_order)
+        rows = [replace(state, status=job) for state in states for job in split_tasks(state.status)]
+    else:
+        rows = collapse(states, merge_runs=merge_runs)
+    return sorted(rows, key=_order)
 
 
-def collapse(states: Sequence[RunState]) -> list[RunState]:
+def collapse(states: Sequence[RunState], *, merge_runs: bool = True) -> list[RunState]:
     """Merge the tasks of an array that are in the same state into one row; keep everything else as it is."""
     rows: list[RunState] = []
     groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
     for state in states:
         job = state.status
-        if job.id.task is None and not job.tasks:
-            rows.append(state)
-        else:
+        is_task = job.id.task is not None or job.tasks
+        if is_task and (merge_runs or state.record is None):
             groups.setdefault((job.id.cluster, job.id.raw, job.state, state.as_of is None), []).append(state)
+        else:
+            rows.append(state)
     for group in groups.values():
-        rows += group if len(group) == 1 else _merged(group)
+        rows += _merged(group)
     return rows
 
 
@@ -131,12 +133,6 @@ def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
 
 def _words_of(job: JobStatus) -> list[str]:
     return [job.state, *(word for word, outcome in _OWN_STATES.items() if outcome is job.outcome)]
-
-
-def _each(state: RunState) -> list[RunState]:
-    if not state.status.tasks:
-        return [state]
-    return [RunState(state.record, job, state.note, state.as_of) for job in split_tasks(state.status)]
 
 
 def _merged(group: Sequence[RunState]) -> list[RunState]:

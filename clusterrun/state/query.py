@@ -110,11 +110,14 @@ class StateQuery(NamedTuple):
             scheduler = self.factory.scheduler(name)
         except NoScheduler as error:
             return {run.submission.key: reconcile.state_from_records(self.store, run, error.message) for run in runs}
-        here = [run for run in runs if _is_on(run, scheduler)]
-        away = [run for run in runs if not _is_on(run, scheduler)]
-        states = reconcile.reconcile(self.store, scheduler, here, answer=None if name == LOCAL else answer)
-        states += [reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler)) for run in away]
-        return {run.submission.key: state for run, state in zip([*here, *away], states, strict=True)}
+        here, states = list[RunRecord](), list[RunState]()
+        for run in runs:
+            if _is_on(run, scheduler):
+                here.append(run)
+            else:
+                states.append(reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler)))
+        states += reconcile.reconcile(self.store, scheduler, here, answer=None if name == LOCAL else answer)
+        return {state.key: state for state in states}
 
     def queue(self, runs: Sequence[RunRecord]) -> Answer | None:
         """Return the queue as it is now, to be used for these runs; None if Slurm has no part in them."""
@@ -123,7 +126,11 @@ class StateQuery(NamedTuple):
 
     def is_queued(self, run: RunRecord | None) -> bool:
         """Return whether the jobs of a run, or an external job (None), are in the queue of this shell's Slurm."""
-        return run is None or (run.scheduler != LOCAL and self.is_here(run))
+        if run is None:
+            return True
+        if run.scheduler == LOCAL or self.factory.facts() is None:
+            return False
+        return _is_on(run, self.factory.scheduler("slurm"))
 
     def live_jobs(self, states: Sequence[RunState], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs with those of all their live jobs; a run that has one is not shown as ended."""
@@ -140,7 +147,7 @@ class StateQuery(NamedTuple):
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
         now = time.time()
-        if not any(run.scheduler != LOCAL and reconcile.needs_query(run, now) and self.is_here(run) for run in runs):
+        if not any(reconcile.needs_query(run, now) and self.is_queued(run) for run in runs):
             return Listing(self.states(runs))
         answer, age = self._cached_queue(runs)
         return Listing(self.states(runs, answer), age, None if age else answer)
@@ -230,9 +237,7 @@ class StateQuery(NamedTuple):
 
     def is_here(self, run: RunRecord) -> bool:
         """Return whether the run's scheduler can be queried from this shell."""
-        if run.scheduler == LOCAL:
-            return True
-        return self.factory.facts() is not None and _is_on(run, self.factory.scheduler("slurm"))
+        return run.scheduler == LOCAL or self.is_queued(run)
 
     def reachable(self, runs: Sequence[RunRecord], *, everything: bool = False) -> list[RunRecord]:
         """Return the runs whose scheduler can be queried from this shell; report the number of others in a line.
@@ -251,7 +256,7 @@ class StateQuery(NamedTuple):
         return here
 
     def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
-        here = [run for run in runs if run.scheduler != LOCAL and self.is_here(run)]
+        here = [run for run in runs if self.is_queued(run)]
         since = max(map(records_changed_at, here), default=0.0)
         scheduler = self.factory.scheduler("slurm")
         if scheduler.slurm is None:

@@ -98,6 +98,10 @@ class RunState:
         recorded = (self.record.submission.final or {}).get("figures", ())
         return progress.last_metrics(self.record) if recorded == () else progress.as_metrics(recorded)
 
+    def belongs_to(self, user: str) -> bool:
+        """Return whether it is this user's; a job whose user is unknown may be."""
+        return self.record.mine if self.record is not None else self.status.user in ("", user)
+
     @property
     def is_unsubmitted(self) -> bool:
         """Whether it is a run that has no job id: its submission is in progress, or was cut off."""
@@ -248,7 +252,7 @@ def _join(
             joined = _absent(store, run, ended, past, now)
         else:
             joined = _last_known(run, last, answer)
-        states[run.submission.key] = _with_others(joined, jobs)
+        states[run.submission.key] = _with_others(run, joined, jobs)
     return states
 
 
@@ -377,11 +381,10 @@ def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -
     return replace(state, record=run, status=replace(job, cancelled_by=user))
 
 
-def _with_others(state: RunState, jobs: JobIndex) -> RunState:
-    assert state.record is not None
-    copies = [job.id for job in jobs.of(state.record) if not job.is_over and job.id.base != state.status.id.base]
-    others = [job.id for job in jobs.others(state.record) if not job.is_over]
-    return replace(state, copies=tuple(copies), others=tuple(others)) if copies or others else state
+def _with_others(run: RunRecord, state: RunState, jobs: JobIndex) -> RunState:
+    copies = [job.id for job in jobs.of(run) if not job.is_over and job.id.base != state.status.id.base]
+    others = [job.id for job in jobs.others(run) if not job.is_over]
+    return replace(state, copies=tuple(copies), others=tuple(others))
 
 
 def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:

@@ -276,10 +276,7 @@ def next_commands(state: RunState) -> list[str]:
     """Return the commands to type next, the most useful first."""
     if state.is_unsubmitted:
         return []  # the reason has the command
-    if state.status.outcome is Outcome.RUNNING:
-        commands = _commands_while_active(state)
-    else:
-        commands = _commands_after_end(state)
+    commands = _commands_after_end(state) if state.status.is_over else _commands_while_active(state)
     if state.record is None:  # `logs` finds no files of such a job
         return [command for command in commands if not command.startswith("clusterrun logs")]
     return commands
@@ -288,8 +285,7 @@ def next_commands(state: RunState) -> list[str]:
 def _commands_while_active(state: RunState) -> list[str]:
     name = state.status.id
     first = f"clusterrun why {name}" if state.status.state == "PENDING" else f"clusterrun logs {name} -f"
-    is_own = state.user in ("", getpwuid(os.getuid()).pw_name)
-    return [first, f"clusterrun cancel {name}"] if is_own else [first]
+    return [first, f"clusterrun cancel {name}"] if state.belongs_to(getpwuid(os.getuid()).pw_name) else [first]
 
 
 def _commands_after_end(state: RunState) -> list[str]:
