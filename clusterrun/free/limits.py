@@ -87,15 +87,16 @@ def limits_of(
     ``names`` maps each QOS to its name in the output, since a partition may set it. ``scopes`` are from slurmctld and
     ``by_qos`` from accounting; both are empty if unknown.
     """
-    own = [scope for scope in scopes if scope.kind == "association" and scope.user == user]
-    accounts = sorted({scope.account for scope in own})
+    accounts: set[str] = set()
     limits: list[UserLimit] = []
-    for scope in own:
-        limits += _set(_place(scope), _values(scope), accounts=(scope.account,))
-    limits += _limits_of_accounts(scopes, accounts)
+    for scope in scopes:
+        if scope.kind == "association" and scope.user == user:
+            accounts.add(scope.account)
+            limits += _set(_place(scope), _values(scope), accounts=(scope.account,))
+    limits += _limits_of_accounts(scopes, sorted(accounts))
     for qos, label in names.items():
         of_qos = [scope for scope in scopes if scope.qos == qos and scope.user in ("", user, str(uid))]
-        limits += _limits_of_qos(qos, label, of_qos, by_qos.get(qos, {}), accounts)
+        limits += _limits_of_qos(qos, label, of_qos, by_qos.get(qos, {}), sorted(accounts))
     return limits
 
 

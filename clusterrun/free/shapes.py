@@ -59,8 +59,8 @@ def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
 def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:
     """Return the requested shape, then others of the same total that fit on a node, nearest first."""
     total = asked.nodes * asked.each
-    divisors = [each for each in range(1, min(total, most_each) + 1) if total % each == 0]
-    others = [Shape(total // each, each) for each in divisors if each != asked.each]
+    sizes = {each for each in range(1, min(total, most_each) + 1) if total % each == 0} - {asked.each}
+    others = [Shape(total // each, each) for each in sizes]
     others.sort(key=lambda shape: (max(shape.each / asked.each, asked.each / shape.each), -shape.each))
     return [asked, *others[: MOST_SHAPES - 1]]
 

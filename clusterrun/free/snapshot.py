@@ -204,8 +204,8 @@ def _with_accounts(cluster: ClusterSnapshot, associations: Reply, scopes: Sequen
     defaults = [scope.account for scope in scopes if scope.user == user and scope.is_default]
     if len(defaults) == 1:
         cluster = replace(cluster, default_account=defaults[0])
-    rows = () if associations.note else sacctmgr.parse_associations(associations.text)
-    if not rows:
+    rows = sacctmgr.parse_associations(associations.text)
+    if associations.note or not rows:
         return cluster
     accounts = frozenset(row.account for row in rows)
     qos = frozenset[str]().union(*(row.qos for row in rows))

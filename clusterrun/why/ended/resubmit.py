@@ -37,7 +37,7 @@ _NOT_RESUMED = ("none", "duplicate", "no-process-group")
 _SAVE = (
     "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
 )
-_STEP = re.compile(r"step-(\d{1,12})")
+_STEP = re.compile(r"^step-(\d{1,12})$", re.MULTILINE)
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
 
@@ -293,10 +293,10 @@ def _own_checkpoint_dir(work: Mapping[str, Any]) -> str:
 
 def _saved_steps(folder: Path) -> list[int]:
     try:
-        matches = [_STEP.fullmatch(entry.name) for entry in folder.iterdir()]
+        names = "\n".join(entry.name for entry in folder.iterdir())
     except (OSError, ValueError):
         return []
-    return [int(match[1]) for match in matches if match is not None]
+    return list(map(int, _STEP.findall(names)))
 
 
 def _current_folder() -> str:
@@ -344,15 +344,12 @@ def _own_partition(job: JobStatus, partitions: Sequence[Partition], run: RunReco
 
 def _partition_that_allows(seconds: int, partitions: Sequence[Partition]) -> Partition | None:
     """Return a partition that the user may use and that allows so long a job; the default one if it does."""
-    user, able = UserContext(user=_user_name()), None
-    for one in partitions:
-        is_too_short = one.time_limit is not None and one.time_limit < seconds
-        if is_too_short or one.needs_reservation or closed(one, user):
-            continue
-        if one.default:
-            return one
-        able = able or one
-    return able
+    user, able = UserContext(user=_user_name()), []
+    for partition in partitions:
+        is_too_short = partition.time_limit is not None and partition.time_limit < seconds
+        if not (is_too_short or partition.needs_reservation or closed(partition, user)):
+            able.append(partition)
+    return max(able, key=lambda partition: partition.default, default=None)
 
 
 def _with_time(cause: Cause, seconds: int, more: str = "") -> str:

@@ -94,8 +94,7 @@ class PendingFacts:
     @property
     def own_accounts(self) -> list[str]:
         """Return the job's account and its known parents."""
-        scopes = [scope for scope in self.scopes or () if scope.kind == "association"]
-        parents = {scope.account: scope.parent for scope in scopes if not scope.user}
+        parents = {scope.account: scope.parent for scope in self.own_scopes if scope.account and not scope.user}
         chain, parent = [""], self.account
         while parent not in chain:
             chain.append(parent)
@@ -104,7 +103,7 @@ class PendingFacts:
 
     @property
     def partition_qos(self) -> list[str]:
-        return [p["QoS"] for p in self.own_partitions if p.get("QoS")]
+        return [p.get("QoS", "") for p in self.own_partitions]
 
     @property
     def own_qos(self) -> list[str]:
@@ -113,8 +112,9 @@ class PendingFacts:
 
     @property
     def own_scopes(self) -> list[LimitScope]:
-        """Return what sets limits on all users or on the job's user."""
-        return [scope for scope in self.scopes or () if scope.user in ("", self.user, self.uid)]
+        """Return what sets limits in all partitions or the job's, on all users or the job's."""
+        users, partitions = ("", self.user, self.uid), ("", *self.partition_names)
+        return [scope for scope in self.scopes or () if scope.user in users and scope.partition in partitions]
 
     @property
     def requested(self) -> dict[str, float]:

@@ -27,8 +27,8 @@ _CAPS = tuple(Limit(owner="qos", field=field, setting=setting) for field, settin
 ))  # fmt: skip
 #: States of jobs that have resources.
 _STARTED = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
-#: scontrol's key and the noun for the owner of a limit.
-_OWNERS = {"qos": ("QOS", "QOS"), "association": ("Account", "account")}
+#: scontrol's key and the noun for the owner of a limit, and where the limit may be set too.
+_OWNERS = {"qos": ("QOS", "QOS", ""), "association": ("Account", "account", " or its parent accounts")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,11 @@ def limit_evidence(facts: PendingFacts) -> Finding:
     """Return the evidence on the limit that the reason names."""
     limit = facts.limit
     assert limit is not None
-    key, noun = _OWNERS[limit.owner]
+    key, noun, above = _OWNERS[limit.owner]
     if facts.scopes is None:
-        owner = noun if limit.owner == "qos" else limit.owner
-        return Finding(unseen=(f"the limit {limit.setting} of the job's {owner}",))
+        return Finding(unseen=(f"the limit {limit.setting} of the job's {limit.owner.replace('qos', 'QOS')}",))
     values = _set_limits(facts, (limit,), _scopes_of(facts, limit))
     if not values:
-        above = " or its parent accounts" if limit.owner == "association" else ""
         name = f"{noun} {facts.job.get(key, '?')}{above}"
         return Finding(unseen=(f"the limit {limit.setting} of {name} (not visible to you)",))
     blocking = [value for value in values if value.blocks]
@@ -131,8 +129,7 @@ def limit_evidence(facts: PendingFacts) -> Finding:
 def _scopes_of(facts: PendingFacts, limit: Limit) -> list[LimitScope]:
     """Return the scopes that may set the limit: the QOS of job and partition, or the association and its parents."""
     if limit.owner == "association":
-        scopes, partitions = _of_accounts(facts, facts.own_accounts), ("", *facts.partition_names)
-        return [scope for scope in scopes if scope.partition in partitions]
+        return _of_accounts(facts, facts.own_accounts)
     kind = {"PU": "qos user", "PA": "qos account"}.get(limit.field[-2:], "qos")
     return [scope for scope in _of_qos(facts, facts.own_qos) if scope.kind == kind]
 
@@ -223,7 +220,7 @@ def _describe_user(row: Queued, facts: PendingFacts, tres: str) -> str:
 
 def _alternatives(facts: PendingFacts, limit: Limit, found: Finding) -> Finding:
     """Return the user's other QOS or accounts to which the job can be moved."""
-    key, noun = _OWNERS[limit.owner]
+    key, noun, _ = _OWNERS[limit.owner]
     targets = other_targets(facts, limit.owner)
     closed, commands = [], []
     for name, why in targets.items():

@@ -156,9 +156,11 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
         node = visible.get(name)
         if node is None:
             here.append(f"requested node {name} is not visible to you")
-        elif not _fits(node, facts):
+            usable.append(name)
+            continue
+        if not _fits(node, facts):
             here.append(f"the job requests {name}, which is {_condition(node)}")
-        if node is None or node.standing not in OUT:
+        if node.standing not in OUT:
             usable.append(name)
     if len(usable) == len(requested):
         return Finding(tuple(here[: 2 * _SHOWN]))

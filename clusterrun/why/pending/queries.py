@@ -160,9 +160,8 @@ def _priorities(queries: _Queries, facts: PendingFacts) -> list[Priority] | None
     """Return the priority factors of the job and of the first job in line."""
     if not facts.job.get("JobId"):
         return None
-    jobs, ahead = [facts.job["JobId"]], queue_position.find_ahead(facts)
-    if ahead is not None and ahead.jobs:
-        jobs.append(ahead.jobs[0].partition("_")[0])
+    ahead = queue_position.find_ahead(facts) or queue_position.Ahead()
+    jobs = [facts.job["JobId"], *(id.partition("_")[0] for id in ahead.jobs[:1])]
     return queries.submit("the job's priority factors", priority_argv(jobs), parse_priority)()
 
 

@@ -115,10 +115,10 @@ def priority_parts(facts: PendingFacts) -> Finding:
     if own is None:
         return Finding()
     here = [f"the job's priority is {_made_of(own)}"]
-    ahead = find_ahead(facts)
-    first = by_job.get(ahead.jobs[0]) if ahead and ahead.jobs else None
-    if first is not None:
-        here.append(f"job {first.job}, the first in line, has priority {_made_of(first)}")
+    ahead = find_ahead(facts) or Ahead()
+    for first in ahead.jobs[:1]:
+        if first in by_job:
+            here.append(f"job {first}, the first in line, has priority {_made_of(by_job[first])}")
     return Finding(tuple(here))
 
 

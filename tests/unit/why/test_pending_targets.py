@@ -78,6 +78,8 @@ def test_an_account_that_would_stop_the_job_too() -> None:
     assert "scontrol update JobId=21 Account=chem" in limits.limit_evidence(over).do, "the QOS goes before the account"
     others = account("chem", user="kim", MaxTRESPJ="cpu=1")
     assert limits.other_targets(replace(known, scopes=[others]), "association")["chem"] == ""
+    elsewhere = replace(account("chem", user=known.user, MaxTRESPJ="cpu=1"), partition="another")
+    assert limits.other_targets(replace(known, scopes=[elsewhere]), "association")["chem"] == ""
 
 
 def test_what_the_partitions_qos_sets_goes_before_the_qos_of_the_job() -> None:
