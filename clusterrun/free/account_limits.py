@@ -34,16 +34,16 @@ def _limits_that_count(cluster: ClusterSnapshot, spec: JobSpec, partitions: Coll
     account, qos = cluster.account_and_qos(spec)
     of_partitions = {partition.qos for partition in cluster.partitions if partition.name in partitions} - {""}
     first = {qos} if "OverPartQOS" in cluster.flags_of(qos) else of_partitions
+
+    def rank(limit: UserLimit) -> int:
+        """Return 0 for the QOS that counts first, 1 for another QOS, 2 for users and accounts."""
+        return (limit.qos not in first) + (limit.qos == "")
+
     limits = [limit for limit in cluster.limits or () if limit.applies_to(account, {qos, *of_partitions})]
-    setters: dict[tuple[str, str], set[str]] = {}
-    for limit in limits:
-        setters.setdefault((limit.name, limit.tres), set()).add(limit.qos)
-    return [limit for limit in limits if limit.qos in _which_count(setters[limit.name, limit.tres], first)]
-
-
-def _which_count(setters: set[str], first: set[str]) -> set[str]:
-    """Return the QOS whose value of a limit counts, of those that set it ("" for users and accounts)."""
-    return setters & first or setters - {""} or setters
+    counts: dict[tuple[str, str], int] = {}
+    for limit in sorted(limits, key=rank):
+        counts.setdefault((limit.name, limit.tres), rank(limit))
+    return [limit for limit in limits if rank(limit) == counts[limit.name, limit.tres]]
 
 
 def _why(limit: UserLimit, spec: JobSpec) -> str:

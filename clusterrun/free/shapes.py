@@ -167,25 +167,16 @@ def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape,
     large_enough = sum(number >= shape.each for number in capacities)
     if large_enough >= shape.nodes:
         return ""
+    none, most = "no node has enough CPUs for a rank", f"enough for at most {largest}"
+    room = at_least = f"enough CPUs for {plural(shape.each, 'rank')}"
     if need.gpus:
-        return _lack_of_gpus(shape, need, large_enough, largest)
+        kind = clause(need.kind, " of type {}")
+        none, most = f"the partition has no GPUs{kind}", f"at most {largest}"
+        room = f"{plural(shape.each, 'GPU')}{kind}"
+        at_least = f"at least {room}"
     if not largest:
-        return "no node has enough CPUs for a rank"
-    cpus = f"enough CPUs for {plural(shape.each, 'rank')}"
-    if not large_enough:
-        return f"no node has {cpus} (enough for at most {largest})"
-    return f"only {_have(large_enough)} {cpus}"
-
-
-def _lack_of_gpus(shape: Shape, need: Need, large_enough: int, largest: int) -> str:
-    """Return why so many nodes, the largest with so many GPUs of the type, are too few."""
-    kind = clause(need.kind, " of type {}")
-    if not largest:
-        return f"the partition has no GPUs{kind}"
-    gpus = f"{plural(shape.each, 'GPU')}{kind}"
-    if not large_enough:
-        return f"no node has {gpus} (at most {largest})"
-    return f"only {_have(large_enough)} at least {gpus}"
+        return none
+    return f"only {_have(large_enough)} {at_least}" if large_enough else f"no node has {room} ({most})"
 
 
 def _have(nodes: int) -> str:
