@@ -67,8 +67,7 @@ def _last_printed(logs: Logs) -> Line | None:
 
 
 def _is_of_program(line: Line) -> bool:
-    of_worker = line.text.startswith("clusterrun:") or _TABLE_OF_RANKS.fullmatch(line.text)
-    return bool(line.text.strip()) and not of_worker
+    return not line.text.startswith("clusterrun:") and _TABLE_OF_RANKS.fullmatch(line.text) is None
 
 
 def _unnoticed_failure(findings: Sequence[LogFinding], lines: Sequence[Line]) -> Cause | None:
@@ -101,7 +100,7 @@ def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> Lo
     raised = [f for f in findings if f.is_fatal and f.place]
     if not raised or not _is_uncaught(lines, raised[-1].index):
         return None
-    after = [line for line in lines[raised[-1].index + 1 :] if line.text.strip() and not line.is_slurms]
+    after = [line for line in lines[raised[-1].index + 1 :] if not line.is_slurms]
     return raised[-1] if len(after) <= _LAST_LINES else None
 
 

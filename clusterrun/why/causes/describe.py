@@ -39,7 +39,7 @@ BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE"
 
 def full_cause(found: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
-    cause = _killed_for_memory(found, evidence) or _memory_of_task(found, evidence)
+    cause = _out_of_memory(found, evidence)
     if cause is not None:
         return cause
     if found.kind == "crashed" and found.rank is not None:
@@ -56,14 +56,21 @@ def cause_with_context(found: LogFinding, evidence: Evidence) -> Cause:
     return to_cause(with_task(with_reason(found, evidence), evidence), evidence.facts)
 
 
-def _killed_for_memory(found: LogFinding, evidence: Evidence) -> Cause | None:
-    """Return that memory ran out, with the process that was killed for it; None for another finding."""
-    memory = evidence.first(_is_memory) if _is_kill(found) else None
-    if memory is None:
+def _out_of_memory(found: LogFinding, evidence: Evidence) -> Cause | None:
+    """Return that memory ran out, with the task that was killed for it; None for another finding, or without both."""
+    memory: LogFinding | None = found
+    task: LogFinding | None = found
+    if _is_kill(found):
+        memory = evidence.first(_is_memory)
+    elif found.kind == "host-memory" and found.rank is None:
+        task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
+    else:
+        return None
+    if memory is None or task is None:
         return None
     cause = to_cause(memory, evidence.facts)
-    who = found if found.rank is not None and _may_be_same_task(found, memory) else memory
-    return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=_lines_of(memory, found))
+    who = task if task.rank is not None and _may_be_same_task(task, memory) else memory
+    return replace(cause, rank=who.rank, node=who.node or cause.node, evidence=evidence_lines(memory, task))
 
 
 def _is_kill(finding: LogFinding) -> bool:
@@ -75,30 +82,15 @@ def _is_memory(finding: LogFinding) -> bool:
     return finding.kind == "host-memory" and finding.strength <= Strength.HINT
 
 
-def _memory_of_task(found: LogFinding, evidence: Evidence) -> Cause | None:
-    """Return that memory ran out, with the task that was killed; None for another finding, or without such a task."""
-    if found.kind != "host-memory" or found.rank is not None:
-        return None
-    task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
-    if task is None:
-        return None
-    cause = to_cause(found, evidence.facts)
-    return replace(cause, rank=task.rank, node=task.node, evidence=_lines_of(found, task))
-
-
 def _crash_of_rank(found: LogFinding, evidence: Evidence) -> Cause:
     """Return a crash with its reason; the rank's own report of it comes first in the evidence."""
     inner = evidence.first(lambda f: f.kind == "crashed" and f is not found and f.rank == found.rank)
     cause = to_cause(with_reason(found, evidence), evidence.facts)
-    return replace(cause, evidence=(*evidence_lines(inner), *evidence_lines(found)))
+    return replace(cause, evidence=evidence_lines(inner, found))
 
 
 def _is_killed_task(finding: LogFinding) -> bool:
     return finding.kind in ("host-memory", "killed") and finding.rank is not None
-
-
-def _lines_of(one: LogFinding, other: LogFinding) -> tuple[Line, ...]:
-    return (*evidence_lines(one), *evidence_lines(other))
 
 
 def _with_what_follows(cause: Cause, found: LogFinding, evidence: Evidence) -> Cause:
@@ -205,24 +197,18 @@ def _unknown_rank(found: LogFinding, facts: EndFacts) -> str:
     rank = split_rank(found.line)[0]  # the rank in the message counts within its process group
     if rank is None:
         return unknown
-    node = to_cause(found, facts).node
-    return f"{unknown}; rank {rank}{f' on {node}' if node else ''} reported the timeout first"
+    return f"{unknown}; {_format_rank(rank, found.node or facts.node_of(found.rank))} reported the timeout first"
 
 
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:
     """Return the cause of a finding as it is."""
     node = finding.node or facts.node_of(finding.rank)
     return Cause(
-        kind=finding.kind,
-        sentence=finding.sentence,
+        kind=finding.kind, sentence=finding.sentence, node=node, place=finding.place,
         rank=None if finding.kind == "no-process-group" else finding.rank,  # it is about all ranks
-        node=node,
-        place=finding.place,
-        evidence=evidence_lines(finding),
-        advice=finding.advice,
-        command=_command(finding, node),
+        evidence=evidence_lines(finding), advice=finding.advice, command=_command(finding, node),
         source=finding.row.source,
-    )
+    )  # fmt: skip
 
 
 def _command(finding: LogFinding, node: str) -> str:
@@ -232,13 +218,17 @@ def _command(finding: LogFinding, node: str) -> str:
     return finding.command.replace("NODE", node) if node else finding.command
 
 
-def evidence_lines(finding: LogFinding | None) -> tuple[Line, ...]:
-    return () if finding is None or not finding.line.text else (finding.line,)
+def evidence_lines(*findings: LogFinding | None) -> tuple[Line, ...]:
+    return tuple(finding.line for finding in findings if finding is not None and finding.line.text)
 
 
 def format_ranks(ranks: Sequence[int], facts: EndFacts) -> str:
     """Return ``rank 0 on n1, rank 3 on n2``, at most four; of more ranks on unknown nodes all, as ``ranks 0-7``."""
-    if len(ranks) > 4 and not any(rank in facts.nodes for rank in ranks):
+    if len(ranks) > 4 and facts.nodes.keys().isdisjoint(ranks):
         return name_ranks(ranks)
-    named = [f"rank {rank} on {node}" if (node := facts.nodes.get(rank)) else f"rank {rank}" for rank in ranks[:4]]
-    return ", ".join(named) + (" …" if len(ranks) > 4 else "")
+    shown = ", ".join(_format_rank(rank, facts.node_of(rank)) for rank in ranks[:4])
+    return f"{shown} …" if len(ranks) > 4 else shown
+
+
+def _format_rank(rank: int, node: str) -> str:
+    return f"rank {rank} on {node}" if node else f"rank {rank}"

@@ -18,7 +18,7 @@ NAN = texts(
 )  # fmt: skip
 _ENOUGH = 3  # values in a row up to the end of the log: a single one is often a skipped step
 _WINDOW, _LEAST_WINDOWS, _TIMES_BEST = 5, 4, 3.0  # values, windows of them, and how far above the lowest
-_NEAR = 4  # lines around it that may name the step
+_NEAR = 3  # lines before and after it that may name the step
 _NUMBER = r"[-+]?(?:nan|inf(?:inity)?|\d[\d.]{0,30}(?:e[-+]?\d{1,3})?)"
 # the training loss, not that of a validation or of a part of the model
 _LOSS = re.compile(
@@ -52,12 +52,11 @@ def find_nan_start(lines: Sequence[Line]) -> tuple[int, str] | None:
             finite.add((rank, key))
         else:
             begins.setdefault((rank, key), []).append(index)
-    lasting = [whose for whose, indexes in begins.items() if len(indexes) >= _ENOUGH]
-    if not lasting:
+    starts = {whose: indexes[0] for whose, indexes in begins.items() if len(indexes) >= _ENOUGH}
+    if not starts:
         return None
-    whose = min(lasting, key=lambda one: begins[one][0])
-    first = begins[whose][0]
-    return first, _in_words(_step(lines, first), whose in finite)
+    whose = min(starts, key=starts.__getitem__)
+    return starts[whose], _in_words(_step(lines, starts[whose]), whose in finite)
 
 
 def _in_words(step: str, was_finite: bool) -> str:
@@ -77,35 +76,47 @@ def find_divergence(lines: Sequence[Line]) -> tuple[int, str] | None:
         if math.isfinite(value):
             series.setdefault((rank, key), []).append((index, value))
     for values in series.values():
-        ends = range(len(values), _WINDOW - 1, -_WINDOW)
-        medians = [median(value for _, value in values[end - _WINDOW : end]) for end in ends]  # the newest first
-        if len(medians) < _LEAST_WINDOWS:
-            continue
-        now, before, best = medians[0], medians[1], min(medians[1:])
-        if now > before and now > _TIMES_BEST * best > 0:
-            index = values[-1][0]
+        index, (now, best) = values[-1][0], _last_and_best([value for _, value in values])
+        if best:
             at = f" at {step}" if (step := _step(lines, index)) else ""
             return index, f"the loss is diverging: {now:.4g}{at}, after a minimum of {best:.4g}"
     return None
+
+
+def _last_and_best(values: Sequence[float]) -> tuple[float, float]:
+    """Return the median of the last values, and the lowest before it, if the values diverge; zeros if they do not."""
+    ends = range(len(values), _WINDOW - 1, -_WINDOW)
+    medians = [median(values[end - _WINDOW : end]) for end in ends]  # the newest first
+    if len(medians) < _LEAST_WINDOWS:
+        return 0, 0
+    now, best = medians[0], min(medians[1:])
+    return (now, best) if now > medians[1] and now > _TIMES_BEST * best > 0 else (0, 0)
 
 
 def _values(lines: Sequence[Line]) -> Iterator[tuple[int, int | None, str, float]]:
     """Yield the printed losses: index of the line, rank, name of the loss, value."""
     for index, line in enumerate(lines):
         rank, text = split_rank(line)
-        text = text[:READ]
-        if (row_ := _TABLE.match(text)) is not None:
-            yield index, rank, "", _number(row_["value"])
-        if "loss" not in text.lower():
-            continue
-        for match in _LOSS.finditer(text):
-            if _OTHERS.search(text[max(0, match.start() - 40) : match.start()]):
-                continue
-            value = _number(match["value"])
-            if value == 0 and _GRADIENT.search(text):  # a loss of zero is not real if the gradient is NaN
-                value = math.nan
-            yield index, rank, match["key"].lower(), value
-            break
+        column, loss = _TABLE.match(text[:READ]), _training_loss(text[:READ])
+        if column is not None:
+            yield index, rank, "", _number(column["value"])
+        if loss is not None:
+            yield index, rank, loss["key"].lower(), _value(loss)
+
+
+def _training_loss(text: str) -> re.Match[str] | None:
+    """Return the first loss in a line that is of the training."""
+    if "loss" not in text.lower():
+        return None
+    for match in _LOSS.finditer(text):
+        if not _OTHERS.search(text[max(0, match.start() - 40) : match.start()]):
+            return match
+    return None
+
+
+def _value(loss: re.Match[str]) -> float:
+    value = _number(loss["value"])
+    return math.nan if value == 0 and _GRADIENT.search(loss.string) else value  # with a NaN gradient, 0 is not real
 
 
 def _number(text: str) -> float:
@@ -117,10 +128,10 @@ def _number(text: str) -> float:
 
 def _step(lines: Sequence[Line], index: int) -> str:
     """Return the step, iteration or epoch on a line of metrics or near it."""
-    around = [index, *range(index - 1, index - _NEAR, -1), *range(index + 1, index + _NEAR)]
-    texts = [lines[n].text[:READ] for n in around if 0 <= n < len(lines)]
-    for text in texts:
+    before, after = reversed(lines[max(0, index - _NEAR) : index]), lines[index + 1 : index + 1 + _NEAR]
+    for line in (lines[index], *before, *after):
         for unit, pattern in _STEPS:
-            if (match := pattern.search(text)) is not None:
+            match = pattern.search(line.text[:READ])
+            if match is not None:
                 return f"{unit} {match['number']}"
     return ""

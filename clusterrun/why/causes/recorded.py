@@ -131,7 +131,7 @@ def last_own_line(logs: Logs, facts: EndFacts) -> LogFinding | None:
     if facts.failure is not None or facts.launch is not None:
         return None
     for lines in logs:
-        last = [line for line in lines if line.text.strip() and not line.is_slurms][-_LAST:]
+        last = [line for line in lines if not line.is_slurms][-_LAST:]
         for line in reversed(last):
             own = _OWN_LINE.match(line.text)
             if own is not None:

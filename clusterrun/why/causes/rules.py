@@ -54,6 +54,7 @@ _LAST = 5  # lines to show if none names a cause
 
 def first_cause(logs: Logs, facts: EndFacts) -> Cause:
     """Return the first cause of a job's end; ``logs`` are the lines of each file, most trusted first."""
+    logs = [[line for line in lines if line.text.strip()] for lines in logs]  # a blank line says nothing
     if facts.state == "COMPLETED":
         return completed_cause(logs, facts)
     evidence = Evidence.gather(logs, facts)
@@ -293,16 +294,15 @@ def _shows_work(logs: Logs) -> bool:
 
 def _goes_on(found: LogFinding, lines: Sequence[Line]) -> bool:
     """Return whether a log shows that the program continued: work, a good end, or more than a launcher's last lines."""
-    if found.is_in(lines):
-        shown = _shown(lines[found.index + 1 :])
-        most = 1 if found.row.common else _NEAR_END
-        return len(shown) > most or any(map(PROGRESS.search, shown)) or any(map(_GOOD_END.search, shown))
-    shown = _shown(lines)  # after a command that may be missing, anything at all
-    return bool(found.row.common and shown) or any(map(_GOOD_END.search, shown[-2:]))
+    if not found.is_in(lines):  # after a command that may be missing, anything at all
+        return bool(found.row.common and lines) or _matches(_GOOD_END, lines[-2:])
+    after = lines[found.index + 1 :]
+    most = 1 if found.row.common else _NEAR_END
+    return len(after) > most or _matches(PROGRESS, after) or _matches(_GOOD_END, after)
 
 
-def _shown(lines: Sequence[Line]) -> list[str]:
-    return [line.text[:_READ] for line in lines if line.text.strip()]
+def _matches(pattern: re.Pattern[str], lines: Sequence[Line]) -> bool:
+    return any(pattern.search(line.text[:_READ]) for line in lines)
 
 
 def _error_after(found: LogFinding, evidence: Evidence) -> bool:
@@ -335,7 +335,7 @@ def _shown_lines(evidence: Evidence, errors: Sequence[Line]) -> tuple[Line, ...]
 def _last_lines(evidence: Evidence) -> Iterator[list[Line]]:
     for rank in (_failed_rank(evidence), None):
         for lines in evidence.logs:
-            last = [line for line in lines if line.text.strip() and rank in (None, line.rank)][-_LAST:]
+            last = [line for line in lines if rank in (None, line.rank)][-_LAST:]
             if last:
                 yield last
 

@@ -72,9 +72,8 @@ def _before_start(kind: str, evidence: Evidence) -> Cause | None:
 def _failed_prolog(logs: Logs) -> Line | None:
     """Return the line of a prolog that failed, if it is the last of its log."""
     for lines in logs:
-        shown = [line for line in lines if line.text.strip()]
-        if shown and _PROLOG_LINE.fullmatch(shown[-1].text.strip()):
-            return shown[-1]
+        if lines and _PROLOG_LINE.fullmatch(lines[-1].text.strip()):
+            return lines[-1]
     return None
 
 
