@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -149,24 +148,11 @@ def _runs_launcher(rest: Sequence[str], place: Place, has_command: dict[str, boo
     return has_command.get(inner.text, False)
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptLaunch:
-    """What a script asks for, the line of the innermost script, and the names of all launchers in it."""
-
-    launch: Launch
-    command: Sequence[str]
-    titles: AbstractSet[str]
-
-    @property
-    def starter(self) -> Sequence[str]:
-        """The launcher's line without srun around it."""
-        return self.launch.line or self.command
-
-
-def launch_in(script: Script, parsed: ShellScript, place: Place) -> ScriptLaunch:
+def launch_in(script: Script, parsed: ShellScript, place: Place) -> Launch:
     """Return what a parsed script asks for; if it starts no launcher, one process.
 
-    What the scripts inside it do is added to ``parsed``. Raises RequestError for a line that cannot be understood.
+    What the scripts inside it do is added to ``parsed``, with the names of all launchers. Raises RequestError for a
+    line that cannot be understood.
     """
     layers: list[Launch] = []
     texts: set[str] = set()
@@ -188,12 +174,13 @@ def launch_in(script: Script, parsed: ShellScript, place: Place) -> ScriptLaunch
         current = inner
     if not launches:
         layers.append(_one_process(current, command))
-    titles = {layer.title for layer in layers}
+    parsed.innermost = command
+    parsed.titles = {layer.title for layer in layers}
     launch = reduce(combine, layers)
     launch.env = parsed.env | launch.env
     if parsed.setup and command:
         launch.options["setup"] = Value(parsed.setup, "--setup")
-    return ScriptLaunch(launch, command, titles)
+    return launch
 
 
 def _directives(script: Script, parsed: ShellScript, place: Place) -> list[Launch]:

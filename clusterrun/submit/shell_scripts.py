@@ -55,7 +55,8 @@ class ShellScript:
     ``late`` are the numbers of #SBATCH lines after the first command, which sbatch ignores. ``setup`` are the lines
     before the command, ``env`` its exported constants. ``lost`` are the numbers of lines that are in none of these;
     ``exact`` is False if the command may not run exactly once as it is, ``loop`` is the line of the loop around it, and
-    ``output`` its redirections.
+    ``output`` its redirections. ``innermost`` is the command of the script that it runs in the end, and ``titles`` are
+    the names of all launchers, once that script was read.
     """
 
     directives: list[str] = field(default_factory=list)
@@ -67,6 +68,8 @@ class ShellScript:
     exact: bool = True
     loop: int = 0
     output: str = ""
+    innermost: list[str] = field(default_factory=list)
+    titles: set[str] = field(default_factory=set)
 
 
 def parse_script(

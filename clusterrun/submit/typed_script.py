@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from clusterrun.submit.own_ranks import (
     starts_own_ranks,
     wrapped_in_shell,
 )
-from clusterrun.submit.script_launch import Script, ScriptLaunch, launch_in, parse, script_of, text_of_all
+from clusterrun.submit.script_launch import Script, launch_in, parse, script_of, text_of_all
 
 if TYPE_CHECKING:
     from clusterrun.submit.shell_scripts import ShellScript
@@ -47,15 +46,16 @@ def script_options(words: Sequence[str], around: Around) -> dict[str, Value]:
     if script.sbatch is None and not parsed.command:
         return {}
     _refuse_groups(script, parsed)
-    asked, options = None, dict(given)
+    launch, options = None, dict(given)
     try:
-        asked = launch_in(script, parsed, place)
-        options = join_options(given, job_options(asked.launch, around))
+        launch = launch_in(script, parsed, place)
+        options = join_options(given, job_options(launch, around))
     except RequestError:
         if script.sbatch is not None:
             raise
-        asked = None
-    command = _ScriptCommand(script, parsed, words, asked, options, around)
+        launch = None
+        parsed.titles.clear()
+    command = _ScriptCommand(script, parsed, words, launch, options, around)
     nodes = around._replace(given=options).nodes
     if nodes == 1 and command.can_run_once():
         around.notify(command.notice(around.below))
@@ -81,26 +81,27 @@ def several_groups(what: str, sign: str) -> RequestError:
 class _ScriptCommand:
     """A command that is a script: what it is, what it asks for, and the options of the line that does the same.
 
-    ``asked`` is None if the script was not understood; ``options`` include those that are given ``around`` it.
+    ``launch`` is None if the script was not understood; ``options`` include those that are given ``around`` it.
     """
 
     script: Script
     parsed: ShellScript
     words: Sequence[str]
-    asked: ScriptLaunch | None
+    launch: Launch | None
     options: Values
     around: Around
 
     @property
-    def titles(self) -> AbstractSet[str]:
+    def titles(self) -> set[str]:
         """The names of the launchers that the script starts."""
         outer = launcher_of(self.parsed.command[prefix_length(self.parsed.command) :])
-        titles = {outer.title} if outer else set()
-        return titles | self.asked.titles if self.asked else titles
+        return self.parsed.titles | {outer.title} if outer else self.parsed.titles
 
     def starter(self) -> str:
         """Return the name of the launcher that starts the ranks."""
-        command = self.parsed.command if self.asked is None else self.asked.starter
+        command: Sequence[str] = self.parsed.command
+        if self.launch is not None:
+            command = self.launch.line or self.parsed.innermost  # without srun around it
         started = launcher_of(command[prefix_length(command) :])
         return started.title if started else "its own ranks"
 
@@ -127,17 +128,17 @@ class _ScriptCommand:
 
     def refusal(self, nodes: int, text: str) -> RequestError:
         """Return the error with the line to type; ``text`` is that of all scripts."""
-        if self.asked is None or self.starts_ranks_itself(self.asked):
+        if self.launch is None or self.starts_ranks_itself(self.launch):
             return self.as_it_is(nodes, text)
-        return self.translated(self.asked)
+        return self.translated(self.launch)
 
-    def starts_ranks_itself(self, asked: ScriptLaunch) -> bool:
+    def starts_ranks_itself(self, launch: Launch) -> bool:
         """Return whether no line of clusterrun is known to do the same, so that the script must run once per node."""
         if self.script.wrapper:
             return True
         if self.script.sbatch is not None or not self.titles.isdisjoint(OF_ALL_NODES):
             return False
-        if asked.launch.refusal or _has_unknown(asked.launch) or starts_own_ranks(asked.command):
+        if launch.refusal or _has_unknown(launch) or starts_own_ranks(self.parsed.innermost):
             return True
         return bool(self.parsed.lost) or not self.parsed.exact
 
@@ -161,15 +162,16 @@ class _ScriptCommand:
             kept["env"] = Value(dict(launcher.env), "")
         return format_line({**join_options(kept, self.around.given), "launcher": Value("none", "")}, words)
 
-    def translated(self, asked: ScriptLaunch) -> RequestError:
+    def translated(self, launch: Launch) -> RequestError:
         """Return the error with the line that does what the script does."""
-        launch = asked.launch
         refuse_shapes(" ".join(launch.program), f"the launch command in {self.script.name}")
-        message = "; ".join([self.reason(), *self.differences(asked)])
+        message = "; ".join([self.reason(), *self.differences(launch)])
         options = dict(self.options)
-        if starts_own_ranks(asked.command):
+        if starts_own_ranks(self.parsed.innermost):
             options.pop("tasks-per-node", None)  # the one process of the script
-            return RequestError(message, hint=line_instead(asked.command, Around(options, {}, self.around.place)))
+            return RequestError(
+                message, hint=line_instead(self.parsed.innermost, Around(options, {}, self.around.place))
+            )
         if launch.refusal and launch.instead.get("launcher") != "none":
             options |= {name: Value(value, "") for name, value in launch.instead.items()}
         return RequestError(message, hint=format_line(options, launch.program, quote))
@@ -185,15 +187,15 @@ class _ScriptCommand:
         title = started.title if started else "its own ranks"
         return f"{what} starts {title}, but clusterrun would run {what} once per rank"
 
-    def differences(self, asked: ScriptLaunch) -> Iterator[str]:
+    def differences(self, launch: Launch) -> Iterator[str]:
         """Yield what the line does not do as the script does."""
-        parsed, launch = self.parsed, asked.launch
+        parsed = self.parsed
         if parsed.late:
             late = _lines(map(str, parsed.late))
             yield f"Slurm ignores {late}, which stand after the first command; the command below follows them"
         if parsed.loop:
             yield f"the ranks are started in a loop (line {parsed.loop}), but the command below starts them once"
-        own_ranks = starts_own_ranks(asked.command)
+        own_ranks = starts_own_ranks(parsed.innermost)
         if own_ranks:
             yield f"{own_ranks} starts the ranks of a node itself"
         if launch.refusal:
