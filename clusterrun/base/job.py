@@ -53,6 +53,10 @@ class JobId(NamedTuple):
         """Its number, by which the jobs of a scheduler were submitted one after the other."""
         return int(self.raw.lstrip("L"))
 
+    def includes(self, job: JobId) -> bool:
+        """Return whether a job is this one, or a task or component of it."""
+        return job.raw == self.raw and self.task in (None, job.task) and self.part in (None, job.part)
+
     def __str__(self) -> str:
         if self.task is not None:
             return f"{self.raw}_{self.task}"

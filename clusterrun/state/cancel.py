@@ -17,7 +17,6 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import submissions
 from clusterrun.scheduler import Answer, Cancelled, Scheduler
-from clusterrun.state import external
 from clusterrun.state.reconcile import ACCOUNTING_LAG, RunState
 
 
@@ -102,7 +101,7 @@ def confirm(
     for target, result in results:
         run, new = target.record, result
         if run is None:
-            own = [job for job in active if external.is_answer_for(job, target.status.id)]
+            own = [job for job in active if target.status.id.includes(job.id)]
             new = _confirmed(target, result, own, answer)
         elif run.job_id is not None and is_queued(run):
             new = _confirmed(target, result, jobs.of(run), answer)
@@ -168,7 +167,7 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
     Raises NoSuchJob for another user's job, RequestError for a job that is not pending, and what ``cancel`` raises.
     """
     _check(target, user, to="hold or release it")
-    if target.record is None and not target.status.user:
+    if not target.user:
         hint = "only the job's owner can hold or release it"
         raise NoSuchJob(f"the owner of job {target.status.id} is unknown", hint=hint)
     if target.status.state != "PENDING":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -35,19 +35,24 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
                 hint=f"this shell is configured for cluster {scheduler.cluster}",
             )
     answer = scheduler.query(ids)
-    states = {job: [RunState(None, row) for row in _rows_of(job, answer.jobs)] for job in ids}
+    states = {job: external_states(_rows_of(job, answer.jobs)) for job in ids}
     absent = [job for job in ids if not states[job]]
     past = scheduler.account(absent, int(now) - WINDOW) if absent else Answer()
     return states | {job: _absent_states(job, answer, past) for job in absent}
 
 
+def external_states(rows: Iterable[JobStatus], note: str = "", as_of: int | None = None) -> list[RunState]:
+    """Return the states of jobs that have no record."""
+    return [RunState(None, row, note, as_of) for row in rows]
+
+
 def _absent_states(job: JobId, answer: Answer, past: Answer) -> list[RunState]:
     """Return the states of a job that the queue does not show, by accounting (``past``) or the last answer."""
     accounted, last = _rows_of(job, past.jobs), _rows_of(job, answer.last)
-    if last and not _are_over(accounted or last):
-        return [RunState(None, row, answer.note, answer.last_at) for row in last]
+    if last and not all(row.is_over for row in accounted or last):
+        return external_states(last, answer.note, answer.last_at)
     if accounted:
-        return [RunState(None, row) for row in accounted]
+        return external_states(accounted)
     if not answer.complete:
         hint = "run `scontrol ping`, then try again"
         raise SchedulerError("Slurm is not responding", detail=answer.note, hint=hint)
@@ -62,12 +67,8 @@ def _absent_states(job: JobId, answer: Answer, past: Answer) -> list[RunState]:
     raise NoSuchJob(f"no such job: {job}", hint=hint)
 
 
-def _are_over(rows: Sequence[JobStatus]) -> bool:
-    return all(row.is_over for row in rows)
-
-
 def _rows_of(job: JobId, rows: Sequence[JobStatus]) -> list[JobStatus]:
-    return [row for row in rows if is_answer_for(row, job)]
+    return [row for row in rows if job.includes(row.id)]
 
 
 class ExternalJobs:
@@ -140,11 +141,11 @@ class ExternalJobs:
         self._states[job] = RunState(None, gone, note)
 
     def _requested(self, ids: Sequence[JobId]) -> list[JobId]:
-        return [one for one in self._ids if any(i.raw == one.raw and one.task in (None, i.task) for i in ids)]
+        return [requested for requested in self._ids if any(map(requested.includes, ids))]
 
     def _update(self, rows: Sequence[JobStatus], only: Collection[JobId] | None = None) -> set[JobId]:
         """Take over the states of requested jobs that are not settled, and return the ids found."""
-        requested = [row for row in rows if any(is_answer_for(row, one) for one in self._ids)]
+        requested = [row for row in rows if self._requested([row.id])]
         seen = set()
         for job in chain.from_iterable(map(split_tasks, requested)):
             known = self._states.get(job.id)
@@ -181,9 +182,3 @@ def _owns_script(job: JobStatus) -> bool:
         return safe_files.user_name(safe_files.owner_of(Path(job.script).parent)) == job.user
     except OSError:
         return False
-
-
-def is_answer_for(job: JobStatus, requested: JobId) -> bool:
-    """Return whether a row of the queue is the requested job, or a task or component of it."""
-    same_part = requested.task in (None, job.id.task) and requested.part in (None, job.id.part)
-    return job.id.base == requested.base and same_part

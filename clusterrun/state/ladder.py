@@ -30,12 +30,12 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RungResult:
-    """One rung: its state, what its ranks recorded, the loss by step, and the median speed in tokens/s."""
+    """One rung: its state, what its ranks recorded (0: nothing), the loss by step, and the median speed in tokens/s."""
 
     state: RunState
     run: RunRecord
-    batch: int | None
-    steps_per_epoch: int | None
+    batch: int
+    steps_per_epoch: int
     losses: Mapping[int, float]
     speed: float | None
 
@@ -79,7 +79,7 @@ class Ladder:
         rows = self._rows()
         kept = [name for name in _COLUMNS if any(row[name] is not None for row in rows)]  # a script has no losses
         columns = [Column(_COLUMNS[name][0], right=name not in ("job_id", "state")) for name in kept]
-        lines = fit(columns, [[_cell(name, row[name]) for name in kept] for row in rows], None)
+        lines = fit(columns, [[_cell(name, row[name]) for name in kept] for row in rows])
         if self.stopped is not None:
             number, job = self.rungs.index(self.stopped) + 1, self.stopped.state.status
             why = f": {self.cause}" if self.cause else ""
@@ -101,8 +101,8 @@ class Ladder:
         return [
             {
                 "rung": number, "job_id": str(one.state.status.id), "run_id": one.run.run_id,
-                "ranks": one.run.world_size, "nodes": one.run.nodes, "global_batch": one.batch,
-                "steps_per_epoch": one.steps_per_epoch, "loss": None if step is None else one.losses.get(step),
+                "ranks": one.run.world_size, "nodes": one.run.nodes, "global_batch": one.batch or None,
+                "steps_per_epoch": one.steps_per_epoch or None, "loss": None if step is None else one.losses.get(step),
                 "tokens_per_second": one.speed, "speedup": one.speed / base if one.speed and base else None,
                 "elapsed": one.state.status.elapsed, "state": one.state.status.state,
             }
@@ -117,6 +117,9 @@ def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) ->
     return Ladder(rungs, failed, cause(failed.state) if failed is not None else "")
 
 
+_TRAINING = ("micro_batch_size", "grad_accum_steps", "steps_per_epoch")
+
+
 def _training_facts(run: RunRecord) -> Mapping[str, Any]:
     attempt = run_record.newest_attempt(run)
     return (files.read_json(attempt / "training.json") if attempt is not None else None) or {}
@@ -128,12 +131,12 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
 
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
     facts = _training_facts(run)
-    micro, accum = (as_int(facts.get(name)) or 0 for name in ("micro_batch_size", "grad_accum_steps"))
+    micro, accum, steps = (as_int(facts.get(name)) or 0 for name in _TRAINING)
     rows = [row for row in read_metrics(run, first=True) if is_number(row.get("step"))]
     # the first step is slower than all others
     speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and is_number(row.get("tokens_per_second"))]
     return RungResult(
-        state, run, batch=micro * accum * run.world_size or None, steps_per_epoch=as_int(facts.get("steps_per_epoch")),
+        state, run, batch=micro * accum * run.world_size, steps_per_epoch=steps,
         losses=_losses(rows), speed=median(speeds) if speeds else None,
     )  # fmt: skip
 
@@ -156,10 +159,12 @@ def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
 
 def _compare_steps(rungs: Sequence[RungResult]) -> str:
     """Compare the steps per epoch with 1/N, as the global batch grows; each is rounded, so it may be off by one."""
-    samples = (rungs[0].steps_per_epoch or 0) * (rungs[0].batch or 0)
+    samples = rungs[0].steps_per_epoch * rungs[0].batch
     shown = ", ".join(str(one.steps_per_epoch or "?") for one in rungs)
     for one in rungs:
-        if samples and one.steps_per_epoch and one.batch and abs(one.steps_per_epoch - samples / one.batch) > 1:
-            expected = f"{samples / one.batch:.0f} expected on {one.run.world_size} ranks"
-            return f"WRONG steps per epoch: {shown}; {expected}"
+        if 0 in (samples, one.steps_per_epoch, one.batch):
+            continue
+        expected = samples / one.batch
+        if abs(one.steps_per_epoch - expected) > 1:
+            return f"WRONG steps per epoch: {shown}; {expected:.0f} expected on {one.run.world_size} ranks"
     return f"steps per epoch fall as 1/N on N ranks because the global batch grows: {shown}"

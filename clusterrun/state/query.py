@@ -282,8 +282,9 @@ def unmatched_jobs(
         for run in _runs_of_script(script, known):
             known.add(run.run_dir)
             more += [run] * _take(listed, jobs, run)
-    note, at = ("", None) if answer.complete else (answer.note, answer.last_at)
-    return more, [RunState(None, job, note, at) for job in listed.values()]
+    if answer.complete:
+        return more, external.external_states(listed.values())
+    return more, external.external_states(listed.values(), answer.note, answer.last_at)
 
 
 def _split_sweeps(answer: Answer, runs: Iterable[RunRecord]) -> list[JobStatus]:
@@ -312,8 +313,10 @@ def _runs_of_script(script: str, known: Collection[Path]) -> list[RunRecord]:
 
 def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
     """Return the run's scheduler; Slurm for an external job (None). Raises SchedulerError if on another cluster."""
-    scheduler = factory.scheduler(run.scheduler if run else "slurm")
-    if run is not None and not _is_on(run, scheduler):
+    if run is None:
+        return factory.scheduler("slurm")
+    scheduler = factory.scheduler(run.scheduler)
+    if not _is_on(run, scheduler):
         raise SchedulerError(
             f"run {run.run_id}: {_elsewhere(run, scheduler)}",
             hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",

@@ -158,8 +158,7 @@ class Target(NamedTuple):
         """Return whether a job is the named one, or a task of the named array."""
         if self.run is not None:
             return state.record is not None and state.record.submission.key == self.key
-        job = state.status.id
-        return self.job is not None and self.job.raw == job.raw and self.job.task in (None, job.task)
+        return self.job is not None and self.job.includes(state.status.id)
 
 
 def external_ids(targets: Sequence[Target]) -> list[JobId]:

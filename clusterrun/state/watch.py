@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from clusterrun.base.job import MAY_RETURN, Outcome
@@ -152,7 +153,7 @@ def records_changed_at(run: RunRecord) -> float:
     Infinite if they know more than Slurm may know: an end, or a submission without a job id.
     """
     folders = run_record.attempts(run)
-    if run.job_id is None or (folders and (folders[-1] / "end.json").exists()):
+    if run.job_id is None or _have_ended(folders):
         return math.inf
     paths = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
     return max(written_at(path) for path in [*paths, *(folder / "start.json" for folder in folders[-1:])])
@@ -168,16 +169,17 @@ class _Mark(NamedTuple):
 
     starts: int
     ended: bool
-    written: int
+    written: float
 
 
 def _mark(run: RunRecord) -> _Mark:
     folders = run_record.attempts(run)
-    try:
-        written = (run.run_dir / "submissions").stat().st_mtime_ns  # a cancel from any shell is recorded there
-    except OSError:
-        written = 0
-    return _Mark(len(folders), bool(folders) and (folders[-1] / "end.json").exists(), written)
+    written = written_at(run.run_dir / "submissions")  # a cancel from any shell is recorded there
+    return _Mark(len(folders), _have_ended(folders), written)
+
+
+def _have_ended(attempts: Sequence[Path]) -> bool:
+    return bool(attempts) and (attempts[-1] / "end.json").exists()
 
 
 class WatchThread:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from clusterrun.terminal.safe_text import safe_line
 
 GAP = "  "
+UNLIMITED = 1 << 30
 SPARE = 4
 """Columns whose ``leaves`` is at most this are dropped before a name or a reason is cut."""
 
@@ -23,20 +24,17 @@ class Column(NamedTuple):
     right: bool = False
 
 
-def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    """Return the heading and the rows as lines at most ``width`` terminal cells wide (None: no limit).
+def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = UNLIMITED) -> list[str]:
+    """Return the heading and the rows as lines at most ``width`` terminal cells wide.
 
     Cells must be safe already: one printable line each.
     """
     texts = [[column.name for column in columns], *rows]
     by_column = [list(cells) for cells in zip(*texts, strict=True)]
     natural = [max(map(cell_width, cells)) for cells in by_column]
-    kept, widths = list(range(len(columns))), natural
-    if width is not None:
-        kept, widths = _narrow(columns, by_column, natural, width)
+    kept, widths = _narrow(columns, by_column, natural, width)
     padded = [[_padded(cell, widths[i], columns[i].right) for cell in by_column[i]] for i in kept]
-    lines = [GAP.join(cells).rstrip() for cells in zip(*padded, strict=True)]
-    return lines if width is None else [cut(line, width) for line in lines]
+    return [cut(GAP.join(cells).rstrip(), width) for cells in zip(*padded, strict=True)]
 
 
 def _narrow(
@@ -65,9 +63,10 @@ def as_html(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table for a notebook; cells may be any text."""
     from html import escape
 
-    lines = [("th", names), *(("td", row) for row in rows)]
-    cells = ["".join(f"<{tag}>{escape(safe_line(cell))}</{tag}>" for cell in row) for tag, row in lines]
-    return "<table>" + "".join(f"<tr>{line}</tr>" for line in cells) + "</table>"
+    def line(tag: str, cells: Iterable[str]) -> str:
+        return "<tr>" + "".join(f"<{tag}>{escape(safe_line(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    return "".join(["<table>", line("th", names), *(line("td", row) for row in rows), "</table>"])
 
 
 def cell_width(text: str) -> int:
@@ -92,9 +91,8 @@ def cut(text: str, width: int) -> str:
 
 def _leaving(columns: Sequence[Column], by_column: Sequence[Sequence[str]]) -> list[int]:
     """Return the columns that may be dropped, in that order: empty ones first, then the least important."""
-    may = sorted((i for i, column in enumerate(columns) if column.leaves), key=lambda i: columns[i].leaves)
-    empty = [i for i in may if not any(by_column[i][1:])]
-    return [*empty, *(i for i in may if i not in empty)]
+    may = [i for i, column in enumerate(columns) if column.leaves]
+    return sorted(may, key=lambda i: (any(by_column[i][1:]), columns[i].leaves))
 
 
 def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
@@ -102,8 +100,6 @@ def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
 
 
 def _padded(cell: str, width: int, right: bool) -> str:
-    if cell.isascii() and len(cell) <= width:
-        return cell.rjust(width) if right else cell.ljust(width)
     cell = cut(cell, width)
     blanks = " " * (width - cell_width(cell))
     return blanks + cell if right else cell + blanks

@@ -14,7 +14,7 @@ ROWS = [["1", "a-long-name", "gpu", "0:01", "Resources"], ["22", "b", "low", "0:
 
 
 def test_as_wide_as_it_is() -> None:
-    assert fit(COLUMNS, ROWS, None) == [
+    assert fit(COLUMNS, ROWS) == [
         "ID  NAME         SPARE  TIME  WHY",
         "1   a-long-name  gpu    0:01  Resources",
         "22  b            low    0:02",
@@ -39,7 +39,7 @@ def test_a_column_without_a_word_leaves_first() -> None:
 def test_wide_letters_take_two_cells() -> None:
     assert cell_width("日本") == 4 and cell_width("e\u0301") == 1
     assert cut("日本語", 4) == "日…" and cut("ab", 2) == "ab" and cut("abc", 0) == ""
-    first, second = fit([Column("A"), Column("B")], [["日本", "x"], ["ab", "y"]], None)[1:]
+    first, second = fit([Column("A"), Column("B")], [["日本", "x"], ["ab", "y"]])[1:]
     assert first == "日本  x" and second == "ab    y"
 
 
