@@ -17,7 +17,7 @@ from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState, Target
 from clusterrun.state.show import LIST_COLUMNS, list_row
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.terminal.tables import fit
+from clusterrun.terminal.tables import UNLIMITED, fit
 from clusterrun.terminal.ui import Ui
 
 #: Seconds between two drawings on a terminal: times and steps come from the runs' files, without a query to Slurm.
@@ -108,7 +108,7 @@ def _print_block(ui: Ui, view: JobList | NamedJobs, states: Sequence[RunState], 
     """Print the jobs uncut, below an empty line unless they are the first."""
     if not is_first:
         ui.say("")
-    ui.say(*view.lines(states, None), *view.problems)
+    ui.say(*view.lines(states, UNLIMITED), *view.problems)
 
 
 def _draw(ui: Ui, view: JobList | NamedJobs, states: Sequence[RunState], age: float, drawn: int) -> int:
@@ -140,8 +140,8 @@ class JobList:
         """Return whether nothing will change any more."""
         return False
 
-    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
-        """Return the jobs as lines that fit a terminal of this width (None: a pipe)."""
+    def lines(self, states: Sequence[RunState], width: int) -> list[str]:
+        """Return the jobs as lines that fit this width."""
         if not states:
             return [no_jobs_message(self._filter)]
         return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in states], width)
@@ -170,7 +170,7 @@ class NamedJobs:
     def is_over(self, states: Sequence[RunState]) -> bool:
         return all(map(self._watch.is_settled, self._states))
 
-    def lines(self, states: Sequence[RunState], width: int | None) -> list[str]:
+    def lines(self, states: Sequence[RunState], width: int) -> list[str]:
         return status_lines(states, explain=self._explain, cause=self._first_cause)
 
     def _first_cause(self, state: RunState) -> str:
