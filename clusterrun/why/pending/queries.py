@@ -64,11 +64,12 @@ class _Queries:
 
         def answer() -> T | None:
             reply = future.result()
-            # NO_PARTS: priority is the order of arrival, so nothing is hidden
-            if reply.note and NO_PARTS not in reply.stderr:
+            if not reply.note:
+                return parse(reply.text)
+            if NO_PARTS not in reply.stderr:  # with it, priority is the order of arrival, so nothing is hidden
                 self.unseen.append(f"{what} ({reply.note})")
-                self._gone = self._gone or any(text in reply.stderr for text in _UNREACHABLE)
-            return None if reply.note else parse(reply.text)
+                self._gone |= any(text in reply.stderr for text in _UNREACHABLE)
+            return None
 
         return answer
 
@@ -84,13 +85,13 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     reason = find_reason(job.reason or ("None" if job.source == "squeue" else ""))
     request = queries.submit("the job's request", show_argv("job", [str(job.id)]), parse_jobs)
     queue = queries.submit("the queue", queue_argv(), parse_queue)
-    partitions = queries.submit("the partitions", show_argv("partition"), _partitions)
+    partitions = queries.submit("the partitions", show_argv("partition"), _blocks_with("PartitionName"))
     nodes: Answer[tuple[list[Node], dict[str, frozenset[str]]]] = _nothing
     reservations: Answer[list[dict[str, str]]] = _nothing
     licenses: Answer[list[dict[str, str]]] = _nothing
     if reason is None or (reason.limit is None and reason.word not in _NOT_ABOUT_NODES):
         nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features)
-        reservations = queries.submit("the reservations", show_argv("reservation"), _reservations)
+        reservations = queries.submit("the reservations", show_argv("reservation"), _blocks_with("ReservationName"))
     elif reason.word == "Licenses":
         licenses = queries.submit("the licenses", show_argv("license"), parse_show)
     visible_nodes, features = nodes() or (None, {})
@@ -133,12 +134,8 @@ def _block(blocks: Sequence[dict[str, str]] | None, id: JobId) -> dict[str, str]
     return min(blocks, key=order)
 
 
-def _partitions(text: str) -> list[dict[str, str]]:
-    return [block for block in parse_show(text) if block.get("PartitionName")]
-
-
-def _reservations(text: str) -> list[dict[str, str]]:
-    return [block for block in parse_show(text) if block.get("ReservationName")]
+def _blocks_with(key: str) -> Callable[[str], list[dict[str, str]]]:
+    return lambda text: [block for block in parse_show(text) if block.get(key)]
 
 
 def _with_limits(queries: _Queries, scheduler: SlurmCommands, facts: PendingFacts) -> PendingFacts:
