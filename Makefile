@@ -9,8 +9,10 @@ WORKERS ?= 6
 # thousands of commands are started here: without byte code each would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# a quarter of the generated examples (tests/conftest.py); a worker that is done takes tests of the others
-QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal --hypothesis-profile=check
+# a quarter of the generated examples (tests/conftest.py)
+FEW = --hypothesis-profile=check
+# a worker that is done takes tests of the others
+QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 
 .PHONY: help run test check coverage faults guides versions bench bench-train scale-sim lab-up lab-down clean
 help:           ## this list
@@ -36,17 +38,19 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a mi
 coverage: $(VENV)/.dev  ## the lines that no unit test runs
 	$(BIN)/python -m pytest -q -m "not faults" -n auto --cov=clusterrun --cov-report=term-missing:skip-covered tests/unit
 
+# the tests are found once first: six workers would each compile them, for 8 s of a processor
 test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it installs where it is root
 	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE) && wait $$types
+	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q --collect-only >/dev/null; \
+	  $(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE) $(FEW) && wait $$types
 	$(BIN)/python -m pytest -m "alone and not faults" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
-faults: $(VENV)/.dev  ## the long fault-injection runs on the lab
+faults: $(VENV)/.dev  ## the long fault-injection runs on the lab, and the generated tests with all their examples
 	$(BIN)/python -m lab.install
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m "faults or hypothesis"
 
 guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.md on a lab of 2 nodes, row by row
 	$(BIN)/python -m lab.install

@@ -25,7 +25,8 @@ hypothesis.settings.register_profile("work", deadline=None)
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 usual = "ci" if os.environ.get("CI") == "true" else "work"
 hypothesis.settings.load_profile(usual)
-# `make check` tries a quarter of the examples; a test that wants more says how many times as many.
+# `make check` and `make test` try a quarter of the examples, `make faults` all; a test that wants more says how many
+# times as many.
 hypothesis.settings.register_profile("check", hypothesis.settings.get_profile(usual), max_examples=25)
 
 # A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.

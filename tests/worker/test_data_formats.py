@@ -16,7 +16,7 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data.sources import Rows, read_rows, read_texts
 from tests.support.hostile_texts import NASTY
 
-often = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+often = settings(max_examples=settings().max_examples, deadline=None, suppress_health_check=list(HealthCheck))
 SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".csv.gz", ".jsonl.gz")
 
 
