@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from clusterrun.base.errors import RequestError
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.show import first_cause, is_certain, ladder_reports, status_lines
@@ -43,6 +44,7 @@ def status(
     """
     ui = Ui("status", as_json=as_json)
     session: Session = ctx.obj
+    _refuse_unused(best, watch=watch, largest=largest)
     if watch:
         states = _watch(ui, session, job_ids, explain=explain)
         ctx.exit(0 if is_certain(states) else 75)
@@ -55,6 +57,14 @@ def status(
     else:
         _show(ui, cluster, states, explain=explain)
     ctx.exit(0 if is_certain(states) else 75)
+
+
+def _refuse_unused(best: str | None, *, watch: bool, largest: bool) -> None:
+    """Raise RequestError for an option that another one leaves without effect."""
+    if watch and best:
+        raise RequestError("--watch cannot be combined with --best", hint="clusterrun status --help")
+    if largest and not best:
+        raise RequestError("--max needs --best METRIC", hint="clusterrun status --help")
 
 
 def _watch(ui: Ui, session: Session, job_ids: Sequence[str], *, explain: bool) -> Sequence[RunState]:

@@ -30,7 +30,7 @@ from clusterrun.config.files import (
     user_profile_path,
     why_unused,
 )
-from clusterrun.config.sweep_table import SweepTable, read_sweep
+from clusterrun.config.sweep_request import SweepRequest, read_sweep
 from clusterrun.config.toml_lines import Document, parse
 from clusterrun.config.toml_values import read_values, resolve, text_at, unknown_key
 from clusterrun.jobspec.fields import Value, gres_gpus, is_list_of_texts
@@ -86,7 +86,7 @@ class JobFile(NamedTuple):
     kind: WorkKind
     target: str
     args: tuple[str, ...] = ()
-    sweep: SweepTable | None = None
+    sweep: SweepRequest | None = None
 
 
 def no_profiles(cwd: Path | None) -> Profiles:

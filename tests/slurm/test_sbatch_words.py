@@ -19,6 +19,7 @@ from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.submit import protocol
 from clusterrun.system.shell import Completed
 
+ONE_FIXTURE = [HealthCheck.function_scoped_fixture]  # all examples submit the same order
 TOKEN = "abcdefgh22345672"
 numbers = st.integers(0, 10**20).map(str)
 words = st.sampled_from([
@@ -69,7 +70,7 @@ def ask(site: Site, order: Submission) -> JobId | ClusterrunError | None:
         return error
 
 
-@settings(max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5 * settings().max_examples, deadline=None, suppress_health_check=ONE_FIXTURE)
 @given(before=banners, after=banners, err=banners, cluster=st.booleans(), status=st.sampled_from([0, 0, 1, 137]))
 def test_no_words_around_the_answer_give_a_wrong_id(
     order: Submission, before: str, after: str, err: str, cluster: bool, status: int
@@ -87,7 +88,7 @@ def test_no_words_around_the_answer_give_a_wrong_id(
         assert not isinstance(result, Refused) or ("sbatch: error: " in told + err and status < 128)
 
 
-@settings(max_examples=3 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3 * settings().max_examples, deadline=None, suppress_health_check=ONE_FIXTURE)
 @given(out=banners, err=banners)
 def test_a_yes_that_names_no_job_gives_none(order: Submission, out: str, err: str) -> None:
     others = [row("7", "other.zzzzzzzz"), row("8", "x.abcdefgx", "RUNNING")]

@@ -226,7 +226,8 @@ def test_odd_bytes_in_the_queue_harm_nobody(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     "words", [["list", "--watch", "--json"], ["list", "--since", "x"], ["list", "--state", "a b"],
-              ["status", "7", "--watch", "--json"]],
+              ["status", "7", "--watch", "--json"], ["status", "7", "--watch", "--best", "loss"],
+              ["status", "7", "--max"]],
 )  # fmt: skip
 def test_what_is_refused(desk: Desk, words: list[str]) -> None:
     said = desk.type(*words)

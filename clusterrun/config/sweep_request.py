@@ -1,4 +1,4 @@
-"""The table ``[sweep]`` of a job file."""
+"""What a job file requests in its table ``[sweep]``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Axes = tuple[tuple[str, "str | tuple[str, ...]"], ...]
 """Names with their values, or with a text such as ``0..4`` that gives them."""
 
 
-class SweepTable(NamedTuple):
+class SweepRequest(NamedTuple):
     """The table's values; ``file`` is an absolute path or empty, ``max_running`` None if it is not set."""
 
     source: str
@@ -25,7 +25,7 @@ class SweepTable(NamedTuple):
     max_running: int | None = None
 
 
-def read_sweep(document: Document, home: Path | None) -> SweepTable | None:
+def read_sweep(document: Document, home: Path | None) -> SweepRequest | None:
     """Return the table of a job file, None without one. Raises ConfigError with the line."""
     table = document.data.get("sweep")
     if table is None:
@@ -39,7 +39,7 @@ def read_sweep(document: Document, home: Path | None) -> SweepTable | None:
     file, limit = _read_file(document, table), _read_limit(document, table)
     path = resolve(file, document.base, home) if file else ""
     grid, together = (_axes(document, table, key) for key in ("grid", "zip"))
-    return SweepTable(f"{document.source} [sweep]", grid, together, path, limit)
+    return SweepRequest(f"{document.source} [sweep]", grid, together, path, limit)
 
 
 def _read_file(document: Document, table: Mapping[str, Any]) -> str:
