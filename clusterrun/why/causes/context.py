@@ -69,32 +69,32 @@ _UCX_ERROR = re.compile(r"UCX +ERROR +(?P<what>\S.{0,160})")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
-def with_earlier_report(found: LogFinding, evidence: Evidence) -> LogFinding:
+def with_earlier_report(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return an exception that only follows from an error that the script printed before, with both messages."""
-    if found.row is not EXCEPTION or _FOLLOWER.search(found.sentence) is None:
-        return found
+    if finding.row is not EXCEPTION or _FOLLOWER.search(finding.sentence) is None:
+        return finding
     for lines in evidence.logs:
-        report = _last_report(_lines_before(found, lines), found)
+        report = _last_report(_lines_before(finding, lines), finding)
         if report is not None:
-            words = f"{_text(report)}; then {found.sentence}"
-            return replace(found, row=_REPORTED, line=report, sentence=words, advice=_REPORTED.advice)
-    return found
+            words = f"{_text(report)}; then {finding.sentence}"
+            return replace(finding, row=_REPORTED, line=report, sentence=words, advice=_REPORTED.advice)
+    return finding
 
 
-def _lines_before(found: LogFinding, lines: Sequence[Line]) -> Sequence[Line]:
+def _lines_before(finding: LogFinding, lines: Sequence[Line]) -> Sequence[Line]:
     """Return the lines up to an exception, or the last lines of another log."""
-    end = found.index + 1 if found.is_in(lines) else len(lines)
+    end = finding.index + 1 if finding.is_in(lines) else len(lines)
     near = 2 * _NEAR if end < len(lines) else _NEAR
     return lines[max(0, end - near) : end]
 
 
-def _last_report(lines: Sequence[Line], found: LogFinding) -> Line | None:
+def _last_report(lines: Sequence[Line], finding: LogFinding) -> Line | None:
     """Return the last line that reports something missing, unless the program worked on after it."""
     for line in reversed(lines):
         text = _text(line)
         if PROGRESS.search(text):
             return None
-        is_of_traceback = text.startswith(("File ", found.sentence[:20]))
+        is_of_traceback = text.startswith(("File ", finding.sentence[:20]))
         if not is_of_traceback and _REPORT.match(text) and not _CARRIED_ON.search(text):
             return line
     return None
@@ -104,60 +104,60 @@ def _text(line: Line) -> str:
     return split_rank(line)[1][:_READ].strip()
 
 
-def with_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
+def with_reason(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
-    if found.kind == "launch-failed" and "pyxis:" in found.line.text:
-        return _container_reason(found, evidence)
-    if found.row is EXCEPTION or found.kind == "no-gpu":
-        found = _after_cuda_warning(found, evidence)
-    if found.kind == "crashed":
-        return _crash(found, evidence)
-    if found.kind == "nccl-error":
-        return _with_reason_of_nccl(found, evidence)
-    if found.row is BUILD:
-        header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) or found
-        return replace(header, place=found.place, rank=found.rank)
-    if found.kind in ("import-error", "command-missing"):
-        return _after_setup(found, evidence)
-    return _with_reason_before(found, evidence)
+    if finding.kind == "launch-failed" and "pyxis:" in finding.line.text:
+        return _container_reason(finding, evidence)
+    if finding.row is EXCEPTION or finding.kind == "no-gpu":
+        finding = _after_cuda_warning(finding, evidence)
+    if finding.kind == "crashed":
+        return _crash(finding, evidence)
+    if finding.kind == "nccl-error":
+        return _with_reason_of_nccl(finding, evidence)
+    if finding.row is BUILD:
+        header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) or finding
+        return replace(header, place=finding.place, rank=finding.rank)
+    if finding.kind in ("import-error", "command-missing"):
+        return _after_setup(finding, evidence)
+    return _with_reason_before(finding, evidence)
 
 
-def _after_cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _after_cuda_warning(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return an error about GPUs with torch's warning that CUDA cannot be initialized, if the error follows from it."""
-    if _NO_CUDA in found.line.text or _ABOUT_GPUS.search(found.sentence) is None:
-        return found
+    if _NO_CUDA in finding.line.text or _ABOUT_GPUS.search(finding.sentence) is None:
+        return finding
     for warned in evidence.findings:
         is_warning = warned.kind in ("library-mismatch", "no-gpu") and _NO_CUDA in warned.line.text
-        if is_warning and warned.rank in (None, found.rank):
-            then = "" if warned.sentence == found.sentence else f"; then {found.sentence}"
-            return replace(warned, sentence=f"{warned.sentence}{then}", rank=found.rank, place=found.place)
-    return found
+        if is_warning and warned.rank in (None, finding.rank):
+            then = "" if warned.sentence == finding.sentence else f"; then {finding.sentence}"
+            return replace(warned, sentence=f"{warned.sentence}{then}", rank=finding.rank, place=finding.place)
+    return finding
 
 
-def _after_setup(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _after_setup(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a missing module or command with the failed setup line before it."""
     for setup in evidence.findings:
-        is_before = setup.line.file != found.line.file or setup.index < found.index
+        is_before = setup.line.file != finding.line.file or setup.index < finding.index
         if is_before and setup.kind == "setup" and setup.row.common:
-            return replace(found, sentence=f"{found.sentence}; before that, {setup.sentence}", advice=setup.advice)
-    return found
+            return replace(finding, sentence=f"{finding.sentence}; before that, {setup.sentence}", advice=setup.advice)
+    return finding
 
 
-def _crash(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _crash(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a crash with the failed link before it, or the library in which it happened."""
-    if not found.place:
-        found = _link_failure(found, evidence) or _with_library(found, evidence)
-    return _with_reason_before(found, evidence)
+    if not finding.place:
+        finding = _link_failure(finding, evidence) or _with_library(finding, evidence)
+    return _with_reason_before(finding, evidence)
 
 
-def _with_reason_before(found: LogFinding, evidence: Evidence) -> LogFinding:
-    reason = _reason_before(found, evidence)
-    return replace(found, sentence=f"{found.sentence}; before that: {reason}") if reason else found
+def _with_reason_before(finding: LogFinding, evidence: Evidence) -> LogFinding:
+    reason = _reason_before(finding, evidence)
+    return replace(finding, sentence=f"{finding.sentence}; before that: {reason}") if reason else finding
 
 
-def _container_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _container_reason(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the line of a task's container log that names why it did not start: the line before a failed hook's."""
-    of_task = [f for f in evidence.findings if _is_pyxis_line(f, found.line.rank)]
+    of_task = [f for f in evidence.findings if _is_pyxis_line(f, finding.line.rank)]
     full = first(of_task, lambda f: f.kind in ("disk-full", "quota"))
     if full is not None:
         return full
@@ -165,45 +165,46 @@ def _container_reason(found: LogFinding, evidence: Evidence) -> LogFinding:
     for before, after in pairwise(shown):
         if _HOOK.search(after.line.text):
             return before
-    return shown[0] if shown else found
+    return shown[0] if shown else finding
 
 
 def _is_pyxis_line(finding: LogFinding, rank: int | None) -> bool:
     return "pyxis:" in finding.line.text and finding.line.rank == rank
 
 
-def _cuda_warning(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _cuda_warning(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return torch's warning that CUDA cannot be initialized, if an error about GPUs follows from it."""
-    if _NO_CUDA in found.line.text or _ABOUT_GPUS.search(found.sentence) is None:
+    if _NO_CUDA in finding.line.text or _ABOUT_GPUS.search(finding.sentence) is None:
         return None
 
     def is_warning(warned: LogFinding) -> bool:
-        is_of_rank = warned.rank in (None, found.rank)
+        is_of_rank = warned.rank in (None, finding.rank)
         return warned.kind in ("library-mismatch", "no-gpu") and is_of_rank and _NO_CUDA in warned.line.text
 
     return evidence.first(is_warning)
 
 
-def _link_failure(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _link_failure(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return UCX's report of a failed link shortly before the process aborted, with the abort: UCX itself aborts it."""
-    for link in evidence.before(found) if _SIGABRT.search(found.sentence) else ():
-        if link.row is LINK and found.index - link.index < 2 * _NEAR:
-            return replace(link, sentence=f"{link.sentence}; then {found.sentence}", rank=found.rank, ranks=found.ranks)
+    for link in evidence.before(finding) if _SIGABRT.search(finding.sentence) else ():
+        if link.row is LINK and finding.index - link.index < 2 * _NEAR:
+            then = f"{link.sentence}; then {finding.sentence}"
+            return replace(link, sentence=then, rank=finding.rank, ranks=finding.ranks)
     return None
 
 
-def _with_library(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _with_library(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
-    lines = evidence.lines_of(found)
-    backtrace = [text[:_READ] for text in texts_after(lines, found.index, _BACKTRACE)] if lines else []
+    lines = evidence.lines_of(finding)
+    backtrace = [text[:_READ] for text in texts_after(lines, finding.index, _BACKTRACE)] if lines else []
     library = _crashed_library(backtrace)
     if not library:
-        return replace(found, advice=ABORTED) if _SIGABRT.search(found.sentence) else found
-    sentence = f"{found.sentence} in {library}"
+        return replace(finding, advice=ABORTED) if _SIGABRT.search(finding.sentence) else finding
+    sentence = f"{finding.sentence} in {library}"
     errors = [error["what"] for error in map(_UCX_ERROR.search, backtrace) if error]
     if errors:
         sentence += f"; UCX reports: {errors[0]}"
-    return replace(found, sentence=sentence, advice=NATIVE)
+    return replace(finding, sentence=sentence, advice=NATIVE)
 
 
 def _crashed_library(backtrace: Sequence[str]) -> str:
@@ -215,22 +216,22 @@ def _crashed_library(backtrace: Sequence[str]) -> str:
     return ""
 
 
-def _reason_before(found: LogFinding, evidence: Evidence) -> str:
+def _reason_before(finding: LogFinding, evidence: Evidence) -> str:
     """Return what the log says before an exception or a crash that no row explains, and may be its reason."""
-    if found.row is EXCEPTION:
-        return _bare_line_before(found, evidence)
-    if found.kind == "launch-failed" and found.line.text.startswith(f"{_SRUN}error: "):
-        return _warning_of_srun(evidence.lines_before(found, _NEAR))
-    if found.kind == "crashed" and not found.place:
-        return _unexplained_before(found, evidence)
+    if finding.row is EXCEPTION:
+        return _bare_line_before(finding, evidence)
+    if finding.kind == "launch-failed" and finding.line.text.startswith(f"{_SRUN}error: "):
+        return _warning_of_srun(evidence.lines_before(finding, _NEAR))
+    if finding.kind == "crashed" and not finding.place:
+        return _unexplained_before(finding, evidence)
     return ""
 
 
-def _bare_line_before(found: LogFinding, evidence: Evidence) -> str:
+def _bare_line_before(finding: LogFinding, evidence: Evidence) -> str:
     """Return the cause that a line without a traceback names, earlier in the log of an exception."""
-    for bare in evidence.before(found):
+    for bare in evidence.before(finding):
         is_failure = bare.row.strength is Strength.CAUSE and not bare.survived and not bare.place
-        if is_failure and bare.rank in (None, found.rank):
+        if is_failure and bare.rank in (None, finding.rank):
             return bare.sentence
     return ""
 
@@ -242,40 +243,41 @@ def _warning_of_srun(lines: Sequence[Line]) -> str:
     return ""
 
 
-def _unexplained_before(found: LogFinding, evidence: Evidence) -> str:
+def _unexplained_before(finding: LogFinding, evidence: Evidence) -> str:
     """Return an error shortly before a crash that no row knows."""
-    for line in evidence.lines_before(found, _NEAR):
+    ranks = (None, finding.rank, *finding.ranks)
+    for line in evidence.lines_before(finding, _NEAR):
         rank, text = split_rank(line)
         shown = text[:200].strip()
-        if line not in evidence.explained and rank in (None, found.rank, *found.ranks) and _UNEXPLAINED.match(shown):
+        if line not in evidence.explained and rank in ranks and _UNEXPLAINED.match(shown):
             return shown
     return ""
 
 
-def _with_reason_of_nccl(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _with_reason_of_nccl(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the finding of NCCL with the reason that the lines after it name."""
-    if found.row is SIZES:  # the exception after it names the rank and the line
-        raised = evidence.first(lambda f: f.kind == found.kind and bool(f.place)) or found
-        return replace(found, rank=raised.rank, place=raised.place)
-    reason = _nccl_reason(found, evidence) or _failed_call(chain(*evidence.logs))
-    return replace(found, sentence=f"{found.sentence.rstrip('.')}: {reason}") if reason else found
+    if finding.row is SIZES:  # the exception after it names the rank and the line
+        raised = evidence.first(lambda f: f.kind == finding.kind and bool(f.place)) or finding
+        return replace(finding, rank=raised.rank, place=raised.place)
+    reason = _nccl_reason(finding, evidence) or find_failed_call(chain(*evidence.logs))
+    return replace(finding, sentence=f"{finding.sentence.rstrip('.')}: {reason}") if reason else finding
 
 
-def _nccl_reason(found: LogFinding, evidence: Evidence) -> str:
+def _nccl_reason(finding: LogFinding, evidence: Evidence) -> str:
     """Return NCCL's reason: the line after ``Last error:``, else its last warning before the error."""
-    last = _last_error(evidence.lines_of(found), found)
+    last = _last_error(evidence.lines_of(finding), finding)
     if last and not _FOLLOWS.search(last):
         return last
-    for line in reversed(evidence.lines_before(found, 2 * _NEAR)):
+    for line in reversed(evidence.lines_before(finding, 2 * _NEAR)):
         warned = _LAST_ERROR.search(line.text[:_READ])
         if warned is not None and not _FOLLOWS.search(warned["what"]):
             return warned["what"]
     return last
 
 
-def _last_error(lines: Sequence[Line], found: LogFinding) -> str:
+def _last_error(lines: Sequence[Line], finding: LogFinding) -> str:
     """Return the line after ``Last error:``, without the prefix of both; empty if it is a stack frame."""
-    following = [split_rank(found.line)[1], *islice(texts_after(lines, found.index, _NEAR), 7)] if lines else []
+    following = [split_rank(finding.line)[1], *islice(texts_after(lines, finding.index, _NEAR), 7)] if lines else []
     for heading, last in pairwise(text.strip() for text in following):
         if heading.endswith("Last error:"):
             shown = last.removeprefix(heading.removesuffix("Last error:"))[:200]
@@ -283,12 +285,7 @@ def _last_error(lines: Sequence[Line], found: LogFinding) -> str:
     return ""
 
 
-def find_failed_nccl_call(found: LogFinding, evidence: Evidence) -> str:
-    """Return the call that failed in NCCL before a connection was lost; empty if there is none."""
-    return _failed_call(evidence.lines_of(found)[: found.index])
-
-
-def _failed_call(lines: Iterable[Line]) -> str:
+def find_failed_call(lines: Iterable[Line]) -> str:
     """Return the first call that NCCL warns of; it may warn in another log than that of the error."""
     for line in lines:
         failed = _NCCL_FAILED.search(line.text[:_READ])

@@ -37,33 +37,33 @@ _KILL = re.compile("SIGKILL|exit code -9|signal: Killed|was terminated abruptly|
 BY_DUE = {"TIME LIMIT": "time-limit", "PREEMPTION": "preemption", "NODE FAILURE": "node-failure"}
 
 
-def full_cause(found: LogFinding, evidence: Evidence) -> Cause:
+def full_cause(finding: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a finding: a kill or a container with its reason, a hang with the missing rank."""
-    cause = _out_of_memory(found, evidence)
+    cause = _out_of_memory(finding, evidence)
     if cause is not None:
         return cause
-    if found.kind == "crashed" and found.rank is not None:
-        return _crash_of_rank(found, evidence)
-    if found.kind == "collective-timeout":
-        return _hang(found, evidence)
-    if found.kind in ("worker", "refused"):
-        return to_cause(found, evidence.facts)
-    return _with_what_follows(cause_with_context(found, evidence), found, evidence)
+    if finding.kind == "crashed" and finding.rank is not None:
+        return _crash_of_rank(finding, evidence)
+    if finding.kind == "collective-timeout":
+        return _hang(finding, evidence)
+    if finding.kind in ("worker", "refused"):
+        return to_cause(finding, evidence.facts)
+    return _with_what_follows(cause_with_context(finding, evidence), finding, evidence)
 
 
-def cause_with_context(found: LogFinding, evidence: Evidence) -> Cause:
+def cause_with_context(finding: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a finding with its reason and its task, as other lines name them."""
-    return to_cause(with_task(with_reason(found, evidence), evidence), evidence.facts)
+    return to_cause(with_task(with_reason(finding, evidence), evidence), evidence.facts)
 
 
-def _out_of_memory(found: LogFinding, evidence: Evidence) -> Cause | None:
+def _out_of_memory(finding: LogFinding, evidence: Evidence) -> Cause | None:
     """Return that memory ran out, with the task that was killed for it; None for another finding, or without both."""
-    memory: LogFinding | None = found
-    task: LogFinding | None = found
-    if _is_kill(found):
+    memory: LogFinding | None = finding
+    task: LogFinding | None = finding
+    if _is_kill(finding):
         memory = evidence.first(_is_memory)
-    elif found.kind == "host-memory" and found.rank is None:
-        task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, found))
+    elif finding.kind == "host-memory" and finding.rank is None:
+        task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, finding))
     else:
         return None
     if memory is None or task is None:
@@ -82,25 +82,25 @@ def _is_memory(finding: LogFinding) -> bool:
     return finding.kind == "host-memory" and finding.strength <= Strength.HINT
 
 
-def _crash_of_rank(found: LogFinding, evidence: Evidence) -> Cause:
+def _crash_of_rank(finding: LogFinding, evidence: Evidence) -> Cause:
     """Return a crash with its reason; the rank's own report of it comes first in the evidence."""
-    inner = evidence.first(lambda f: f.kind == "crashed" and f is not found and f.rank == found.rank)
-    cause = to_cause(with_reason(found, evidence), evidence.facts)
-    return replace(cause, evidence=evidence_lines(inner, found))
+    inner = evidence.first(lambda f: f.kind == "crashed" and f is not finding and f.rank == finding.rank)
+    cause = to_cause(with_reason(finding, evidence), evidence.facts)
+    return replace(cause, evidence=evidence_lines(inner, finding))
 
 
 def _is_killed_task(finding: LogFinding) -> bool:
     return finding.kind in ("host-memory", "killed") and finding.rank is not None
 
 
-def _with_what_follows(cause: Cause, found: LogFinding, evidence: Evidence) -> Cause:
+def _with_what_follows(cause: Cause, finding: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause with what went wrong besides it, or because of it."""
-    unopened = evidence.first(lambda f: "can't open file" in f.line.text) if found.kind == "address-in-use" else None
+    unopened = evidence.first(lambda f: "can't open file" in f.line.text) if finding.kind == "address-in-use" else None
     if unopened is not None:  # neither follows from the other
         cause = replace(cause, sentence=f"{cause.sentence}; besides, {unopened.sentence}")
-    if "failed (exitcode: -" not in found.line.text:  # torchrun reports a signal without a host
+    if "failed (exitcode: -" not in finding.line.text:  # torchrun reports a signal without a host
         return cause
-    lost = evidence.first(lambda f: bool(f.values.get("agent")) and f.index > found.index)
+    lost = evidence.first(lambda f: bool(f.values.get("agent")) and f.index > finding.index)
     if lost is None:
         return cause
     return replace(cause, sentence=f"{cause.sentence}; then {lost.sentence}", evidence=(*cause.evidence, lost.line))
@@ -111,45 +111,45 @@ def _may_be_same_task(task: LogFinding, memory: LogFinding) -> bool:
     return not memory.node or (task.node in ("", memory.node) and len(task.ranks) < 2)
 
 
-def with_task(found: LogFinding, evidence: Evidence) -> LogFinding:
+def with_task(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
-    if found.rank is not None or not _ends_its_rank(found):
-        return found
-    same = _same_process(found, evidence)
+    if finding.rank is not None or not _ends_its_rank(finding):
+        return finding
+    same = _same_process(finding, evidence)
     if same is not None:
-        return replace(found, rank=same.rank, node=same.node)
-    silent = silent_ranks(evidence.facts) if found.kind in ("killed", "crashed") else []
+        return replace(finding, rank=same.rank, node=same.node)
+    silent = silent_ranks(evidence.facts) if finding.kind in ("killed", "crashed") else []
     if len(silent) == 1:
-        return replace(found, rank=silent[0])
-    raised = _exception_of_assertion(found, evidence)
+        return replace(finding, rank=silent[0])
+    raised = _exception_of_assertion(finding, evidence)
     if raised is not None:
-        return replace(found, rank=raised.rank, place=found.place or raised.place)
-    task = _task_ended_after(found, evidence)
-    return found if task is None else replace(found, rank=task.rank, node=task.node)
+        return replace(finding, rank=raised.rank, place=finding.place or raised.place)
+    task = _task_ended_after(finding, evidence)
+    return finding if task is None else replace(finding, rank=task.rank, node=task.node)
 
 
-def _ends_its_rank(found: LogFinding) -> bool:
+def _ends_its_rank(finding: LogFinding) -> bool:
     """Return whether a finding is the end of a rank: an exception is, hints and what the scheduler did need not be."""
-    is_end = found.strength is Strength.CAUSE or bool(found.place)
-    return is_end and found.kind not in BY_STATE.values()
+    is_end = finding.strength is Strength.CAUSE or bool(finding.place)
+    return is_end and finding.kind not in BY_STATE.values()
 
 
-def _exception_of_assertion(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _exception_of_assertion(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the exception after an assertion on the GPU, whose own lines have no rank."""
-    if found.kind != "cuda-assert":
+    if finding.kind != "cuda-assert":
         return None
     return evidence.first(lambda f: f.kind == "cuda-assert" and (f.rank is not None or bool(f.place)))
 
 
-def _same_process(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _same_process(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the finding that names the rank of the same process."""
-    pid = found.values.get("pid")
+    pid = finding.values.get("pid")
     if not pid:
         return None
 
     def is_same(other: LogFinding) -> bool:
         is_process = other.rank is not None and other.values.get("pid") == pid
-        return is_process and found.node in ("", other.node)
+        return is_process and finding.node in ("", other.node)
 
     return evidence.first(is_same)
 
@@ -159,17 +159,17 @@ def _is_crash_or_end(finding: LogFinding) -> bool:
     return bool(finding.ranks) and (finding.kind == "crashed" or finding.is_ended_task)
 
 
-def _task_ended_after(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _task_ended_after(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the task that ended first after a cause, if it may be its own; a crash need not have it as its reason."""
-    task = evidence.first(lambda f: f.index > found.index and _is_crash_or_end(f))
+    task = evidence.first(lambda f: f.index > finding.index and _is_crash_or_end(f))
     if task is None or task.kind == "crashed":
         return None
-    return task if len(task.ranks) == 1 and found.node in ("", task.node) else None
+    return task if len(task.ranks) == 1 and finding.node in ("", task.node) else None
 
 
-def _hang(found: LogFinding, evidence: Evidence) -> Cause:
+def _hang(finding: LogFinding, evidence: Evidence) -> Cause:
     """Return the cause of a collective that timed out: who did not join it, if that is known."""
-    cause = to_cause(found, evidence.facts)
+    cause = to_cause(finding, evidence.facts)
     waited = f"; a waiting rank was at {cause.place}" if cause.place else ""
     absent, how = find_absent_ranks(evidence)
     if absent:
@@ -183,21 +183,21 @@ def _hang(found: LogFinding, evidence: Evidence) -> Cause:
     if all_waited(evidence):
         called = f"though each of the {evidence.facts.world_size} ranks had called the collective"
         return replace(cause, sentence=f"{cause.sentence}, {called}{waited}", advice=NO_TRAFFIC)
-    known = waiting_calls(evidence.findings) or spared_ranks(evidence) or _unknown_rank(found, evidence.facts)
-    cause = replace(cause, sentence=f"{cause.sentence}; {known}{waited}")
+    what_is_known = waiting_calls(evidence.findings) or spared_ranks(evidence) or _unknown_rank(finding, evidence.facts)
+    cause = replace(cause, sentence=f"{cause.sentence}; {what_is_known}{waited}")
     if not none_completed(evidence.logs):
         return cause
     sentence = f"{cause.sentence}; no earlier collective had completed"
     return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
 
 
-def _unknown_rank(found: LogFinding, facts: EndFacts) -> str:
+def _unknown_rank(finding: LogFinding, facts: EndFacts) -> str:
     """Return that no rank is known to be missing, and which one reported the time-out."""
     unknown = "the logs do not show which rank was missing"
-    rank = split_rank(found.line)[0]  # the rank in the message counts within its process group
+    rank = split_rank(finding.line)[0]  # the rank in the message counts within its process group
     if rank is None:
         return unknown
-    return f"{unknown}; {_format_rank(rank, found.node or facts.node_of(found.rank))} reported the timeout first"
+    return f"{unknown}; {_format_rank(rank, finding.node or facts.node_of(finding.rank))} reported the timeout first"
 
 
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:

@@ -37,8 +37,8 @@ class Evidence:
     @classmethod
     def gather(cls, logs: Logs, facts: EndFacts) -> Evidence:
         """Find what the tables know in the logs, and place what the job itself recorded."""
-        found = [_with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
-        return cls(logs, facts, with_records(found, logs, facts))
+        by_log = [_with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
+        return cls(logs, facts, with_records(by_log, logs, facts))
 
     @cached_property
     def findings(self) -> list[LogFinding]:
@@ -95,8 +95,8 @@ def first(findings: Iterable[LogFinding], test: Test) -> LogFinding | None:
 # -- the node of a finding: from its own line, from srun's lines, or from torchrun's summary ---------------------------
 
 
-def _with_nodes(findings: Sequence[LogFinding], lines: Sequence[Line], known: Mapping[int, str]) -> list[LogFinding]:
-    """Return the findings of one file with their nodes; ``known`` (rank -> node) is preferred to what the log says."""
+def _with_nodes(findings: Sequence[LogFinding], lines: Sequence[Line], nodes: Mapping[int, str]) -> list[LogFinding]:
+    """Return the findings of one file with their nodes; ``nodes`` (rank -> node) is preferred to what the log says."""
     if not findings:
         return []
     prefixes = _pdsh_nodes(lines)
@@ -104,7 +104,7 @@ def _with_nodes(findings: Sequence[LogFinding], lines: Sequence[Line], known: Ma
     of_tasks = _unambiguous((task, f.node) for f in findings for task in f.ranks)
     if of_ranks:  # torchrun started the ranks, so a task is not a rank
         of_tasks = {}
-    of_ranks |= known
+    of_ranks |= nodes
     return [
         replace(f, node=f.node or _speaker(f.line, prefixes) or _node_of_rank(f, of_ranks, of_tasks)) for f in findings
     ]

@@ -52,14 +52,14 @@ _WORKER_LOST = re.compile(
 def find_first_failure(evidence: Evidence) -> LogFinding | None:
     """Return the recorded failure of the rank that failed first, else the earliest one; or what is behind it."""
     recorded = _recorded(evidence)
-    found: LogFinding | None
+    finding: LogFinding | None
     if recorded is not None and recorded.strength is Strength.CAUSE:
-        found = _in_logs(recorded, evidence.facts.failure or Failure(), evidence)
+        finding = _in_logs(recorded, evidence.facts.failure or Failure(), evidence)
     else:
-        found = _earliest(evidence)
-    if found is None:
+        finding = _earliest(evidence)
+    if finding is None:
         return recorded if recorded is not None and recorded.strength is Strength.HINT else None
-    return with_earlier_report(_behind(found, evidence), evidence)
+    return with_earlier_report(_behind(finding, evidence), evidence)
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
@@ -73,8 +73,8 @@ def _recorded(evidence: Evidence) -> LogFinding | None:
     if failure.kind in RECORDED:
         return recorded_finding(failure, RECORDED[failure.kind], evidence.logs)
     line = line_of(failure)
-    known = classify(failure.error) or make_finding(EXCEPTION, 0, line, {"error": failure.error}, failure.rank)
-    return replace(known, line=line, rank=failure.rank, place=failure.place)
+    finding = classify(failure.error) or make_finding(EXCEPTION, 0, line, {"error": failure.error}, failure.rank)
+    return replace(finding, line=line, rank=failure.rank, place=failure.place)
 
 
 def _in_logs(recorded: LogFinding, failure: Failure, evidence: Evidence) -> LogFinding:
@@ -139,21 +139,21 @@ def _later(finding: LogFinding) -> int:
 # -- what is behind it -----------------------------------------------------------------------------------------------
 
 
-def _behind(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _behind(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a finding that explains more: than a time-out, an exit status or an error about NaN."""
-    if found.strength is Strength.HANG:
-        return _root_of_hang(evidence) or found
-    better = _missing_launcher(evidence) if found.kind == "file-missing" else _later_exception(found, evidence)
-    return better or _noticed(found, evidence) or _behind_kind(found, evidence) or found
+    if finding.strength is Strength.HANG:
+        return _root_of_hang(evidence) or finding
+    better = _missing_launcher(evidence) if finding.kind == "file-missing" else _later_exception(finding, evidence)
+    return better or _noticed(finding, evidence) or _behind_kind(finding, evidence) or finding
 
 
-def _behind_kind(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _behind_kind(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what is behind a finding of this kind, even if its line comes later."""
-    if found.row is EXIT:
-        return _behind_exit(found, evidence)
-    if found.row in (EXCEPTION, BARE) and _OF_NAN.search(found.sentence):
+    if finding.row is EXIT:
+        return _behind_exit(finding, evidence)
+    if finding.row in (EXCEPTION, BARE) and _OF_NAN.search(finding.sentence):
         return evidence.first(lambda f: f.row is NAN)
-    return evidence.first(lambda f: not f.survived and _explains(f, found.kind))
+    return evidence.first(lambda f: not f.survived and _explains(f, finding.kind))
 
 
 def _explains(behind: LogFinding, kind: str) -> bool:
@@ -170,37 +170,37 @@ def _explains(behind: LogFinding, kind: str) -> bool:
     return False
 
 
-def _behind_exit(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _behind_exit(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what explains a program's exit status: a missing command, a bare line, a thread's exception, a NaN."""
     failure = evidence.facts.failure
     missing = [f for f in evidence.findings if f.kind == "command-missing"]
     if missing and failure is not None and failure.status in (126, 127):
         return missing[-1]
     hint = _earliest(evidence)
-    if hint is not None and _explains_exit(hint, found):
+    if hint is not None and _explains_exit(hint, finding):
         return hint
     return evidence.first(lambda f: f.row is NAN)
 
 
-def _explains_exit(hint: LogFinding, found: LogFinding) -> bool:
+def _explains_exit(hint: LogFinding, finding: LogFinding) -> bool:
     """Return whether a hint says more than an exit: a bare line, or an exception of a thread before a mere status."""
-    in_thread = hint.row is EXCEPTION and hint.strength is Strength.HINT and hint.rank in (None, found.rank)
-    return hint.row is BARE or (in_thread and "status" in found.values)
+    in_thread = hint.row is EXCEPTION and hint.strength is Strength.HINT and hint.rank in (None, finding.rank)
+    return hint.row is BARE or (in_thread and "status" in finding.values)
 
 
 def _missing_launcher(evidence: Evidence) -> LogFinding | None:
     """Return the launcher that the shell did not find: its ranks would have written the missing file."""
-    found = evidence.first(lambda f: f.kind == "command-missing" and _LAUNCHER.search(f.sentence) is not None)
-    return None if found is None else replace(found, row=replace(found.row, strength=Strength.CAUSE))
+    finding = evidence.first(lambda f: f.kind == "command-missing" and _LAUNCHER.search(f.sentence) is not None)
+    return None if finding is None else replace(finding, row=replace(finding.row, strength=Strength.CAUSE))
 
 
-def _noticed(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _noticed(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what an abort of NCCL's watchdog or an exception about a dead worker only noticed."""
-    if found.kind == "crashed" and _ABORTED.search(found.sentence):
+    if finding.kind == "crashed" and _ABORTED.search(finding.sentence):
         hang = evidence.first(lambda f: f.strength is Strength.HANG and not f.survived)
-        return hang or _with_lost_peer(found, evidence)
-    if found.row in (EXCEPTION, BARE) and _WORKER_LOST.search(found.sentence):
-        return evidence.first(_is_out_of_memory) or first(evidence.before(found), lambda f: f.row is TERMINATE)
+        return hang or _with_lost_peer(finding, evidence)
+    if finding.row in (EXCEPTION, BARE) and _WORKER_LOST.search(finding.sentence):
+        return evidence.first(_is_out_of_memory) or first(evidence.before(finding), lambda f: f.row is TERMINATE)
     return None
 
 
@@ -208,30 +208,30 @@ def _is_out_of_memory(finding: LogFinding) -> bool:
     return finding.kind == "host-memory" and finding.strength is Strength.CAUSE
 
 
-def _with_lost_peer(found: LogFinding, evidence: Evidence) -> LogFinding:
+def _with_lost_peer(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the task whose end NCCL noticed before the abort; else the abort, with the peer if it is another node."""
     peer = evidence.first(lambda f: f.kind == "peer-lost" and "<" in f.values.get("peer", ""))
     host = peer.values["peer"].partition("<")[0] if peer is not None else ""
-    if not host or (found.node and host.startswith(found.node)):
-        return found
+    if not host or (finding.node and host.startswith(finding.node)):
+        return finding
     ended = evidence.first(lambda f: f.is_ended_task and bool(f.node) and host.startswith(f.node))
     if ended is not None:
         sentence = f"{ended.sentence}; the other ranks then lost the connection to that node"
         return replace(ended, strength=Strength.CAUSE, sentence=sentence)
-    return replace(found, sentence=f"a rank lost the connection to {host}; then {found.sentence}")
+    return replace(finding, sentence=f"a rank lost the connection to {host}; then {finding.sentence}")
 
 
-def _later_exception(found: LogFinding, evidence: Evidence) -> LogFinding | None:
+def _later_exception(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return the same rank's exception after a bare line, which other programs print too and the rank may survive."""
-    if _shows_end(found):
+    if _shows_end(finding):
         return None
-    later = [f for f in evidence.beside(found) if f.index > found.index and f.is_fatal]
-    for finding in later:
-        if finding.row is EXCEPTION and finding.rank == found.rank:
-            return finding
-    if found.kind not in _OPTIONAL or "can't open file" in found.line.text:
+    later = [f for f in evidence.beside(finding) if f.index > finding.index and f.is_fatal]
+    for raised in later:
+        if raised.row is EXCEPTION and raised.rank == finding.rank:
+            return raised
+    if finding.kind not in _OPTIONAL or "can't open file" in finding.line.text:
         return None
-    return _end_after(found, later)
+    return _end_after(finding, later)
 
 
 def _shows_end(finding: LogFinding) -> bool:
@@ -239,15 +239,15 @@ def _shows_end(finding: LogFinding) -> bool:
     return bool(finding.place) or finding.kind in _ENDS or _ERROR.search(finding.line.text) is not None
 
 
-def _end_after(found: LogFinding, later: Sequence[LogFinding]) -> LogFinding | None:
+def _end_after(finding: LogFinding, later: Sequence[LogFinding]) -> LogFinding | None:
     """Return how the rank ended after it did without something that is optional, with that."""
-    of_rank = [f for f in later if found.rank in (None, f.rank) and f.kind != found.kind]
+    of_rank = [f for f in later if finding.rank in (None, f.rank) and f.kind != finding.kind]
     ended = first(of_rank, lambda f: bool(f.place) or f.kind in _FATAL)
     if ended is None or ended.row is EXCEPTION:
         return ended
     if ended.kind == "crashed":  # of which the line before it may be the reason
-        return replace(found, sentence=f"{found.sentence}; then {ended.sentence}")
-    return replace(ended, sentence=f"{ended.sentence}; before that: {found.sentence}")
+        return replace(finding, sentence=f"{finding.sentence}; then {ended.sentence}")
+    return replace(ended, sentence=f"{ended.sentence}; before that: {finding.sentence}")
 
 
 def _root_of_hang(evidence: Evidence) -> LogFinding | None:

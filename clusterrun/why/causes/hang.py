@@ -43,8 +43,8 @@ def hang_cause(hang: Hang) -> Cause:
 def _less_stacks(hang: Hang) -> str:
     """Return the command that shows the stacks of the rank that is named, or of all ranks."""
     folder, _, name = hang.stacks.rpartition("/")
-    mine = name if hang.rank is None else name.replace("*", str(hang.rank))
-    return f"less {shlex.quote(folder)}/{mine}"
+    shown = name if hang.rank is None else name.replace("*", str(hang.rank))
+    return f"less {shlex.quote(folder)}/{shown}"
 
 
 def find_absent_ranks(evidence: Evidence) -> tuple[Sequence[int], str]:

@@ -123,11 +123,11 @@ def make_finding(
     row_: CauseRow, index: int, line: Line, words: Mapping[str, str], rank: int | None = None
 ) -> LogFinding:
     """Return a row's finding in a line, with its texts filled in from ``words`` and the rank."""
-    known = {**words} if rank is None else {**words, "rank": str(rank)}
+    filled = {**words} if rank is None else {**words, "rank": str(rank)}
     return LogFinding(
         row=row_, index=index, line=line, rank=rank, node=words.get("node", ""), strength=row_.strength, values=words,
-        sentence=fill_template(row_.sentence, known), advice=fill_template(row_.advice, known),
-        command=fill_template(row_.command, known),
+        sentence=fill_template(row_.sentence, filled), advice=fill_template(row_.advice, filled),
+        command=fill_template(row_.command, filled),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.completed import completed_cause
-from clusterrun.why.causes.context import find_failed_nccl_call
+from clusterrun.why.causes.context import find_failed_call
 from clusterrun.why.causes.describe import (
     BY_DUE,
     BY_STATE,
@@ -131,10 +131,10 @@ def ended_by_scheduler(evidence: Evidence) -> Cause | None:
 
 def first_failure(evidence: Evidence) -> Cause | None:
     """Applies if a record or a line names a failure, or ranks that waited too long."""
-    found = evidence.first_failure
-    if found is None or found.strength > Strength.HANG:
+    finding = evidence.first_failure
+    if finding is None or finding.strength > Strength.HANG:
         return None
-    return full_cause(found, evidence)
+    return full_cause(finding, evidence)
 
 
 def command_not_run(evidence: Evidence) -> Cause | None:
@@ -147,21 +147,21 @@ def command_not_run(evidence: Evidence) -> Cause | None:
 
 def lasting_hint(evidence: Evidence) -> Cause | None:
     """Applies to a hint, unless the program worked on after it or a later line says more."""
-    found = evidence.first_failure
-    if found is None or found.strength is not Strength.HINT:
+    finding = evidence.first_failure
+    if finding is None or finding.strength is not Strength.HINT:
         return None
-    if not evidence.facts.state and _may_be_harmless(found, evidence.logs):
+    if not evidence.facts.state and _may_be_harmless(finding, evidence.logs):
         return None
-    if (found.row.common or found.warned) and _error_after(found, evidence):
+    if (finding.row.common or finding.warned) and _error_after(finding, evidence):
         return None
-    return cause_with_context(found, evidence)
+    return cause_with_context(finding, evidence)
 
 
 def silent_rank(evidence: Evidence) -> Cause | None:
     """Applies if at most half of the ranks left no end record, and something shows that the job failed."""
-    facts, failure, found = evidence.facts, evidence.facts.failure, evidence.first_failure
+    facts, failure, finding = evidence.facts, evidence.facts.failure, evidence.first_failure
     silent = silent_ranks(facts)
-    if not silent or (found is None and failure is None):
+    if not silent or (finding is None and failure is None):
         return None
     recorded = (line_of(failure),) if failure is not None else ()
     return Cause(
@@ -170,7 +170,7 @@ def silent_rank(evidence: Evidence) -> Cause | None:
         node=facts.node_of(silent[0]),
         sentence=f"{format_ranks(silent, facts)} ended without an error message: probably the kernel killed"
         " the process because host memory ran out, or the node failed",
-        evidence=evidence_lines(found) or recorded,
+        evidence=evidence_lines(finding) or recorded,
         advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
         " more memory",
         command=f"clusterrun logs JOB --rank {silent[0]} -n 50",
@@ -179,15 +179,15 @@ def silent_rank(evidence: Evidence) -> Cause | None:
 
 def consequence(evidence: Evidence) -> Cause | None:
     """Applies to a line that follows from another failure, such as a lost connection."""
-    found = evidence.first_failure
-    if found is None or found.strength is not Strength.CONSEQUENCE:
+    finding = evidence.first_failure
+    if finding is None or finding.strength is not Strength.CONSEQUENCE:
         return None
-    cause = to_cause(found, evidence.facts)
-    if found.row is not PEER_LOST:
+    cause = to_cause(finding, evidence.facts)
+    if finding.row is not PEER_LOST:
         return cause
-    peer = found.values.get("peer")
-    lost = f"a rank lost the connection to {peer}" if peer else found.sentence
-    call = find_failed_nccl_call(found, evidence)
+    peer = finding.values.get("peer")
+    lost = f"a rank lost the connection to {peer}" if peer else finding.sentence
+    call = find_failed_call(evidence.lines_of(finding)[: finding.index])
     sentence = f"NCCL failed: {call}; then {lost}" if call else f"{lost}; the log does not show why"
     return replace(cause, sentence=sentence)
 
@@ -276,15 +276,15 @@ def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
 # -- evidence of weaker signs ------------------------------------------------------------------------------------------
 
 
-def _may_be_harmless(found: LogFinding, logs: Logs) -> bool:
+def _may_be_harmless(finding: LogFinding, logs: Logs) -> bool:
     """Return whether healthy jobs print a line too and go on, if nothing is known of the job's end."""
-    if split_rank(found.line)[1].startswith("[W") and _shows_work(logs):  # a warning of C++ code, which retries
+    if split_rank(finding.line)[1].startswith("[W") and _shows_work(logs):  # a warning of C++ code, which retries
         return True
-    if found.row is not BARE and not found.row.common:
+    if finding.row is not BARE and not finding.row.common:
         return False
-    if found.row.common and found.kind not in ("command-missing", "setup"):
+    if finding.row.common and finding.kind not in ("command-missing", "setup"):
         return True
-    return any(_goes_on(found, lines) for lines in logs)
+    return any(_goes_on(finding, lines) for lines in logs)
 
 
 def _shows_work(logs: Logs) -> bool:
@@ -292,12 +292,12 @@ def _shows_work(logs: Logs) -> bool:
     return len(list(islice(work, 3))) == 3
 
 
-def _goes_on(found: LogFinding, lines: Sequence[Line]) -> bool:
+def _goes_on(finding: LogFinding, lines: Sequence[Line]) -> bool:
     """Return whether a log shows that the program continued: work, a good end, or more than a launcher's last lines."""
-    if not found.is_in(lines):  # after a command that may be missing, anything at all
-        return bool(found.row.common and lines) or _matches(_GOOD_END, lines[-2:])
-    after = lines[found.index + 1 :]
-    most = 1 if found.row.common else _NEAR_END
+    if not finding.is_in(lines):  # after a command that may be missing, anything at all
+        return bool(finding.row.common and lines) or _matches(_GOOD_END, lines[-2:])
+    after = lines[finding.index + 1 :]
+    most = 1 if finding.row.common else _NEAR_END
     return len(after) > most or _matches(PROGRESS, after) or _matches(_GOOD_END, after)
 
 
@@ -305,9 +305,9 @@ def _matches(pattern: re.Pattern[str], lines: Sequence[Line]) -> bool:
     return any(pattern.search(line.text[:_READ]) for line in lines)
 
 
-def _error_after(found: LogFinding, evidence: Evidence) -> bool:
+def _error_after(finding: LogFinding, evidence: Evidence) -> bool:
     """Return whether the finding's log has a later error that no row explains: healthy jobs print the finding too."""
-    after = evidence.lines_of(found)[found.index + 1 :]
+    after = evidence.lines_of(finding)[finding.index + 1 :]
     return any(_ERROR.match(line.text[:_READ]) and line not in evidence.explained for line in after)
 
 

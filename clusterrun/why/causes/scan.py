@@ -28,15 +28,15 @@ _SKIPPED = re.compile(r"(?i)\bskip(?:s|ped|ping)? (?:this |the |a )?batch\b")
 
 def scan(lines: Sequence[Line]) -> list[LogFinding]:
     """Return the findings in the lines of one file, in order."""
-    found = _match_rows(lines)
+    by_index = _match_rows(lines)
     for raised in find_tracebacks(lines):
-        _add_traceback(found, raised, lines)
-    _merge_quoted(found, lines)
-    for index, finding in found.items():
-        found[index] = _completed(finding, lines)
-    _add_summaries(found, lines)
-    _prefer_abort_messages(found, lines)
-    findings = _count_work([found[index] for index in sorted(found)], lines)
+        _add_traceback(by_index, raised, lines)
+    _merge_quoted(by_index, lines)
+    for index, finding in by_index.items():
+        by_index[index] = _completed(finding, lines)
+    _add_summaries(by_index, lines)
+    _prefer_abort_messages(by_index, lines)
+    findings = _count_work([by_index[index] for index in sorted(by_index)], lines)
     turned = find_nan_start(lines)
     if turned is not None:  # never marked as survived: the later lines of work are what shows it
         index, sentence = turned
@@ -50,14 +50,14 @@ def scan(lines: Sequence[Line]) -> list[LogFinding]:
 def _match_rows(lines: Sequence[Line]) -> dict[int, LogFinding]:
     """Return the strongest finding of each line, of two of equal strength that of the earlier row."""
     indexes = _lines_by_needle(lines)
-    found: dict[int, LogFinding] = {}
+    by_index: dict[int, LogFinding] = {}
     for row_ in (*TABLE, BARE):
         for needle in row_.needles:
             for index in indexes[needle]:
                 finding = match_row(row_, lines[index], index)
-                if finding is not None and _is_better(finding, found.get(index)):
-                    found[index] = finding
-    return found
+                if finding is not None and _is_better(finding, by_index.get(index)):
+                    by_index[index] = finding
+    return by_index
 
 
 def _is_better(finding: LogFinding, other: LogFinding | None) -> bool:
@@ -123,16 +123,16 @@ _AMID = frozenset(
 )  # fmt: skip
 
 
-def _add_traceback(found: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
+def _add_traceback(by_index: dict[int, LogFinding], raised: Raised, lines: Sequence[Line]) -> None:
     """Replace the findings inside a traceback by one at its last line: of the row that matches best, else EXCEPTION."""
-    inside = [found[i] for i in range(raised.first, raised.end + 1) if i in found and _is_of(raised, found[i])]
+    inside = [by_index[i] for i in range(raised.first, raised.end + 1) if i in by_index and _is_of(raised, by_index[i])]
     for finding in inside:
-        del found[finding.index]
-    known = _known_by_place(_best_inside(inside, raised), raised, lines)
-    if known is None:
-        found[raised.index] = _unknown_exception(raised, lines)
+        del by_index[finding.index]
+    matched = _known_by_place(_best_inside(inside, raised), raised, lines)
+    if matched is None:
+        by_index[raised.index] = _unknown_exception(raised, lines)
     else:
-        found[raised.index] = _known_exception(known, raised)
+        by_index[raised.index] = _known_exception(matched, raised)
 
 
 def _is_of(raised: Raised, finding: LogFinding) -> bool:
@@ -154,21 +154,21 @@ def _explains_exception(finding: LogFinding) -> bool:
     return finding.row is not BARE and _CAUGHT.search(finding.line.text) is None
 
 
-def _known_by_place(known: LogFinding | None, raised: Raised, lines: Sequence[Line]) -> LogFinding | None:
+def _known_by_place(matched: LogFinding | None, raised: Raised, lines: Sequence[Line]) -> LogFinding | None:
     """Return the finding in a traceback, or what it is by the library that raised it and by what that tried before."""
     if raised.noticed:
         return None
-    if known is None:
+    if matched is None:
         host = _unreachable_host(lines, raised)
         error = {"error": f"{host}; then {raised.text[:200]}"}
         return make_finding(UNRESOLVED, raised.index, lines[raised.index], error, raised.rank) if host else None
-    if raised.online and known.kind in ("name-resolution", "network"):
-        return make_finding(UNRESOLVED, known.index, known.line, {"error": raised.text[:200]}, known.rank)
-    if raised.online and known.kind == "peer-lost":  # of a server, which is not one of the ranks
+    if raised.online and matched.kind in ("name-resolution", "network"):
+        return make_finding(UNRESOLVED, matched.index, matched.line, {"error": raised.text[:200]}, matched.rank)
+    if raised.online and matched.kind == "peer-lost":  # of a server, which is not one of the ranks
         return None
-    if raised.in_semaphore and known.kind == "disk-full":
-        return make_finding(SHM_FULL, known.index, known.line, {}, known.rank)
-    return known
+    if raised.in_semaphore and matched.kind == "disk-full":
+        return make_finding(SHM_FULL, matched.index, matched.line, {}, matched.rank)
+    return matched
 
 
 def _unknown_exception(raised: Raised, lines: Sequence[Line]) -> LogFinding:
@@ -197,20 +197,20 @@ def _strength_of_unknown(raised: Raised) -> Strength:
     return Strength.HINT if raised.threaded or raised.noticed else Strength.CAUSE
 
 
-def _known_exception(known: LogFinding, raised: Raised) -> LogFinding:
+def _known_exception(matched: LogFinding, raised: Raised) -> LogFinding:
     """Return the finding of an exception that a row explains, with what the program was doing."""
-    sentence = known.sentence
-    if raised.activity and known.kind in _AMID and "checkpoint" not in sentence:
+    sentence = matched.sentence
+    if raised.activity and matched.kind in _AMID and "checkpoint" not in sentence:
         sentence += f", while {raised.activity}"
-    if known.index > raised.since and raised.handled[:40] not in sentence:
+    if matched.index > raised.since and raised.handled[:40] not in sentence:
         sentence += _while_handling(raised)
     return replace(
-        known,
+        matched,
         index=raised.index,
-        rank=raised.rank if known.rank is None else known.rank,
+        rank=raised.rank if matched.rank is None else matched.rank,
         place=raised.place,
         sentence=sentence,
-        strength=Strength.ECHO if raised.harmless else known.strength,
+        strength=Strength.ECHO if raised.harmless else matched.strength,
     )
 
 
@@ -244,28 +244,28 @@ def _unreachable_host(lines: Sequence[Line], raised: Raised) -> str:
     return ""
 
 
-def _merge_quoted(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+def _merge_quoted(by_index: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Let the exceptions that a message quotes, one for each thing it tried, be the reason of the exception itself."""
     for start, end in _quotations(lines):
         rank = split_rank(lines[start])[0]
-        before = _of_rank(found, range(max(0, start - _NEAR), start), rank)
-        quoted = _of_rank(found, range(start + 1, end), rank)
+        before = _of_rank(by_index, range(max(0, start - _NEAR), start), rank)
+        quoted = _of_rank(by_index, range(start + 1, end), rank)
         if not before or not quoted:
             continue
         for finding in quoted:
-            del found[finding.index]
+            del by_index[finding.index]
         outer = before[-1]
         tried = "; ".join(dict.fromkeys(_attempt(lines, finding.index) for finding in quoted))
         headline = re.split(r"(?<=\.)\s", split_rank(outer.line)[1].strip()[:_SHOWN])[0].rstrip(".:")
-        found[outer.index] = replace(
+        by_index[outer.index] = replace(
             quoted[-1], index=outer.index, line=outer.line, place=outer.place, sentence=f"{headline}: {tried}",
             advice=_BUILD,
         )  # fmt: skip
 
 
-def _of_rank(found: Mapping[int, LogFinding], where: range, rank: int | None) -> list[LogFinding]:
+def _of_rank(by_index: Mapping[int, LogFinding], where: range, rank: int | None) -> list[LogFinding]:
     """Return the findings of a rank in these lines, in order."""
-    return [found[index] for index in where if index in found and found[index].rank == rank]
+    return [by_index[index] for index in where if index in by_index and by_index[index].rank == rank]
 
 
 def _quotations(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
@@ -302,13 +302,13 @@ _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 1
 _KINDS = {-9: "killed", -15: "task-ended"}  # by torchrun's exit code, which is negative for a signal
 
 
-def _add_summaries(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+def _add_summaries(by_index: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Add torchrun's summaries, in place of its lines on the same failure, which have local ranks only."""
     for index, line in enumerate(lines):
         if SUMMARY in line.text:
-            for local in [at for at in found if "local_rank: " in found[at].line.text]:
-                del found[local]
-            found[index] = _summary_finding(lines, index)
+            for local in [at for at in by_index if "local_rank: " in by_index[at].line.text]:
+                del by_index[local]
+            by_index[index] = _summary_finding(lines, index)
 
 
 def _summary_finding(lines: Sequence[Line], index: int) -> LogFinding:
@@ -383,18 +383,18 @@ _ABORT = re.compile(r"(?i)\babort|signal 6|SIGABRT")
 _WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 
 
-def _prefer_abort_messages(found: dict[int, LogFinding], lines: Sequence[Line]) -> None:
+def _prefer_abort_messages(by_index: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Prefer a process's own abort message (``what()``) to later reports of the abort, in place."""
-    aborted = [index for index in sorted(found) if found[index].row is TERMINATE]
-    for index, finding in list(found.items()):
+    aborted = [index for index in sorted(by_index) if by_index[index].row is TERMINATE]
+    for index, finding in list(by_index.items()):
         if aborted and index > aborted[0] and _reports_abort(finding):
-            found[index] = replace(finding, strength=Strength.ECHO)
+            by_index[index] = replace(finding, strength=Strength.ECHO)
     for index in aborted:
         at, what = _message_of_abort(lines, index)
-        if at in found:
-            del found[index]  # a row matches the message itself
+        if at in by_index:
+            del by_index[index]  # a row matches the message itself
         elif what:
-            found[index] = replace(found[index], sentence=f"{found[index].sentence}: {what}")
+            by_index[index] = replace(by_index[index], sentence=f"{by_index[index].sentence}: {what}")
 
 
 def _message_of_abort(lines: Sequence[Line], index: int) -> tuple[int, str]:

@@ -378,8 +378,9 @@ def _follows(raised: Raised, first: Raised) -> bool:
     """Return whether an exception only repeats a worker's, or was raised by accident while another one was handled."""
     if first._remote and raised.text == first.text:
         return True
-    again = raised._frames[-1] == first._frames[-1]
-    if not raised.handled or again or first.noticed or raised.online or _is_expected(first):
+    if not raised.handled or raised._frames[-1] == first._frames[-1]:
+        return False
+    if first.noticed or raised.online or _is_expected(first):
         return False
     of_raise = raised._source.startswith("raise") or raised._source.count(")") > raised._source.count("(")
     # who caught the first one and raises another translates it; a package that was called meanwhile does not
@@ -388,10 +389,10 @@ def _follows(raised: Raised, first: Raised) -> bool:
 
 def _take_first(raised: Raised, first: Raised) -> None:
     """Let a traceback stand for the one that it follows from; its range covers both."""
-    raised.after = "" if raised.text == first.text else raised.text
-    raised.index, raised.until = first.index, first.until if first.after else first.end
-    raised.name, raised.message, raised.message_follows = first.name, first.message, False
-    raised.handled, raised.cause, raised.after = first.handled, first.cause, first.after or raised.after
+    raised.after = first.after or ("" if raised.text == first.text else raised.text)
+    raised.until = first.until if first.after else first.end
+    raised.index, raised.name, raised.message, raised.message_follows = first.index, first.name, first.message, False
+    raised.handled, raised.cause = first.handled, first.cause
     raised._frames, raised._source, raised.activity = first._frames, first._source, first.activity or raised.activity
     if _is_own_place(first.place):
         raised.place = first.place
