@@ -16,7 +16,7 @@ from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
 from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import check_value, gres_gpus
-from clusterrun.sizing import plot, text
+from clusterrun.sizing import text
 from clusterrun.sizing.answer import Answer, Question, answer
 from clusterrun.sizing.batches import BatchSettings, Training
 from clusterrun.sizing.job_facts import JobFacts, count_job
@@ -152,8 +152,8 @@ def _measure(
     _show(ui, found, facts, measured=[row._asdict() for row in rows])
     ui.say("", text.scaling_line(first, machine, steps))
     ui.table(*text.scaling_table(rows))
-    if len(rows) > 1 and plot.can_plot():
-        ui.say("", *plot.terminal_plot(rows))
+    if len(rows) > 1 and text.can_plot():
+        ui.say("", *text.terminal_plot(rows))
     elif len(rows) > 1:
         ui.note("for a plot: pip install 'clusterrun[plot]'")
 

@@ -2,5 +2,5 @@
 
 ``batches`` computes steps and learning rates, ``memory`` and ``speed`` estimate, ``devices`` is the table of GPUs,
 ``answer`` joins them and ``text`` formats. ``job_facts`` counts a job's data and parameters with the job's Python.
-``measure`` runs a job on each number of GPUs, ``scaling`` compares the runs, ``plot`` draws them.
+``measure`` runs a job on each number of GPUs, ``scaling`` compares the runs.
 """

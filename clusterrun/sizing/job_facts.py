@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,14 +61,6 @@ class _Settings:
     seq_len: int
 
 
-@dataclass(frozen=True)
-class _Model:
-    parameters: int
-    vocabulary: int
-    layers: int
-    width: int
-
-
 def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> JobFacts:
     """Return the facts of a job that runs a shipped task; ``samples`` above 0 replaces reading the data.
 
@@ -113,7 +105,7 @@ def parse_facts(document: str) -> JobFacts:
     try:
         read = parse_object(document.strip().rpartition("\n")[2])
         facts = build(_Facts, read)
-        given, model = build(_Settings, facts.settings), build(_Model, facts.model)
+        given, model = build(_Settings, facts.settings), build(ModelSize, facts.model)
         if not facts.samples:
             raise Damaged("no samples")
         sizes = given.global_batch_size, given.micro_batch_size, given.grad_accum_steps, facts.default_global_batch
@@ -121,10 +113,9 @@ def parse_facts(document: str) -> JobFacts:
             samples=facts.samples, batches=BatchSettings(*sizes), base_batch=given.base_batch_size,
             epochs=given.epochs, steps=given.steps, lr=given.lr, warmup=given.warmup, drop_last=given.drop_last,
         )  # fmt: skip
-        size = guess_shape(model.parameters)._replace(vocabulary=model.vocabulary)
-        if model.layers and model.width:  # 0 for an architecture that names them otherwise
-            size = size._replace(layers=model.layers, width=model.width)
-        return JobFacts(facts.task, facts.settings, training, facts.tokens / facts.samples, size)
+        if not model.layers or not model.width:  # an architecture that names them otherwise
+            model = replace(guess_shape(model.parameters), vocabulary=model.vocabulary)
+        return JobFacts(facts.task, facts.settings, training, facts.tokens / facts.samples, model)
     except Damaged as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"
         message = f"the job's Python printed {shown} instead of the sizes of the data and the model"

@@ -16,7 +16,7 @@ from clusterrun.records import progress, run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.sizing.batches import GpuPlan
-from clusterrun.sizing.scaling import QUARTERS, Host, Measured, parse_measured
+from clusterrun.sizing.scaling import QUARTERS, UNKNOWN_HOST, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
 from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
@@ -94,5 +94,5 @@ def _fullest_host(run: RunRecord) -> Host:
     """Return the machine with the most ranks for each core; nodes of a simulated cluster are one machine."""
     start = ends.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
     ranks = Counter((str(rank.get("machine")), as_int(rank.get("cores")) or 0) for rank in start["ranks"])
-    hosts = [Host(count, cores) for (_, cores), count in ranks.items()]
-    return max(hosts, key=lambda host: host.ranks / max(1, host.cores), default=Host())
+    hosts = [(count, cores) for (_, cores), count in ranks.items()]
+    return max(hosts, key=lambda host: host[0] / max(1, host[1]), default=UNKNOWN_HOST)

@@ -6,6 +6,7 @@ batch with fused attention and no activation checkpointing; logits over the whol
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from clusterrun.base.gpus import GIB
@@ -22,14 +23,12 @@ _VOCABULARIES = (32_000, 128_000)
 _OTHER = (GIB // 2, 2 * GIB)  # CUDA context, NCCL's buffers, what the allocator cannot use
 
 
-class Span(NamedTuple):
-    """A range, in bytes."""
-
-    low: float
-    high: float
+Span = tuple[float, float]
+"""A range in bytes: its low and high end."""
 
 
-class ModelSize(NamedTuple):
+@dataclass(frozen=True)
+class ModelSize:
     """A model: parameters, layers and width; ``vocabulary`` 0 means unknown, then the memory's range is wider."""
 
     parameters: int
@@ -49,7 +48,7 @@ class MemoryEstimate(NamedTuple):
 
     @property
     def total(self) -> Span:
-        return Span(sum(part.low for part in self), sum(part.high for part in self))
+        return sum(low for low, _ in self), sum(high for _, high in self)
 
 
 def guess_shape(parameters: int) -> ModelSize:
@@ -72,16 +71,19 @@ def estimate_memory(
         for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
     )
     return MemoryEstimate(
-        weights=Span(_FP32 * n, (_FP32 + _CAST * half) * n),
-        gradients=Span(_FP32 * n, _FP32 * n * gradient_copies),
-        optimizer=Span(_ADAM * n, _ADAM * n),
-        activations=Span(low, high),
-        other=Span(*_OTHER),
+        weights=(_FP32 * n, (_FP32 + _CAST * half) * n),
+        gradients=(_FP32 * n, _FP32 * n * gradient_copies),
+        optimizer=(_ADAM * n, _ADAM * n),
+        activations=(low, high),
+        other=_OTHER,
     )
 
 
 def memory_verdict(estimate: MemoryEstimate, device_bytes: float) -> str:
     """Return whether it fits: ``yes``, ``maybe``, ``no``, or ``never`` if one sample would not fit either."""
-    if estimate.total.low <= device_bytes:
-        return "yes" if estimate.total.high <= device_bytes else "maybe"
-    return "no" if estimate.total.low - estimate.activations.low <= device_bytes else "never"
+    low, high = estimate.total
+    if high <= device_bytes:
+        return "yes"
+    if low <= device_bytes:
+        return "maybe"
+    return "no" if low - estimate.activations[0] <= device_bytes else "never"

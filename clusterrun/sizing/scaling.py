@@ -16,14 +16,9 @@ _UNSTEADY, _SURELY_WRONG = 0.3, 1.15
 _KEYS = ("step", "step_s", "tokens_per_second", "data_wait_s", "cores_used")
 
 
-class Host(NamedTuple):
-    """The fullest machine of a run: its ranks and its cores; 0 cores: unknown."""
-
-    ranks: int = 1
-    cores: int = 0
-
-
-UNKNOWN_HOST = Host()
+Host = tuple[int, int]
+"""The fullest machine of a run: its ranks and its cores; 0 cores: unknown."""
+UNKNOWN_HOST: Host = (1, 0)
 
 
 class Measured(NamedTuple):
@@ -116,12 +111,13 @@ def slower_by_cores(base: Measured, host: Host) -> float:
 
     A rank that keeps less than its one core busy already shares: the others that it shares with are then known, too.
     """
-    if not host.cores or base.cores_used <= 0:
+    (ranks, cores), (base_ranks, _) = host, base.host
+    if not cores or base.cores_used <= 0:
         return 1.0
     wanted = max(1.0, base.cores_used)
     crowded = base.cores_used < GOOD * wanted
-    others = max(0.0, host.cores * wanted / base.cores_used - base.host.ranks * wanted) if crowded else 0.0
-    share = min(1.0, host.cores / (host.ranks * wanted + others))
+    others = max(0.0, cores * wanted / base.cores_used - base_ranks * wanted) if crowded else 0.0
+    share = min(1.0, cores / (ranks * wanted + others))
     return max(1.0, base.cores_used / wanted / share)
 
 

@@ -35,7 +35,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "wandb": ("worker/training/report.py",),
     "submitit": ("scheduler/slurm/executor.py", "worker/rank/callable.py"),
     "tomllib": ("config/toml_lines.py",),
-    "plotext": ("sizing/plot.py",),
+    "plotext": ("sizing/text.py",),
     "requests": (),
     "yaml": (),
     # an unpickler that refuses every name, and two that open their own user's files only

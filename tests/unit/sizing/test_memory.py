@@ -5,29 +5,29 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.base.gpus import GIB, find_device
-from clusterrun.sizing.memory import ModelSize, Span, estimate_memory, guess_shape, memory_verdict
+from clusterrun.sizing.memory import ModelSize, estimate_memory, guess_shape, memory_verdict
 
 SMOLLM2_135M = ModelSize(134_515_008, 30, 576, 49_152)
 
 
 def test_sixteen_bytes_per_parameter() -> None:
     found = estimate_memory(SMOLLM2_135M, 1, 2048, "fp32")
-    fixed = found.weights.low + found.gradients.low + found.optimizer.low
+    fixed = found.weights[0] + found.gradients[0] + found.optimizer[0]
     assert fixed == 16 * SMOLLM2_135M.parameters
-    assert found.weights.high == found.weights.low, "no 16-bit copy in fp32"
-    assert estimate_memory(SMOLLM2_135M, 1, 2048, "bf16").weights.high == 6 * SMOLLM2_135M.parameters
+    assert found.weights[1] == found.weights[0], "no 16-bit copy in fp32"
+    assert estimate_memory(SMOLLM2_135M, 1, 2048, "bf16").weights[1] == 6 * SMOLLM2_135M.parameters
 
 
 def test_a_second_copy_of_the_gradients() -> None:
     found = estimate_memory(SMOLLM2_135M, 1, 2048, "bf16", gradient_copies=2)
-    assert found.gradients == Span(4 * SMOLLM2_135M.parameters, 8 * SMOLLM2_135M.parameters)
+    assert found.gradients == (4 * SMOLLM2_135M.parameters, 8 * SMOLLM2_135M.parameters)
 
 
 def test_activations_follow_the_micro_batch_and_fp32_needs_more() -> None:
     one, four = (estimate_memory(SMOLLM2_135M, micro, 2048, "bf16").activations for micro in (1, 4))
-    assert four == Span(4 * one.low, 4 * one.high)
+    assert four == (4 * one[0], 4 * one[1])
     full = estimate_memory(SMOLLM2_135M, 1, 2048, "fp32").activations
-    assert full.low > one.low and full.high > one.high
+    assert full[0] > one[0] and full[1] > one[1]
 
 
 def test_eight_billion_parameters_fit_no_gpu_of_80_gigabytes() -> None:

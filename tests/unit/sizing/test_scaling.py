@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from clusterrun.sizing import plot
+from clusterrun.sizing import text
 from clusterrun.sizing.batches import BatchSettings, Training, plan_batches
 from clusterrun.sizing.measure import measure_settings
 from clusterrun.sizing.scaling import (
-    Host,
     Measured,
     ScalingRow,
     parse_measured,
@@ -117,10 +116,10 @@ def test_a_measuring_run_is_one_that_the_task_accepts() -> None:
 
 
 def test_a_plot_in_the_terminal() -> None:
-    lines = plot.terminal_plot(scaled(run(1, 100.0), run(2, 180.0), run(4, 300.0)), width=60, height=12)
-    text = "\n".join(lines)
-    assert len(lines) <= 12 and "\x1b" not in text
-    assert "measured" in text and "predicted" in text and "x" in text and "GPUs" in text
+    lines = text.terminal_plot(scaled(run(1, 100.0), run(2, 180.0), run(4, 300.0)), width=60, height=12)
+    plot = "\n".join(lines)
+    assert len(lines) <= 12 and "\x1b" not in plot
+    assert "measured" in plot and "predicted" in plot and "x" in plot and "GPUs" in plot
 
 
 @pytest.mark.parametrize(
@@ -138,5 +137,5 @@ def test_a_plot_in_the_terminal() -> None:
 def test_ranks_that_share_cores_take_longer_as_predicted(
     cores_used: float, ranks: int, cores: int, slower: float
 ) -> None:
-    first = run(1, 100.0)._replace(cores_used=cores_used, host=Host(1, cores))
-    assert slower_by_cores(first, Host(ranks, cores)) == pytest.approx(slower)
+    first = run(1, 100.0)._replace(cores_used=cores_used, host=(1, cores))
+    assert slower_by_cores(first, (ranks, cores)) == pytest.approx(slower)
