@@ -52,21 +52,22 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     if first.run_id == second.run_id:
         raise RequestError(f"{job1} and {job2} are the same run", hint="`clusterrun list --all` shows your jobs")
     options, codes = compare_options(first, second), compare_code(first, second)
-    environments, (metrics, unmeasured) = compare_environments(first, second), compare_metrics(first, second)
+    environment, missing, mixed = compare_environments(first, second)
+    metrics, unmeasured = compare_metrics(first, second)
     data = {
         "runs": [{"job_id": str(run.job_id or "") or None, "run_id": run.run_id, "name": run.name}
                  for run in (first, second)],
         "options": list(map(_json, options)),
         "code": _code_json(codes),
-        "environment": list(map(_json, environments.changes)),
+        "environment": list(map(_json, environment)),
         "metrics": list(map(_json, metrics)),
     }  # fmt: skip
     ui.data(data)
     ui.say(f"first        {_name(first)}", f"second       {_name(second)}")
     _section(ui, "options", options)
     ui.say(*_code_lines(codes))
-    _section(ui, "environment", environments.changes, "; ".join(map(_why_no_environment, environments.missing)))
-    for run in environments.mixed:
+    _section(ui, "environment", environment, "; ".join(map(_why_no_environment, missing)))
+    for run in mixed:
         ui.say(f"             the nodes of {_name(run)} do not all have the same packages")
     _section(ui, "metrics", metrics, "none recorded" if len(unmeasured) == 2 else "")
     ui.say(*codes.diff)

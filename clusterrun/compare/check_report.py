@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from clusterrun.base.decode import as_int, as_objects, as_text, parse_fields
+from clusterrun.base.decode import as_int, as_number, as_objects, as_text, parse_fields
 from clusterrun.base.units import format_rate
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
@@ -28,54 +28,39 @@ def load_report(run: RunRecord) -> dict[str, Any] | None:
     return {**report, "ok": report.get("ok") is True, "findings": findings}
 
 
-class _Node(NamedTuple):
-    node: str
-    gpus: int | None
-    tflops: float | None
-    memory_gib: float | None
-    disk_gib: float | None
-    clock_offset_s: float | None
-    busbw_in_node: float | None
-    busbw_between_nodes: float | None
-
-
-class _Link(NamedTuple):
-    kind: str
-    size: int | None
-    busbw: float | None
-
-
 def rows(report: Mapping[str, Any]) -> list[list[str]]:
     """Return the cells of ``COLUMNS`` for each node."""
     gpus = as_int(report.get("gpus_per_node"))
-    return [_cells(_Node(**parse_fields(_Node, node)), gpus) for node in as_objects(report.get("nodes"))]
+    return [_cells(node, gpus) for node in as_objects(report.get("nodes"))]
 
 
-def _cells(node: _Node, gpus: int | None) -> list[str]:
+def _cells(node: Mapping[str, Any], gpus: int | None) -> list[str]:
+    usable = as_int(node.get("gpus"))
     return [
-        node.node,
-        f"{_format('{}', node.gpus) or '?'} of {gpus}" if gpus else "-",
-        _format("{:.3g}", node.tflops),
-        _format("{:.0f} GiB", node.memory_gib),
-        _format("{:.0f} GiB", node.disk_gib),
-        _format("{:+.2f} s", node.clock_offset_s),
-        "" if node.busbw_in_node is None else format_rate(node.busbw_in_node),
-        "" if node.busbw_between_nodes is None else format_rate(node.busbw_between_nodes),
+        as_text(node.get("node")),
+        f"{'?' if usable is None else usable} of {gpus}" if gpus else "-",
+        _format("{:.3g}".format, node.get("tflops")),
+        _format("{:.0f} GiB".format, node.get("memory_gib")),
+        _format("{:.0f} GiB".format, node.get("disk_gib")),
+        _format("{:+.2f} s".format, node.get("clock_offset_s")),
+        _format(format_rate, node.get("busbw_in_node")),
+        _format(format_rate, node.get("busbw_between_nodes")),
     ]
 
 
 def overall(report: Mapping[str, Any]) -> str:
     """Return the all-reduces over all ranks in one line; empty if there are none."""
     parts = []
-    for entry in as_objects(report.get("links")):
-        link = _Link(**parse_fields(_Link, entry))
-        if link.kind == "all" and link.size and link.busbw:
-            parts.append(f"{link.size // 1024:,} KiB at {format_rate(link.busbw)}")
+    for link in as_objects(report.get("links")):
+        size, busbw = as_int(link.get("size")), as_number(link.get("busbw"))
+        if link.get("kind") == "all" and size and busbw:
+            parts.append(f"{size // 1024:,} KiB at {format_rate(busbw)}")
     if not parts:
         return ""
     ranks, backend = as_int(report.get("ranks")), as_text(report.get("backend"))
     return f"all-reduce over {ranks} ranks ({backend}): {', '.join(parts)}"
 
 
-def _format(form: str, value: float | None) -> str:
-    return "" if value is None else form.format(value)
+def _format(form: Callable[[float], str], value: object) -> str:
+    number = as_number(value)
+    return "" if number is None else form(number)

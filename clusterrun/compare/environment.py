@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.compare import Change, find_changes
 from clusterrun.records import run_record
@@ -16,36 +15,23 @@ from clusterrun.run_folder import ends
 VERSIONS = ("python", "torch", "nccl", "driver")
 
 
-class Environments(NamedTuple):
-    """What differs; ``missing`` are the runs without a record, ``mixed`` those whose nodes differ in packages."""
+def compare_environments(
+    first: RunRecord, second: RunRecord
+) -> tuple[list[Change], tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+    """Return what differs, the runs without a record, and the runs whose nodes do not all have the same packages.
 
-    changes: list[Change]
-    missing: tuple[RunRecord, ...]
-    mixed: tuple[RunRecord, ...]
-
-
-class _Environment(NamedTuple):
-    """What the last start of a run has recorded: nothing, not even the names of versions, if it has not started.
-
-    ``mixed``: its nodes do not all have the same packages.
+    The last starts are compared; nothing is compared if one has not recorded its environment.
     """
-
-    versions: Mapping[str, str | None] = MappingProxyType({})
-    packages: Mapping[str, str] = MappingProxyType({})
-    mixed: bool = False
-
-
-def compare_environments(first: RunRecord, second: RunRecord) -> Environments:
-    """Compare the last starts of two runs; nothing is compared if one has not recorded its environment."""
-    environment, other = _load(first), _load(second)
-    missing = tuple(compress((first, second), (not environment.versions, not other.versions)))
-    mixed = tuple(compress((first, second), (environment.mixed, other.mixed)))
+    versions, packages, is_mixed = _load(first)
+    other_versions, other_packages, other_is_mixed = _load(second)
+    missing = tuple(compress((first, second), (not versions, not other_versions)))
+    mixed = tuple(compress((first, second), (is_mixed, other_is_mixed)))
     if missing:
-        return Environments([], missing, mixed)
-    changes = list(find_changes(environment.versions, other.versions))
-    if environment.packages and other.packages:
-        changes += find_changes(environment.packages, other.packages)
-    return Environments(changes, missing, mixed)
+        return [], missing, mixed
+    changes = list(find_changes(versions, other_versions))
+    if packages and other_packages:
+        changes += find_changes(packages, other_packages)
+    return changes, missing, mixed
 
 
 def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str, list[str]]:
@@ -57,13 +43,17 @@ def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str,
     return {version: list(dict.fromkeys(names)) for version, names in nodes.items()}
 
 
-def _load(run: RunRecord) -> _Environment:
+def _load(run: RunRecord) -> tuple[dict[str, str | None], dict[str, str], bool]:
+    """Return what the last start of a run has recorded: versions, packages, and whether its nodes differ in packages.
+
+    Without a start there is nothing, not even the names of versions.
+    """
     for attempt in reversed(run_record.attempts(run)):
         start = ends.load_start(attempt)
         if start is not None:
             digests = nodes_by_version(start["ranks"], "packages")
-            return _Environment(_versions(start["ranks"]), _packages(attempt), len(digests) > 1)
-    return _Environment()
+            return _versions(start["ranks"]), _packages(attempt), len(digests) > 1
+    return {}, {}, False
 
 
 def _versions(ranks: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:

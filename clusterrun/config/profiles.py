@@ -147,9 +147,9 @@ def _load_user_file(environ: Mapping[str, str], home: Path | None, notices: list
 
 def _requested_profile(files: Sequence[_ProfileFile], typed: str | None) -> Value | None:
     """Return the name of the profile by --profile, else the default's; None without one. Raises RequestError."""
-    tops = ChainMap(*(file.top for file in files))
+    tops = ChainMap(*(top for top, _ in files))
     chosen = Value(typed, "--profile") if typed else tops.get("default-profile")
-    names = sorted({name for file in files for name in file.tables})
+    names = sorted({name for _, tables in files for name in tables})
     if chosen is None or chosen.value in names:
         return chosen
     hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
@@ -291,8 +291,8 @@ def _for_cluster(
 def _clusters_of_profiles(files: Sequence[_ProfileFile]) -> dict[str, str]:
     """Return the cluster of each profile that is for one; the first file's counts."""
     clusters = {}
-    for file in reversed(files):
-        for name, table in file.tables.items():
+    for _, tables in reversed(files):
+        for name, table in tables.items():
             if _CLUSTER in table:
                 clusters[name] = str(table[_CLUSTER].value).strip().lower()
     return clusters
@@ -315,18 +315,17 @@ def _profile_for(clusters: Mapping[str, str], here: str) -> str:
     return fitting[0] if fitting else ""
 
 
-class _ProfileFile(NamedTuple):
-    top: dict[str, Value]
-    tables: dict[str, dict[str, Value]]
+_ProfileFile = tuple[dict[str, Value], dict[str, dict[str, Value]]]
+"""The values at the top of a file, and those of each table [profile.NAME]."""
 
 
 def _levels(files: Iterable[_ProfileFile], chosen: Value | None) -> list[dict[str, Value]]:
     """Return the values of each file's chosen table, and of its top, which the table precedes."""
     levels = []
-    for file in files:
-        if chosen is not None and chosen.value in file.tables:
-            levels.append(file.tables[chosen.value])
-        levels.append(file.top)
+    for top, tables in files:
+        if chosen is not None and chosen.value in tables:
+            levels.append(tables[chosen.value])
+        levels.append(top)
     return levels
 
 
@@ -339,10 +338,8 @@ def _read_profile(document: Document) -> _ProfileFile:
             hint='write [profile.NAME] with keys below it; select a profile with default-profile = "NAME"',
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}
-    return _ProfileFile(
-        _profile_level(document, (), top),
-        {name: _profile_level(document, ("profile", name), table) for name, table in tables.items()},
-    )
+    levels = {name: _profile_level(document, ("profile", name), table) for name, table in tables.items()}
+    return _profile_level(document, (), top), levels
 
 
 def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:

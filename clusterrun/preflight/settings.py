@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object
 from clusterrun.base.errors import CommandError
@@ -56,12 +56,8 @@ def check_others(
     return lines + [f"warning: {line}" for line in dict.fromkeys(finding.line for finding in findings)]
 
 
-class Result(NamedTuple):
-    """What is wrong with the settings of a task (or an empty text), what is missing, and what is doubtful."""
-
-    wrong: str
-    missing: list[str]
-    doubts: list[str]
+Result = tuple[str, list[str], list[str]]
+"""What is wrong with the settings of a task (or an empty text), what is missing, and what is doubtful."""
 
 
 def _run(
@@ -101,7 +97,7 @@ def _results(printed: str) -> list[Result]:
 
 
 def _result(row: dict[str, Any]) -> Result:
-    return Result(str(row["wrong"]), [str(line) for line in row["missing"]], [str(line) for line in row["doubts"]])
+    return str(row["wrong"]), list(map(str, row["missing"])), list(map(str, row["doubts"]))
 
 
 def _reason(error: CommandError) -> str:
@@ -111,11 +107,11 @@ def _reason(error: CommandError) -> str:
 
 
 def _judge(spec: JobSpec, result: Result) -> list[Finding]:
-    name = work_argv(spec)[1]
-    if result.wrong:
-        return [Finding(f"{name}: {result.wrong}", "see docs/settings.md", never=True)]
-    doubts = [Finding(f"{name}: {line}") for line in result.doubts]
-    return doubts + [_judge_missing(spec, f"{name}: {line}") for line in result.missing]
+    name, (wrong, missing, doubts) = work_argv(spec)[1], result
+    if wrong:
+        return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
+    findings = [Finding(f"{name}: {line}") for line in doubts]
+    return findings + [_judge_missing(spec, f"{name}: {line}") for line in missing]
 
 
 def _judge_missing(spec: JobSpec, line: str) -> Finding:
