@@ -139,14 +139,14 @@ def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, ho
     base = there.plan(args)
     size = max_array_size(there.scheduler(base.record.scheduler).slurm)
     tasks = [
-        task_again(run, changes, before.parameters(run.run_id), index)
+        task_again(base.spec, run, changes, index)
         for run, index in zip(failed, _indexes(failed, size), strict=True)
     ]  # fmt: skip
     arrays = plan_arrays(base, tasks, size, before.id)
     if how.dry_run:
         check_sweep(ui, there, arrays, how)
         ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
-        ui.data([dict(task.parameters) for task in tasks])
+        ui.data([dict(before.parameters(run.run_id)) for run in failed])
         return 0
     made = _with_new_runs(before, run_ids, failed, arrays)
     return submit_and_announce(ui, there, made, arrays, how, before=before)

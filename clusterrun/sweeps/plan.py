@@ -6,7 +6,7 @@ import json
 import os
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,8 @@ exec /bin/bash -l "$CR_RUNS/${{CR_RUN_IDS[$SLURM_ARRAY_TASK_ID]}}/script.sh"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOfSweep:
-    """One run of a sweep before it has an id: its index in an array, its parameters, work and variables."""
-
-    index: int
-    parameters: Set
-    work: Work
-    env: Mapping[str, str]
+ArrayTask = tuple[int, JobSpec]
+"""A run of a sweep before it has an id: its index in an array, and its specification."""
 
 
 def max_array_size(slurm: SlurmCommands | None) -> int:
@@ -72,7 +66,7 @@ def max_array_size(slurm: SlurmCommands | None) -> int:
     return size
 
 
-def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> list[TaskOfSweep]:
+def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> list[ArrayTask]:
     """Return a task for each parameter set, by the work and --env of the base plan.
 
     Parameters are settings of a built-in task, and fill ``{name}`` in arguments and in --env. Raises RequestError for
@@ -91,26 +85,39 @@ def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> li
     return [_task(spec, index, values) for index, values in zip(indexes, sets, strict=True)]
 
 
-def _task(spec: JobSpec, index: int, parameters: Set) -> TaskOfSweep:
+def _task(spec: JobSpec, index: int, parameters: Set) -> ArrayTask:
     known = {**parameters, INDEX: str(index)}
     env = {name: fill(text, known) for name, text in spec.env}
     env |= {VARIABLE + name.upper(): value for name, value in parameters.items()}
     work = spec.work
     if isinstance(work, Script | Module | Command):
         work = replace(work, args=tuple(fill(word, known) for word in work.args))
-    elif isinstance(work, Task):
-        work = replace(work, settings=tuple({**dict(work.settings), **parameters}.items()))
-    return TaskOfSweep(index, parameters, work, env)
+    return index, _changed(spec, work, env, parameters)
 
 
-def task_again(run: RunRecord, changes: SubmitArgs, parameters: Set, index: int) -> TaskOfSweep:
-    """Return a task that does what a run of a sweep did, with the user's changes of --set and --env."""
-    spec, _ = load_planned(run)
+def task_again(spec: JobSpec, run: RunRecord, changes: SubmitArgs, index: int) -> ArrayTask:
+    """Return a task that does what a run of a sweep did, with the user's changes of --set and --env.
+
+    ``spec`` has all other options.
+    """
+    before, _ = load_planned(run)
     new = {name: changes.flags[name].value if name in changes.flags else {} for name in ("set", "env")}
-    work = spec.work
+    return index, _changed(spec, before.work, {**dict(before.env), **new["env"]}, new["set"])
+
+
+def _changed(spec: JobSpec, work: Work, env: Mapping[str, str], settings: Mapping[str, Any]) -> JobSpec:
+    """Return a specification with this work and these variables; ``settings`` are for a built-in task.
+
+    Raises RequestError for a value that a run may not have.
+    """
+    changes: dict[str, Any] = {"env": dict(env)} if env else {}
     if isinstance(work, Task):
-        work = replace(work, settings=tuple({**dict(work.settings), **new["set"]}.items()))
-    return TaskOfSweep(index, parameters, work, {**dict(spec.env), **new["env"]})
+        changes["set"] = {**dict(work.settings), **settings}
+        work = replace(work, settings=tuple(changes["set"].items()))
+    values = {name: Value(value, "sweep") for name, value in changes.items()}
+    for name, value in values.items():
+        check_value(FIELD[name], value)
+    return replace(spec, work=work, env=tuple(sorted(env.items())), sources={**spec.sources, **values})
 
 
 def new_sweep(
@@ -129,7 +136,7 @@ def new_sweep(
     return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once), arrays
 
 
-def plan_arrays(base: Plan, tasks: Sequence[TaskOfSweep], size: int, sweep: str = "") -> list[list[Plan]]:
+def plan_arrays(base: Plan, tasks: Sequence[ArrayTask], size: int, sweep: str = "") -> list[list[Plan]]:
     """Return the runs of all tasks, in arrays of at most ``size`` indexes; on this machine each run is a job.
 
     The runs of an array have one token. ``sweep`` is the sweep's id; empty for a new one, whose id is that of its first
@@ -180,25 +187,18 @@ def _new_run_id(like: str, used: set[str]) -> str:
             return run_id
 
 
-def _plan(base: Plan, task: TaskOfSweep, run_id: str, token: str, sweep: str) -> Plan:
-    changes: dict[str, Any] = {"env": dict(task.env)} if task.env else {}
-    if isinstance(task.work, Task):
-        changes["set"] = dict(task.work.settings)
-    values = {name: Value(value, "sweep") for name, value in changes.items()}
-    for name, value in values.items():
-        check_value(FIELD[name], value)
-    sources = {**base.spec.sources, **values}
-    spec = replace(base.spec, work=task.work, env=tuple(sorted(task.env.items())), sources=sources)
+def _plan(base: Plan, task: ArrayTask, run_id: str, token: str, sweep: str) -> Plan:
+    index, spec = task
     local = base.record.scheduler == LOCAL
     run_dir = base.record.run_dir.parent / run_id
     old, at = base.submission, base.record.at
     places = Places(old.workdir, old.logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token, not local), places, local=local)
-    one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), task=None if local else task.index)
+    one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), task=None if local else index)
     record = replace(
         base.record, run_id=run_id, run_dir=run_dir, sweep=sweep, submissions=(one,),
         what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
-        sources={name: (value.value, value.source) for name, value in sources.items()},
+        sources={name: (value.value, value.source) for name, value in spec.sources.items()},
     )  # fmt: skip
     submission = old._replace(run_id=run_id, run_dir=run_dir, token=token, script=record.script)
     plan = base._replace(spec=spec, record=record, submission=submission, script=script)

@@ -249,7 +249,7 @@ def _rendered(store: Store, run: RunRecord) -> Iterator[object]:
         spec, RunIdentity(run.run_id, run.run_dir, run.submission.token), Places(folder, run.logs, Path("/w"), 0o77)
     )
     yield resume.rebuild_submission(run, NoCluster.environ)
-    yield plan.task_again(run, SubmitArgs(), {"lr": "1"}, 0)
+    yield plan.task_again(spec, run, SubmitArgs(), 0)
     checks.check_recorded_secrets(["HOME", "X"], run)
 
 
