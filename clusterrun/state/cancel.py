@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
@@ -127,13 +128,12 @@ def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelle
     """Cancel all jobs of these targets, and return a result for each target: the first failure, if there is one."""
     jobs = [_jobs_of(target) for target in targets]
     try:
-        answers = iter(scheduler.cancel([job for some in jobs for job in some]))
+        answers = iter(scheduler.cancel([*chain.from_iterable(jobs)]))
     except SchedulerError as error:
         detail = ": ".join(filter(None, (error.message, error.detail)))
         unanswered = isinstance(error, CommandError) and error.timed_out  # then it may be cancelled
         return [Cancelled(target.status.id, done=False, detail=detail, may_be=unanswered) for target in targets]
-    each = ([next(answers) for _ in some] for some in jobs)
-    return [min(some, key=lambda one: one.done) for some in each]
+    return [min(islice(answers, len(ids)), key=lambda answer: answer.done) for ids in jobs]
 
 
 def _jobs_of(target: RunState) -> list[JobId]:

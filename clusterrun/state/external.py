@@ -119,10 +119,11 @@ class ExternalJobs:
         past = self._scheduler.account(self._requested(absent), self._oldest(absent))
         ended = self._update([row for row in past.jobs if row.is_over], only=absent)
         self._answered = now if past.complete else self._answered
+        reason, since = (NO_ACCOUNTING, -math.inf) if past.no_accounting else (END_UNKNOWN, now)
         for job in set(absent) - ended:
-            self._mark_unknown(job, NO_ACCOUNTING if past.no_accounting else END_UNKNOWN, past.note)
+            self._mark_unknown(job, reason, past.note)
             if past.complete:
-                self._missing_since.setdefault(job, -math.inf if past.no_accounting else now)
+                self._missing_since.setdefault(job, since)
 
     def _oldest(self, jobs: Sequence[JobId]) -> int:
         """Return an epoch second before the submission of all jobs."""

@@ -138,7 +138,7 @@ class StateQuery(NamedTuple):
         live = [state for state in self.states(others, answer) if not state.status.is_over]
         shown: list[RunState] = []
         for state in states:
-            of_run = [other for other in live if _are_of_one_run(other, state)]
+            of_run = [other for other in live if other.run_dir == state.run_dir]
             shown += of_run
             if not of_run or state.status.outcome in filters.OPEN:
                 shown.append(state)
@@ -325,12 +325,9 @@ def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
 
 
 def _other_submissions(state: RunState) -> list[RunRecord]:
-    run = state.record
-    return [run.as_submission(one) for one in run.submissions[:-1]] if run is not None and state.others else []
-
-
-def _are_of_one_run(state: RunState, other: RunState) -> bool:
-    return state.record is not None and other.record is not None and state.record.run_dir == other.record.run_dir
+    if state.record is None or not state.others:
+        return []
+    return [state.record.as_submission(one) for one in state.record.submissions[:-1]]
 
 
 def _listed(

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int
@@ -22,7 +23,6 @@ from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import claims, submissions
-from clusterrun.run_folder.claims import Claim
 from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.terminal import tables
 
@@ -89,6 +89,10 @@ class RunState:
     @property
     def scheduler(self) -> str:
         return self.record.scheduler if self.record is not None else "slurm"
+
+    @property
+    def run_dir(self) -> Path | None:
+        return self.record.run_dir if self.record is not None else None
 
     @property
     def figures(self) -> progress.Metrics | None:
@@ -212,8 +216,7 @@ def reconcile(
     now = time.time() if now is None else now
     mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
     states = _join(store, scheduler, mine, answer or _query(scheduler, mine, now), now)
-    if theirs:
-        states |= _join(store, scheduler, theirs, _query_theirs(scheduler, theirs), now)
+    states |= _join(store, scheduler, theirs, _query_theirs(scheduler, theirs), now)
     return [states[run.submission.key] for run in runs]
 
 
@@ -345,7 +348,7 @@ def _known_state(store: Store, run: RunRecord, row: JobStatus | None, now: float
     if row is not None:
         return _with_end_recorded(store, run, _with_end(run, row))
     final = run.submission.final
-    ended = end_of(run) if final is None or needs_query(run, now) else None
+    ended = end_of(run) if needs_query(run, now) else None
     if ended is not None and _is_news(ended, final):
         return _with_end_recorded(store, run, ended)
     return RunState(run, _from_final(run, final)) if final is not None else None
@@ -362,9 +365,13 @@ def _last_known(run: RunRecord, last: JobIndex, answer: Answer) -> RunState:
 def _is_unnamed(before: RunRecord, state: RunState, now: float) -> bool:
     """Return whether a job was cancelled a short time ago, by whom only accounting knows; ``before`` is its run."""
     job, submission = state.status, before.submission
-    if job.state != "CANCELLED" or job.cancelled_by is not None or submission.cancel_asked:
+    if not _lacks_canceller(job) or submission.cancel_asked:
         return False
     return submission.final is None or now - (job.ended or submission.at) < NAMED_WITHIN
+
+
+def _lacks_canceller(job: JobStatus) -> bool:
+    return job.state == "CANCELLED" and job.cancelled_by is None
 
 
 def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -> RunState:
@@ -372,7 +379,7 @@ def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -
     run, job = state.record, state.status
     named = [row for row in ended if row.cancelled_by is not None]
     assert run is not None
-    if job.state != "CANCELLED" or job.cancelled_by is not None or not named:
+    if not named or not _lacks_canceller(job):
         return state
     user = max(named, key=lambda row: row.ended or 0).cancelled_by
     if run.submission.final is not None:
@@ -435,17 +442,19 @@ def _ended(run: RunRecord, accounted: Mapping[tuple[str, int | None], Sequence[J
 
     ``accounted`` has accounting's rows by number and task; an open row is not life.
     """
-    rows = accounted.get((run.job_id.base, run.job_id.task), ()) if run.job_id is not None else ()
-    claim = run_record.claim_of(run) if rows else None
-    return [row for row in rows if row.is_over and _is_of(row, run, claim)]
+    if run.job_id is None:
+        return []
+    rows = accounted.get((run.job_id.base, run.job_id.task), ())
+    return [row for row in rows if row.is_over and _is_of(row, run)]
 
 
-def _is_of(job: JobStatus, run: RunRecord, claim: Claim | None) -> bool:
+def _is_of(job: JobStatus, run: RunRecord) -> bool:
     """Return whether a job with the run's id is the run's: the id may have been used before."""
     if not (run.mine or job.user == run.user):
         return False
     if token_part(job) == run.submission.token[:8]:
         return True
+    claim = run_record.claim_of(run)
     if claim is None or claim.job != job.id.base or job.submitted is None:
         return False
     return abs(job.submitted - run.submission.at) < _SAME_SUBMISSION

@@ -77,7 +77,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         **{field.key: extra.get(field.key) for field in EXTRA_FIELDS},
         "tasks": job.tasks or None,
         "task_count": task_count(job),
-        "started": job.started if job.state != "PENDING" else None,
+        "started": _began(job),
         "as_of": state.as_of,
         "note": state.note,
         **(_run_json(state, state.record) if state.record is not None else _NO_RUN),
@@ -266,7 +266,7 @@ def _moments(state: RunState, now: float) -> dict[str, str]:
     job = state.status
     return {
         "submitted": _moment(state.submitted, now),
-        "started": _moment(job.started, now) if job.state != "PENDING" else "",
+        "started": _moment(_began(job), now),
         "start": _expected(job, now),
         "ended": _moment(job.ended, now) if job.is_over else "",
     }
@@ -367,6 +367,11 @@ def _reason(job: JobStatus) -> Reason | None:
     return find_reason(job.reason)
 
 
+def _began(job: JobStatus) -> int | None:
+    """Return when a job started; of a pending one Slurm shows when it expects that."""
+    return job.started if job.state != "PENDING" else None
+
+
 def _expected(job: JobStatus, now: float) -> str:
     """Return Slurm's estimate of a pending job's start; empty if the job cannot start by itself, as a held one."""
     if job.state != "PENDING" or job.started is None or job.started <= now:
@@ -454,12 +459,9 @@ def find_stragglers(ranks: Sequence[RankProgress]) -> list[Straggler]:
     from statistics import median  # it loads decimal and fractions, which `list` does without
 
     usual = median(busy.values())
-    found = [
-        Straggler(one, usual / busy[one.rank])
-        for one in ranks
-        if busy.get(one.rank, 0.0) >= SHORTEST_S and usual < SLOW * busy[one.rank]
-    ]
-    return sorted(found, key=lambda one: one.speed)
+    least = max(SHORTEST_S, usual / SLOW)
+    slow = [Straggler(one, usual / busy[one.rank]) for one in ranks if busy.get(one.rank, 0.0) > least]
+    return sorted(slow, key=lambda one: one.speed)
 
 
 def wait_seconds(rank: RankProgress) -> float | None:

@@ -87,7 +87,7 @@ class Ui:
         cells = [[safe(cell) for cell in row] for row in rows]
         if self._out.isatty():
             lines = fit(_as_columns(columns), cells, _terminal_size().columns)
-            if lines and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
+            if "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
                 lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
         else:
             lines = ["\t".join(row) for row in ([one.name for one in _as_columns(columns)], *cells)]
