@@ -157,7 +157,7 @@ def _update(values: dict[Key, Pair], scope: LimitScope) -> None:
 
 
 def _values(scope: LimitScope) -> dict[Key, Pair]:
-    return {(name, bound.tres): (bound.limit, bound.used) for name in LABELS for bound in scope.bounds(name)}
+    return {(name, tres): (limit, used) for name in LABELS for tres, limit, used in scope.bounds(name)}
 
 
 def _set(by: str, values: Mapping[Key, Pair], *, qos: str = "", accounts: tuple[str, ...] = ()) -> Iterator[UserLimit]:

@@ -10,72 +10,55 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from clusterrun.base.errors import RequestError, from_source
 
-
-class SecretName(NamedTuple):
-    """A pattern of whole variable names in upper case, whether the value is secret, the reason, and the reference."""
-
-    pattern: str
-    secret: bool
-    reason: str
-    source: str
-
-
-class SecretPattern(NamedTuple):
-    """The name of a kind of token or key, a pattern that finds it in a text, and the reference of its format."""
-
-    what: str
-    pattern: str
-    source: str
-
-
 _ROLE = r"(?:_(?:READ|WRITE|RO|RW|PROD|DEV|TEST|MAIN|OLD|NEW|[0-9]+))?"
 
-SECRET_NAMES: tuple[SecretName, ...] = (
-    SecretName(r"HF_HUB_DISABLE_IMPLICIT_TOKEN", False, "a switch", "huggingface_hub, environment variables"),
-    SecretName(r"GOOGLE_APPLICATION_CREDENTIALS", False, "the path of a key file", "Google Cloud, Application Default Credentials"),
-    SecretName(r".*_(?:PATH|FILE|DIR|SOCK)|PGPASSFILE", False, "the path of a file", "PostgreSQL 17, 34.15; ssh-agent(1); AWS CLI, environment variables"),
-    SecretName(r"(?:OLD)?PWD", False, "the current folder", "POSIX.1-2017, cd"),
-    SecretName(r"(?:.*_)?KEY_ID", False, "an id, which is not a secret", "AWS, IAM access keys"),
-    SecretName(
+#: a pattern of whole variable names in upper case, whether the value is secret, the reason, and the reference
+SECRET_NAMES: tuple[tuple[str, bool, str, str], ...] = (
+    (r"HF_HUB_DISABLE_IMPLICIT_TOKEN", False, "a switch", "huggingface_hub, environment variables"),
+    (r"GOOGLE_APPLICATION_CREDENTIALS", False, "the path of a key file", "Google Cloud, Application Default Credentials"),
+    (r".*_(?:PATH|FILE|DIR|SOCK)|PGPASSFILE", False, "the path of a file", "PostgreSQL 17, 34.15; ssh-agent(1); AWS CLI, environment variables"),
+    (r"(?:OLD)?PWD", False, "the current folder", "POSIX.1-2017, cd"),
+    (r"(?:.*_)?KEY_ID", False, "an id, which is not a secret", "AWS, IAM access keys"),
+    (
         r"(?:.*_)?(?:EOS|BOS|PAD|SEP|CLS|MASK|UNK|EOT|SOT|SPECIAL|STOP|START|END|BEGIN|FIRST|LAST|NEXT|NEW|PER|IMAGE|IMG|AUDIO|VIDEO|TEXT|MAX|MIN|NUM|REGISTER|PATCH)_TOKEN(?:_.*)?",
         False, "a vocabulary token", "transformers, PreTrainedTokenizer",
     ),
-    SecretName(r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a number of tokens or a token id", "transformers, configuration"),
-    SecretName(r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the name of a column or a key of a table", "datasets, PyTorch Lightning"),
-    SecretName(r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass through a model or over the data", "common in training scripts"),
-    SecretName(r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
-    SecretName(rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),
-    SecretName(r".*SECRETS?(?:_.*)?|.*SECRETKEY", True, "a secret", "AWS CLI, environment variables (AWS_SECRET_ACCESS_KEY)"),
-    SecretName(r"(?:.*_)?CRED(?:ENTIAL)?S?(?:_.*)?", True, "credentials", "common in deployment scripts"),
-    SecretName(r".*API_?KEYS?(?:_.*)?", True, "an API key", "W&B, environment variables (WANDB_API_KEY)"),
-    SecretName(rf"(?:.*_)?KEY{_ROLE}", True, "a key", "Kaggle API (KAGGLE_KEY)"),
-    SecretName(r".*TOKEN(?:_.*)?", True, "a token", "huggingface_hub, environment variables (HF_TOKEN)"),
-    SecretName(rf".+_PAT{_ROLE}", True, "a personal access token", "GitHub, managing personal access tokens"),
-    SecretName(r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a credential", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
+    (r"(?:.*_)?TOKEN_(?:IDS?|INDEX|COUNT|DIM|LEN|LENGTH|LIMIT|BUDGET|TYPE|DROPOUT|MIXER|MERGING)(?:_.*)?", False, "a number of tokens or a token id", "transformers, configuration"),
+    (r"(?:.*_)?(?:PUBLIC|PRIMARY|FOREIGN|SORT|CACHE|PARTITION|TEXT|IMAGE|LABEL|PROMPT|TARGET|INPUT|OUTPUT|DATA|DATASET|COLUMN|FEATURE|METRIC|MONITOR|STATE|GROUP|SAMPLE|QUERY|RNG)_KEY", False, "the name of a column or a key of a table", "datasets, PyTorch Lightning"),
+    (r"(?:.*_)?(?:FORWARD|BACKWARD|SINGLE|ONE|TWO|FIRST|SECOND|N|NUM)_PASS", False, "a pass through a model or over the data", "common in training scripts"),
+    (r".*(?:PASSWORD|PASSWD|PASSPHRASE|SSHPASS).*", True, "a password", "PostgreSQL 17, 34.15 (PGPASSWORD); sshpass(1)"),
+    (rf".+_(?:PASS|PWD){_ROLE}", True, "a password", "MySQL 8.4, 6.9 (MYSQL_PWD)"),
+    (r".*SECRETS?(?:_.*)?|.*SECRETKEY", True, "a secret", "AWS CLI, environment variables (AWS_SECRET_ACCESS_KEY)"),
+    (r"(?:.*_)?CRED(?:ENTIAL)?S?(?:_.*)?", True, "credentials", "common in deployment scripts"),
+    (r".*API_?KEYS?(?:_.*)?", True, "an API key", "W&B, environment variables (WANDB_API_KEY)"),
+    (rf"(?:.*_)?KEY{_ROLE}", True, "a key", "Kaggle API (KAGGLE_KEY)"),
+    (r".*TOKEN(?:_.*)?", True, "a token", "huggingface_hub, environment variables (HF_TOKEN)"),
+    (rf".+_PAT{_ROLE}", True, "a personal access token", "GitHub, managing personal access tokens"),
+    (r"(?:.*_)?(?:BEARER|JWT|COOKIE|BASIC_AUTH|AUTH_CONFIG|CONNECTION_STRING|WEBHOOK(?:_URL)?)", True, "a credential", "GitLab CI (DOCKER_AUTH_CONFIG); Azure Storage, connection strings"),
 )  # fmt: skip
 
-SECRET_PATTERNS: tuple[SecretPattern, ...] = (
-    SecretPattern("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}", "huggingface_hub, security tokens; gitleaks"),
-    SecretPattern("a GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{36,})", "GitHub, token formats"),
-    SecretPattern("a GitLab token", r"\bgl(?:pat|dt|rt|oas|ptt|soat|agent|cbt|ft)-[\w-]{20,}", "GitLab, token overview"),
+#: the name of a kind of token or key, a pattern that finds it in a text, and the reference of its format
+SECRET_PATTERNS: tuple[tuple[str, str, str], ...] = (
+    ("a Hugging Face token", r"\b(?:hf|api_org)_[A-Za-z0-9]{30,}", "huggingface_hub, security tokens; gitleaks"),
+    ("a GitHub token", r"\b(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{36,})", "GitHub, token formats"),
+    ("a GitLab token", r"\bgl(?:pat|dt|rt|oas|ptt|soat|agent|cbt|ft)-[\w-]{20,}", "GitLab, token overview"),
     # a name such as sk-learn-gradient-boosting-v2 has no 16 letters and digits in a row
-    SecretPattern("an API key (sk-…)", r"(?<![\w-])sk-(?=[\w-]*[A-Za-z0-9]{16})(?=[\w-]*[0-9])[\w-]{20,}", "OpenAI and Anthropic, API keys; gitleaks"),
-    SecretPattern("an AWS access key id", r"(?<![A-Z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Z0-9])", "AWS, IAM identifiers"),
-    SecretPattern("a Google API key", r"\bAIza[\w-]{35}", "gitleaks"),
-    SecretPattern("a Slack token", r"\bxox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/T\w+/B\w+/\w+", "Slack, token types; incoming webhooks"),
+    ("an API key (sk-…)", r"(?<![\w-])sk-(?=[\w-]*[A-Za-z0-9]{16})(?=[\w-]*[0-9])[\w-]{20,}", "OpenAI and Anthropic, API keys; gitleaks"),
+    ("an AWS access key id", r"(?<![A-Z0-9])A(?:KIA|SIA)[A-Z0-9]{16}(?![A-Z0-9])", "AWS, IAM identifiers"),
+    ("a Google API key", r"\bAIza[\w-]{35}", "gitleaks"),
+    ("a Slack token", r"\bxox[a-z](?:\.xox[a-z])?-[A-Za-z0-9-]{10,}|hooks\.slack\.com/services/T\w+/B\w+/\w+", "Slack, token types; incoming webhooks"),
     # 40 hexadecimal digits alone may be a git commit
-    SecretPattern("a W&B API key", r"\bwandb_v1_\w{40,}|(?i:wandb[\w-]*key|wandb\s+login(?:\s+--?[\w-]+)*|api[_-]?key)[\"']?[\s=:]+[\"']?[0-9a-f]{40}\b", "W&B, API keys"),
-    SecretPattern("a Kaggle token", r"\bKGAT_[0-9a-f]{32}", "Kaggle, API tokens"),
-    SecretPattern("an NVIDIA API key", r"\bnvapi-[\w-]{40,}", "NVIDIA NGC, API keys"),
-    SecretPattern("a Neptune API token", r"\beyJhcGlf[A-Za-z0-9+/=]{30,}", "Neptune, API token: base64 of {\"api_…"),
-    SecretPattern("a JSON web token", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}", "RFC 7519"),
-    SecretPattern("a private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY", "RFC 7468; ssh-keygen(1)"),
+    ("a W&B API key", r"\bwandb_v1_\w{40,}|(?i:wandb[\w-]*key|wandb\s+login(?:\s+--?[\w-]+)*|api[_-]?key)[\"']?[\s=:]+[\"']?[0-9a-f]{40}\b", "W&B, API keys"),
+    ("a Kaggle token", r"\bKGAT_[0-9a-f]{32}", "Kaggle, API tokens"),
+    ("an NVIDIA API key", r"\bnvapi-[\w-]{40,}", "NVIDIA NGC, API keys"),
+    ("a Neptune API token", r"\beyJhcGlf[A-Za-z0-9+/=]{30,}", "Neptune, API token: base64 of {\"api_…"),
+    ("a JSON web token", r"\beyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}", "RFC 7519"),
+    ("a private key", r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY", "RFC 7468; ssh-keygen(1)"),
     # an expansion such as https://$USER:$TOKEN@host is not a secret
-    SecretPattern("a URL with a password", r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:(?!\$)[^/\s@\"']+@", "RFC 3986, 3.2.1"),
+    ("a URL with a password", r"\b[a-z][a-z0-9+.-]*://[^/\s:@\"']*:(?!\$)[^/\s@\"']+@", "RFC 3986, 3.2.1"),
 )  # fmt: skip
 
 # the patterns are compiled on use: most commands need none of them
@@ -89,13 +72,18 @@ def named_secret(name: str, value: str) -> str:
     """Return what a variable of this name holds (``a password``), or an empty text if it is not a secret."""
     if _SWITCH.fullmatch(value):
         return ""
-    row = next((row for row in SECRET_NAMES if re.fullmatch(row.pattern, name.upper())), None)
-    return row.reason if row is not None and row.secret else ""
+    for pattern, is_secret, reason, _ in SECRET_NAMES:
+        if re.fullmatch(pattern, name.upper()):
+            return reason if is_secret else ""
+    return ""
 
 
 def secret_shape(text: str) -> str:
     """Return the kind of token or key in a text (``a GitHub token``), or an empty text."""
-    return next((row.what for row in SECRET_PATTERNS if re.search(row.pattern, text, re.ASCII)), "")
+    for what, pattern, _ in SECRET_PATTERNS:
+        if re.search(pattern, text, re.ASCII):
+            return what
+    return ""
 
 
 def refuse_named(name: str, value: str, what: str, source: str) -> None:

@@ -192,9 +192,9 @@ def judge_refusal(cluster: ClusterSnapshot | None, spec: JobSpec, no: No) -> Fin
         unsure = _why_unsure(cluster, spec)
         if unsure is not None:
             return Finding(f"Slurm cannot place this job now: {no.words}{unsure}")
-    for error in SBATCH_ERRORS:
-        if error.text in no.words:
-            hint = _names_to_use(cluster, spec, no.words) or error.hint
+    for text, _, advice in SBATCH_ERRORS:
+        if text in no.words:
+            hint = _names_to_use(cluster, spec, no.words) or advice
             return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
     # perhaps of a site's wrapper, which takes no script on standard input
     return Finding(f"Slurm may refuse this job: {no.words}")

@@ -17,13 +17,8 @@ _BOUND = re.compile(r"(N|[0-9.]{1,30})?(?:\(([0-9.]{1,30})\))?", re.ASCII)
 _NAMED = re.compile(r"([^(]*)(?:\((\d+)\))?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitValue:
-    """A limit and how much of it is used, in Slurm's units (MB, minutes); ``limit`` is None for no limit."""
-
-    tres: str = ""
-    limit: float | None = None
-    used: float | None = None
+Bound = tuple[str, float | None, float | None]
+"""A resource, its limit (None: no limit) and how much of it is used, in Slurm's units (MB, minutes)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +46,7 @@ class LimitScope:
         """Return whether this association is its user's default."""
         return "Yes" in self.values.get("DefAssoc", "")
 
-    def bounds(self, field: str, tres: str = "") -> list[LimitValue]:
+    def bounds(self, field: str, tres: str = "") -> list[Bound]:
         """Return the limits of a name (``GrpTRES``, ``MaxJobsPU``), set or not, of one resource with ``tres``.
 
         The resources ``gres``, ``license`` and ``bb`` include all of their kind.
@@ -60,8 +55,8 @@ class LimitScope:
         if "=" not in text:
             return [_bound("", text)] if text else []
         pairs = (part.partition("=") for part in text.split(","))
-        found = [_bound(name, value) for name, _, value in pairs]
-        return [b for b in found if not tres or b.tres == tres or b.tres.startswith(f"{tres}/")]
+        wanted = [(name, value) for name, _, value in pairs if tres in ("", name) or name.startswith(f"{tres}/")]
+        return [_bound(name, value) for name, value in wanted]
 
 
 def limits_argv(user: str) -> list[str]:
@@ -113,8 +108,8 @@ def _name(text: str) -> str:
     return match[1] if match else text
 
 
-def _bound(tres: str, text: str) -> LimitValue:
+def _bound(tres: str, text: str) -> Bound:
     match = _BOUND.fullmatch(text)
     if match is None:
-        return LimitValue(tres=tres)
-    return LimitValue(tres=tres, limit=parse_float(match[1] or ""), used=parse_float(match[2] or ""))
+        return tres, None, None
+    return tres, parse_float(match[1] or ""), parse_float(match[2] or "")

@@ -103,12 +103,8 @@ _ID_LINE = re.compile(r"[1-9][0-9]{0,17}(;[A-Za-z0-9_.-]{1,64})?", re.ASCII)
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_]")
 
 
-class SbatchError(NamedTuple):
-    """A message of Slurm when it cannot submit, the kind of error, and a hint."""
-
-    text: str
-    kind: type[ClusterrunError]
-    hint: str
+SbatchError = tuple[str, type[ClusterrunError], str]
+"""A message of Slurm when it cannot submit, the kind of error, and a hint."""
 
 
 _NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
@@ -116,53 +112,53 @@ _NOT_CONNECTED = "Unable to contact slurm controller (connect failure)"
 #: (src/common/slurm_errno.c): only these leave open whether the controller took the job. Any other message after
 #: "Batch job submission failed" comes from the controller, so it is a refusal. Seen on 22.05 unless noted.
 SBATCH_ERRORS: tuple[SbatchError, ...] = (
-    SbatchError(_NOT_CONNECTED, NotDelivered, "run `scontrol ping`; try again later"),
-    *(SbatchError(text, Ambiguous, "") for text in (
+    (_NOT_CONNECTED, NotDelivered, "run `scontrol ping`; try again later"),
+    *((text, Ambiguous, "") for text in (
         "Unable to contact slurm controller", "Socket timed out on send/recv operation", "send/receive failure",
         "Zero Bytes were transmitted or received", "Transport endpoint is not connected", "Message receive failure",
         "Message send failure", "Connection reset by peer", "Connection timed out", "Resource temporarily unavailable",
     )),
-    SbatchError("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
-    SbatchError("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
-    SbatchError("Invalid account", Refused, "see your accounts with `sacctmgr show assoc user=$USER format=account`"),
-    SbatchError(
+    ("Slurm backup controller in standby mode", NotDelivered, "run `scontrol ping`; try again later"),
+    ("Invalid partition name specified", Refused, "see the partitions with `sinfo -s`"),
+    ("Invalid account", Refused, "see your accounts with `sacctmgr show assoc user=$USER format=account`"),
+    (
         "Invalid qos specification", Refused,
         "see your accounts and QOS with `sacctmgr show assoc user=$USER format=account,qos`",
     ),
-    SbatchError("Memory specification can not be satisfied", Refused,
+    ("Memory specification can not be satisfied", Refused,
          "lower --mem; see the limits with `sinfo -o '%P %m'`"),
-    SbatchError("Requested node configuration is not available", Refused,
-         "too few nodes have the GPUs, cores or memory that the job requests; "
-         "compare the request with `sinfo -o '%P %D %c %m %G'`"),
-    SbatchError("Requested time limit is invalid", Refused,
+    ("Requested node configuration is not available", Refused,
+     ("too few nodes have the GPUs, cores or memory that the job requests; compare the request with"
+      " `sinfo -o '%P %D %c %m %G'`")),
+    ("Requested time limit is invalid", Refused,
          "request less time; see the limits with `sinfo -o '%P %l'`"),
-    SbatchError("Node count specification invalid", Refused, "request fewer nodes; see the partitions with `sinfo -s`"),
-    SbatchError("More processors requested than permitted", Refused, "reduce --nodes or --cpus-per-task"),
-    SbatchError(
+    ("Node count specification invalid", Refused, "request fewer nodes; see the partitions with `sinfo -s`"),
+    ("More processors requested than permitted", Refused, "reduce --nodes or --cpus-per-task"),
+    (
         "Invalid generic resource (gres) specification", Refused, "see the cluster's GRES names with `sinfo -o '%P %G'`"
     ),
-    SbatchError("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
-    SbatchError("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
-    SbatchError("Requested reservation is invalid", Refused, "see the reservations with `scontrol show reservation`"),
-    SbatchError("Job dependency problem", Refused, "check --dependency: Slurm does not know one of the listed jobs"),
-    SbatchError(
+    ("Invalid node name specified", Refused, "see the nodes with `sinfo -N`"),
+    ("Invalid feature specification", Refused, "see the features with `sinfo -o '%P %f'`"),
+    ("Requested reservation is invalid", Refused, "see the reservations with `scontrol show reservation`"),
+    ("Job dependency problem", Refused, "check --dependency: Slurm does not know one of the listed jobs"),
+    (
         "Job violates accounting/QOS policy", Refused,
         "the job exceeds a limit of your account or QOS; see `sacctmgr show qos`",
     ),
-    SbatchError("Batch job submission failed", Refused, "Slurm's reason is on the line above"),
+    ("Batch job submission failed", Refused, "Slurm's reason is on the line above"),
     # errors of sbatch itself, before anything is sent
-    SbatchError("unrecognized option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
-    SbatchError("unrecognised option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
-    SbatchError("mutually exclusive", Refused, "keep one of these options, of yours and the profile's"),
-    SbatchError("Invalid --", Refused, "see `man sbatch` for the option's format"),
-    SbatchError("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
-    SbatchError("Could not establish a configuration source", Refused,
+    ("unrecognized option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
+    ("unrecognised option", Refused, "see `sbatch --help` for the options that --sbatch-arg can pass"),
+    ("mutually exclusive", Refused, "keep one of these options, of yours and the profile's"),
+    ("Invalid --", Refused, "see `man sbatch` for the option's format"),
+    ("Invalid numeric value", Refused, "see `man sbatch` for the option's format"),
+    ("Could not establish a configuration source", Refused,
          "no slurm.conf was found; set SLURM_CONF, or use --scheduler local"),
 )  # fmt: skip
 
 
-_AMBIGUOUS_ERRORS = tuple(error for error in SBATCH_ERRORS if error.kind is Ambiguous)
-_NETWORK_ERRORS = tuple(error for error in SBATCH_ERRORS if error.kind is not Refused)
+_AMBIGUOUS_ERRORS = tuple(error for error in SBATCH_ERRORS if error[1] is Ambiguous)
+_NETWORK_ERRORS = tuple(error for error in SBATCH_ERRORS if error[1] is not Refused)
 #: Rarer ones, for which a retry would not help: the job is looked up, and if it is not found this is a refusal.
 _DOUBTFUL = ("Communication connection failure", "Communication shutdown failure", "Protocol authentication error",
              "Unexpected message received", "Unexpected missing socket error", "Insane message length", "Broken pipe",
@@ -199,11 +195,12 @@ def sbatch_error(done: Completed) -> ClusterrunError:
     """Return the error of a failed sbatch: refused, not delivered, or (for any unknown message) ambiguous."""
     message = done.stderr.strip() or done.stdout.strip()
     error = _known_error(done)
-    if error is None or error.kind is Ambiguous:
+    _, kind, hint = error or ("", Ambiguous, "")
+    if kind is Ambiguous:
         what = "sbatch's output does not show whether the job was submitted"
         return Ambiguous(what, detail=message, cut_off=error is not None)
-    what = "Slurm did not receive the request" if error.kind is NotDelivered else "Slurm refused the job"
-    return error.kind(what, hint=error.hint, detail=message)
+    what = "Slurm did not receive the request" if kind is NotDelivered else "Slurm refused the job"
+    return kind(what, hint=hint, detail=message)
 
 
 def _known_error(done: Completed) -> SbatchError | None:
@@ -219,11 +216,11 @@ def _known_error(done: Completed) -> SbatchError | None:
         return ambiguous
     own_lines = [line for line in output.splitlines() if "sbatch" in line]
     error = _find_error("\n".join(own_lines), SBATCH_ERRORS)
-    is_refusal = error is not None and error.kind is Refused
+    is_refusal = error is not None and error[1] is Refused
     if is_refusal and any(text in output for text in _DOUBTFUL):
         return None
     return error
 
 
 def _find_error(text: str, errors: Sequence[SbatchError]) -> SbatchError | None:
-    return next((error for error in errors if error.text in text), None)
+    return next((error for error in errors if error[0] in text), None)

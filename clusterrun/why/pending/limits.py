@@ -88,11 +88,11 @@ def _set_limits(facts: PendingFacts, limits: Iterable[Limit], scopes: Iterable[L
     """Return the values that the scopes set for these limits, scope by scope."""
     values = []
     for scope, limit in product(scopes, limits):
-        for bound in scope.bounds(limit.field, limit.tres):
-            wants = _requested(facts, limit.field, bound.tres)
-            used = None if limit.field in _PER_JOB else bound.used
-            if bound.limit is not None:
-                values.append(SetLimit(limit, scope, bound.tres, bound.limit, used, wants))
+        for tres, value, in_use in scope.bounds(limit.field, limit.tres):
+            wants = _requested(facts, limit.field, tres)
+            used = None if limit.field in _PER_JOB else in_use
+            if value is not None:
+                values.append(SetLimit(limit, scope, tres, value, used, wants))
     return values
 
 

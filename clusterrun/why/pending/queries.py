@@ -25,7 +25,7 @@ from clusterrun.why.pending.facts import PendingFacts
 #: Seconds for each query; they run in parallel.
 TIMEOUT = 15.0
 #: Error messages of Slurm's commands if slurmctld cannot be reached.
-_UNREACHABLE = tuple(error.text for error in SBATCH_ERRORS if not issubclass(error.kind, Refused))
+_UNREACHABLE = tuple(text for text, kind, _ in SBATCH_ERRORS if not issubclass(kind, Refused))
 #: Reasons for which the nodes are not queried: on a big cluster the answer has megabytes.
 _NOT_ABOUT_NODES = frozenset({
     "Dependency", "DependencyNeverSatisfied", "BeginTime", "JobHeldUser", "JobHeldAdmin", "JobArrayTaskLimit",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.scheduler.slurm.limits import LimitScope, LimitValue, parse_limits
+from clusterrun.scheduler.slurm.limits import LimitScope, parse_limits
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.scheduler.slurm.sprio import Priority, parse_priority, priority_argv
 from clusterrun.scheduler.slurm.squeue import Queued, parse_licenses, parse_queue, parse_tres, queue_argv
@@ -245,9 +245,9 @@ def holder(kind: str, **want: str) -> LimitScope:
 
 def test_a_users_share_of_a_qos() -> None:
     mine = holder("qos user", qos="tight", user="0")
-    assert mine.bounds("MaxTRESPU", "gres") == [LimitValue(tres="gres/gpu", limit=2, used=2)]
-    assert mine.bounds("MaxJobsPU") == [LimitValue(limit=5, used=1)]
-    assert mine.bounds("MaxTRESPU", "cpu") == [LimitValue(tres="cpu", limit=None, used=1)], "N is no limit"
+    assert mine.bounds("MaxTRESPU", "gres") == [("gres/gpu", 2, 2)]
+    assert mine.bounds("MaxJobsPU") == [("", 5, 1)]
+    assert mine.bounds("MaxTRESPU", "cpu") == [("cpu", None, 1)], "N is no limit"
 
 
 def test_newer_slurm_names_the_user_beside_the_number() -> None:
@@ -258,9 +258,9 @@ def test_newer_slurm_names_the_user_beside_the_number() -> None:
 def test_an_accounts_own_association_and_its_parent() -> None:
     account = holder("association", account="chem", user="")
     assert account.parent == "root"
-    assert account.bounds("GrpTRES", "cpu") == [LimitValue(tres="cpu", limit=2, used=2)]
+    assert account.bounds("GrpTRES", "cpu") == [("cpu", 2, 2)]
     assert account.bounds("MaxJobs") == [], "an empty value is no limit"
-    assert holder("association", account="chem", user="root").bounds("GrpTRES", "cpu")[0].limit is None
+    assert holder("association", account="chem", user="root").bounds("GrpTRES", "cpu")[0][1] is None
 
 
 @given(st.text())
