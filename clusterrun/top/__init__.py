@@ -3,9 +3,8 @@
     source.py    queries and actions on a Cluster
     feeds.py     threads that keep the newest answer: the queue, the ranks' files, the log
     shown.py     values -> the text on the screen; pure
-    grid.py      a table that is updated in place
     dialogs.py   a yes/no question, and a text to read
-    app.py       the screen and its keys
+    app.py       the screen and its keys, and a table that is updated in place
 
 The screen never waits for a scheduler or a file system: threads do, and it shows their newest answer with its age.
 """

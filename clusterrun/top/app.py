@@ -6,16 +6,18 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import ClassVar
 
+from rich.cells import cell_len
+from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Footer, Log, Static
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.state.pace import Pace
@@ -26,13 +28,79 @@ from clusterrun.terminal.tables import fit
 from clusterrun.top import shown
 from clusterrun.top.dialogs import KEYS, Question, TextWindow
 from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
-from clusterrun.top.grid import Grid, Tail
 from clusterrun.top.source import Ranks, TopData, is_over
 
 TICK = 0.5
 MANY = 500
 """Number of ranks above which their ages are updated only with new answers."""
 THEMES = {"dark": "textual-dark", "light": "textual-light"}
+
+
+class Grid(DataTable[Text]):
+    """Rows of plain text, each with a key; a cell is never read as markup.
+
+    Column widths are computed here: textual measures new rows only once it is idle, and a cell that is drawn before
+    that stays cut to the old width.
+    """
+
+    def __init__(self, columns: Sequence[str], *, id: str) -> None:
+        super().__init__(id=id, cursor_type="row", zebra_stripes=True)
+        self._names = list(columns)
+        self._rows: dict[str, tuple[str, ...]] = {}
+        self._widths = [cell_len(name) for name in columns]
+
+    def on_mount(self) -> None:
+        for name, width in zip(self._names, self._widths, strict=True):
+            self.add_column(name, width=width, key=name)
+
+    @property
+    def selected(self) -> str | None:
+        """The key of the row under the cursor."""
+        keys = list(self._rows)
+        return keys[self.cursor_row] if 0 <= self.cursor_row < len(keys) else None
+
+    def show(self, rows: Sequence[tuple[str, Sequence[str]]], columns: Sequence[str] | None = None) -> None:
+        """Show these rows in this order, with new column headings if given."""
+        new = {key: tuple(cells) for key, cells in rows}
+        names = list(columns) if columns is not None else self._names
+        widths = [max(map(cell_len, column)) for column in zip(names, *new.values(), strict=True)]
+        if names == self._names and list(new) == list(self._rows) and _fit(widths, self._widths):
+            self._update(new)
+            return
+        key, at = self.selected, self.cursor_row
+        # rebuild the table if a column gets wider: to widen a column, textual measures every row for each cell
+        self._names, self._widths, self._rows = names, widths, new
+        self.clear(columns=True)
+        self.on_mount()
+        for row, cells in new.items():
+            self.add_row(*map(Text, cells), key=row)
+        keys = list(new)
+        if keys:
+            self.move_cursor(row=keys.index(key) if key in new else min(at, len(keys) - 1))
+
+    def select(self, key: str) -> None:
+        """Move the cursor to a row, if it exists."""
+        if key in self._rows:
+            self.move_cursor(row=list(self._rows).index(key))
+
+    def _update(self, new: dict[str, tuple[str, ...]]) -> None:
+        for key, cells in new.items():
+            before = self._rows[key]
+            for name, cell, old in zip(self._names, cells, before, strict=True):
+                if cell != old:
+                    self.update_cell(key, name, Text(cell))
+        self._rows = new
+
+
+def _fit(widths: Sequence[int], columns: Sequence[int]) -> bool:
+    return all(width <= known for width, known in zip(widths, columns, strict=True))
+
+
+class Tail(Log):
+    """The end of a log; a scrolled view stays in place until the window is resized."""
+
+    def on_resize(self) -> None:
+        self.scroll_end(animate=False, x_axis=False)
 
 
 class Top(App[int]):
@@ -147,10 +215,11 @@ class Top(App[int]):
         if self._jobs_shown == (rows, width):
             return
         self._jobs_shown = (rows, width)
-        self._states = dict(zip(rows.cells, rows.jobs.states, strict=True))
+        jobs, cells = rows
+        self._states = dict(zip(cells, jobs.states, strict=True))
         # laid out as `list` does, each row one cell: a narrow terminal loses the least important columns first
-        heading, *lines = fit(LIST_COLUMNS, list(rows.cells.values()), width)
-        grid.show([(key, [line]) for key, line in zip(rows.cells, lines, strict=True)], [heading])
+        heading, *lines = fit(LIST_COLUMNS, list(cells.values()), width)
+        grid.show([(key, [line]) for key, line in zip(cells, lines, strict=True)], [heading])
         if self._first in self._states:
             grid.select(self._first)
             self._first = ""

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import LOCAL, Outcome
@@ -136,12 +136,8 @@ class QueueFeed(Feed):
                     self._changed.wait(self._due - self._now())
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The rows of the table by key, and the jobs they were made of."""
-
-    jobs: Jobs = Jobs()
-    cells: Mapping[str, Sequence[str]] = field(default_factory=dict)
+Rows = tuple[Jobs, Mapping[str, Sequence[str]]]
+"""Jobs, and the rows of the table that were made of them, by key."""
 
 
 class RowsFeed(Feed):
@@ -149,16 +145,16 @@ class RowsFeed(Feed):
 
     def __init__(self, queue: QueueFeed, make: Callable[[Jobs, float], Mapping[str, Sequence[str]]]) -> None:
         super().__init__()
-        self.latest = Rows()
+        self.latest: Rows = (Jobs(), {})
         self._queue, self._make = queue, make
 
     def _run(self) -> None:
         due = 0.0
         while not self._closed:
             jobs, began = self._queue.latest, time.monotonic()
-            if began >= due or jobs.states is not self.latest.jobs.states:
+            if began >= due or jobs.states is not self.latest[0].states:
                 with contextlib.suppress(Exception):
-                    self.latest = Rows(jobs, self._make(jobs, began))
+                    self.latest = (jobs, self._make(jobs, began))
                 now = time.monotonic()
                 due = now + max(1.0, 10 * (now - began))
             time.sleep(_LOOK)

@@ -305,9 +305,9 @@ def test_rows_are_made_at_once_of_a_new_answer_and_again_as_figures_come(tmp_pat
     feed = RowsFeed(queue, shown.job_rows)
     feed.start()
     queue.poll()
-    until(lambda: one.run_id in feed.latest.cells, 5)
+    until(lambda: one.run_id in feed.latest[1], 5)
     (one.run_dir / "metrics.jsonl").write_text('{"step": 4321, "loss": 1.25}\n')
-    until(lambda: "4321" in feed.latest.cells[one.run_id] and "1.25" in feed.latest.cells[one.run_id], 5)
+    until(lambda: "4321" in feed.latest[1][one.run_id] and "1.25" in feed.latest[1][one.run_id], 5)
     feed.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
-from clusterrun.top.grid import Grid
+from clusterrun.top.app import Grid
 from tests.support.fake_cluster import text_of
 
 
