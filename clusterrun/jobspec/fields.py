@@ -256,6 +256,8 @@ _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
     "signal": (_SIGNAL.fullmatch, "TERM, INT, HUP, USR1 or USR2, with or without seconds (TERM@300)"),
     "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),
+    # with longer ones, a rank between two records would look as if it hung
+    "progress-interval": (range(1, 11).__contains__, "from 1 to 10 seconds"),
     "container-runtime": (("pyxis", "apptainer").__contains__, "pyxis or apptainer"),
     "mem": (_MEM.fullmatch, "a size such as 64G"),
     "master-port": (range(1024, 65536).__contains__, "a port between 1024 and 65535"),

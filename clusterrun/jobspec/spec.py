@@ -294,6 +294,7 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
     launcher = _get(values, "launcher", "srun")
     if _get(values, "spare-nodes"):
         _check_spare_nodes(values, launcher)
+    _check_progress_interval(_get(values, "progress-interval"), _get(values, "hang-timeout"))
     if "accelerate-config" in values and launcher != "accelerate":
         source = values["accelerate-config"].source
         where = f" (--accelerate-config comes from {source})" if source != "--accelerate-config" else ""
@@ -303,6 +304,15 @@ def _check_launcher(values: Mapping[str, Value], work: Work) -> None:
         )
     if launcher == "none":
         _check_no_launcher(values, work)
+
+
+def _check_progress_interval(interval: int | None, hang_timeout: int | None) -> None:
+    """Raise RequestError if a rank between two records would look as if it hung."""
+    if interval and hang_timeout and hang_timeout < 5 * interval:
+        raise RequestError(
+            f"--hang-timeout {hang_timeout} is too short for --progress-interval {interval}",
+            hint=f"use --hang-timeout {5 * interval}, or remove --progress-interval",
+        )
 
 
 def _check_spare_nodes(values: Mapping[str, Value], launcher: str) -> None:

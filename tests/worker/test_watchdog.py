@@ -51,7 +51,9 @@ class Launch:
         self.is_ending = False
         self.silent = {*silent}
         self.closed = threading.Event()
-        options = types.SimpleNamespace(local=True, hang_timeout=hang_timeout, spare_nodes=0, max_restarts=1)
+        options = types.SimpleNamespace(
+            local=True, hang_timeout=hang_timeout, progress_interval=None, spare_nodes=0, max_restarts=1
+        )
         job: Any = types.SimpleNamespace(
             attempt_dir=folder,
             options=options,
@@ -274,7 +276,7 @@ def test_a_node_that_does_not_answer_is_waited_for_only_for_a_while(
 
 def of_no_step(folder: Path, lines: list[str]) -> Watchdog:
     """A watchdog of 40 ranks whose looks the test makes."""
-    options = types.SimpleNamespace(local=False, hang_timeout=10, spare_nodes=3, max_restarts=1)
+    options = types.SimpleNamespace(local=False, hang_timeout=10, progress_interval=None, spare_nodes=3, max_restarts=1)
     record = types.SimpleNamespace(log_start=[3, 5])
     job: Any = types.SimpleNamespace(attempt_dir=folder, options=options, nodes=["n0"], earlier_starts=1, record=record)
     step: Any = types.SimpleNamespace(kill=lambda: None)
@@ -369,4 +371,5 @@ def test_the_line_of_a_rank_that_is_behind_is_that_of_its_own_stacks(tmp_path: P
 
 
 def test_heartbeats_come_more_often_for_a_short_limit() -> None:
-    assert [progress_interval(limit) for limit in (None, 0, 10, 600)] == [10, 10, 2, 10]
+    assert [progress_interval(None, limit) for limit in (None, 0, 10, 600)] == [10, 10, 2, 10]
+    assert progress_interval(3, 600) == 3

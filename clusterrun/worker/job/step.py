@@ -115,7 +115,7 @@ def _with_defaults(job: Job, environ: dict[str, str]) -> dict[str, str]:
         "NCCL_DEBUG": "WARN",
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",
-        "CLUSTERRUN_PROGRESS_INTERVAL": str(progress_interval(options.hang_timeout)),
+        "CLUSTERRUN_PROGRESS_INTERVAL": str(progress_interval(options.progress_interval, options.hang_timeout)),
         # one thread per core of a rank: with more, the ranks of a node compete for cores
         "OMP_NUM_THREADS": str(max(1, cores)),
     }

@@ -41,9 +41,11 @@ SAMPLED = 2  # nodes whose records are read between two rounds
 _DEAD = frozenset((*probe.NOT_RUNNING, hung_step.NO_ANSWER))
 
 
-def progress_interval(hang_timeout: float | None) -> float:
+def progress_interval(requested: float | None, hang_timeout: float | None) -> float:
     """Return the seconds between two heartbeats, so that a hang is seen soon after `hang_timeout`."""
-    return DEFAULT_PROGRESS_INTERVAL if not hang_timeout else min(DEFAULT_PROGRESS_INTERVAL, hang_timeout / 5)
+    if requested:
+        return requested
+    return min(DEFAULT_PROGRESS_INTERVAL, hang_timeout / 5) if hang_timeout else DEFAULT_PROGRESS_INTERVAL
 
 
 def look_pace(interval: float, nodes: int) -> float:
@@ -66,7 +68,7 @@ class Watchdog:
         self._job, self._process, self._ranks = job, process, ranks
         self._folder: Path = job.attempt_dir
         self._say, self._is_ending, self._ends_it = say, is_ending, ends_it
-        interval = progress_interval(job.options.hang_timeout)
+        interval = progress_interval(job.options.progress_interval, job.options.hang_timeout)
         self._pace = look_pace(interval, len(job.nodes))
         self._sample_pace = look_pace(interval, 1)
         self._evidence_s = max(

@@ -28,6 +28,15 @@ def test_a_limit_that_no_heartbeat_could_meet_is_refused(seconds: int) -> None:
         spec(hang_timeout=seconds)
 
 
+def test_ranks_that_would_look_as_if_they_hung_between_two_records_are_refused() -> None:
+    assert dict(spec(progress_interval=2, hang_timeout=10).for_job)["progress-interval"] == 2
+    with pytest.raises(RequestError, match="too short for --progress-interval 3"):
+        spec(progress_interval=3, hang_timeout=14)
+    for seconds in (0, 11):
+        with pytest.raises(RequestError, match="from 1 to 10 seconds"):
+            spec(progress_interval=seconds)
+
+
 def test_spare_nodes_are_requested_and_kept_when_a_node_is_lost() -> None:
     made = spec(nodes=2, spare_nodes=1, max_restarts=3)
     assert (made.nodes, made.allocated_nodes, made.world_size) == (2, 3, 2)
