@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from clusterrun.cluster import arrays
 from clusterrun.config.files import find_root
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store, state_folder
+from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
 
@@ -51,7 +51,7 @@ class Cluster:
         self.notify = notify
         self._cwd = cwd
         self.state = state_folder(self.environ)
-        self.user = pwd.getpwuid(os.getuid()).pw_name
+        self.user = user_name(os.getuid())
         self._polling = polling
         self._starts, self._vet = starts, vet
         interval = ACCOUNTING_INTERVAL if polling else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as attribute
@@ -241,6 +242,18 @@ def _check_events(events: Any, source: str) -> None:
 def is_list_of_texts(value: Any) -> bool:
     """Return whether a value is a list of strings."""
     return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+
+
+def typed_option(name: str, value: Any, quote: Callable[[str], str] = shlex.quote) -> list[str]:
+    """Return an option as it is typed, once for each of its values."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    if isinstance(value, Mapping):
+        return [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
+    if isinstance(value, list | tuple):
+        joint = "=" if name == "sbatch-arg" else " "  # its values begin with hyphens
+        return [f"--{name}{joint}{quote(text)}" for text in value]
+    return [f"--{name} {quote(str(value))}"]
 
 
 _KINDS: dict[Kind, tuple[str, Callable[[Any], bool]]] = {

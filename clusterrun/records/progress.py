@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.decode import parse_fields, parse_rows
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import rank_records, safe_files
+from clusterrun.run_folder import ends, rank_records, safe_files
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 _METRICS = 4 * 1024 * 1024  # bytes of metrics that a table or a report of a ladder reads
@@ -120,6 +120,12 @@ def ranks(run: RunRecord, task: int | None = None, only: frozenset[str] | None =
     """Return the heartbeats of a run's newest attempt, by rank; empty if its worker writes none. See ``read_ranks``."""
     attempt = run_record.newest_attempt(run, task)
     return read_ranks(attempt, only) if attempt else []
+
+
+def started_ranks(attempt: Path) -> list[dict[str, Any]]:
+    """Return the ranks that joined a launch, as start.json has them; empty if they have not all joined."""
+    start = ends.load_start(attempt)
+    return start["ranks"] if start is not None else []
 
 
 def read_ranks(attempt: Path, only: frozenset[str] | None = None) -> list[RankProgress]:

@@ -14,7 +14,6 @@ from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value
 from clusterrun.records import progress, run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.scaling import QUARTERS, UNKNOWN_HOST, Host, Measured, parse_measured
 from clusterrun.sizing.speed import count_nodes
@@ -92,7 +91,7 @@ def _measuring(args: SubmitArgs, plan: GpuPlan, nodes: int, on_gpus: bool, steps
 
 def _fullest_host(run: RunRecord) -> Host:
     """Return the machine with the most ranks for each core; nodes of a simulated cluster are one machine."""
-    start = ends.load_start(run_record.attempts(run)[-1]) or {"ranks": []}
-    ranks = Counter((str(rank.get("machine")), as_int(rank.get("cores")) or 0) for rank in start["ranks"])
+    started = progress.started_ranks(run_record.attempts(run)[-1])
+    ranks = Counter((str(rank.get("machine")), as_int(rank.get("cores")) or 0) for rank in started)
     hosts = [(count, cores) for (_, cores), count in ranks.items()]
     return max(hosts, key=lambda host: host[0] / max(1, host[1]), default=UNKNOWN_HOST)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from pwd import getpwuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
@@ -285,7 +284,7 @@ def next_commands(state: RunState) -> list[str]:
 def _commands_while_active(state: RunState) -> list[str]:
     name = state.status.id
     first = f"clusterrun why {name}" if state.status.state == "PENDING" else f"clusterrun logs {name} -f"
-    return [first, f"clusterrun cancel {name}"] if state.belongs_to(getpwuid(os.getuid()).pw_name) else [first]
+    return [first, f"clusterrun cancel {name}"] if state.belongs_to(user_name(os.getuid())) else [first]
 
 
 def _commands_after_end(state: RunState) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELDS
 from clusterrun.base.units import plural
-from clusterrun.jobspec.fields import Value, gres_gpus
+from clusterrun.jobspec.fields import Value, gres_gpus, typed_option
 from clusterrun.submit.launcher_table import on_each_node
 from clusterrun.submit.launchers import Launch, Place
 
@@ -238,18 +238,6 @@ def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -
     for name in dict.fromkeys([*in_order, *options]):
         words += typed_option(name, options[name].value, quote)
     return " ".join(words)
-
-
-def typed_option(name: str, value: Any, quote: Callable[[str], str] = shlex.quote) -> list[str]:
-    """Return an option as it is typed, once for each of its values."""
-    if isinstance(value, bool):
-        return [f"--{name}" if value else f"--no-{name}"]
-    if isinstance(value, Mapping):
-        return [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
-    if isinstance(value, list | tuple):
-        joint = "=" if name == "sbatch-arg" else " "  # its values begin with hyphens
-        return [f"--{name}{joint}{quote(text)}" for text in value]
-    return [f"--{name} {quote(str(value))}"]
 
 
 def one_gpu_each(launch: Launch) -> str:

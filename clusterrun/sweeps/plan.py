@@ -19,7 +19,6 @@ from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.run_folder.identity import new_token
-from clusterrun.run_folder.submissions import SubmissionRecord
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
 from clusterrun.submit.checks import check_secrets
@@ -27,7 +26,6 @@ from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.plan import Plan, current_umask, load_planned
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.sweeps.parameters import INDEX, VARIABLE, Set, fill, names_in
-from clusterrun.system import processes
 
 #: Slurm's default of MaxArraySize, if the controller does not respond.
 _ARRAY_SIZE = 1001
@@ -191,12 +189,12 @@ def _plan(base: Plan, task: ArrayTask, run_id: str, token: str, sweep: str) -> P
     index, spec = task
     local = base.record.scheduler == LOCAL
     run_dir = base.record.run_dir.parent / run_id
-    old, at = base.submission, base.record.at
+    old = base.submission
     places = Places(old.workdir, old.logs, WORKER, current_umask())
     script = render(spec, RunIdentity(run_id, run_dir, token, not local), places, local=local)
-    one = SubmissionRecord(token=token, at=at, submitter=processes.submitter(), task=None if local else index)
+    submitted = replace(base.record.submission, token=token, task=None if local else index)
     record = replace(
-        base.record, run_id=run_id, run_dir=run_dir, sweep=sweep, submissions=(one,),
+        base.record, run_id=run_id, run_dir=run_dir, sweep=sweep, submissions=(submitted,),
         what=spec.work.name if isinstance(spec.work, Task) else describe(spec),
         sources={name: (value.value, value.source) for name, value in spec.sources.items()},
     )  # fmt: skip

@@ -14,7 +14,6 @@ from clusterrun.logs.files import Source
 from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends
 from clusterrun.state.filters import arrange
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.state.show import handle, state_row
@@ -91,8 +90,8 @@ class TopData:
             return Ranks(at=time.time())
         ranks = tuple(progress.read_ranks(folders[-1], only))
         if not ranks:  # a custom launcher, or an older worker
-            start = ends.load_start(folders[-1]) or {"ranks": []}
-            ranks = tuple(RankProgress(rank=one["rank"], node=one["node"], time=0.0) for one in start["ranks"])
+            started = progress.started_ranks(folders[-1])
+            ranks = tuple(RankProgress(rank=rank["rank"], node=rank["node"], time=0.0) for rank in started)
         ended = (folders[-1] / "end.json").exists()
         return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())
 

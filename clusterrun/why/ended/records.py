@@ -49,13 +49,12 @@ def _other_owner(run: RunRecord, status: JobStatus) -> str:
 def _with_attempt(facts: EndFacts, run: RunRecord, status: JobStatus, folder: Path) -> EndFacts:
     """Return the facts with what the job recorded in the folder of its last launch."""
     end = ends.load_job_end(folder) or ends.JobEnd()
-    start = ends.load_start(folder) or {"ranks": []}
     ranks = progress.read_ranks(folder)
     is_done = status.outcome is Outcome.DONE
     return replace(
         facts,
         due=end.due,
-        nodes={entry["rank"]: entry["node"] for entry in start["ranks"]},
+        nodes={entry["rank"]: entry["node"] for entry in progress.started_ranks(folder)},
         failure=ends.find_failure(folder),
         launch=launches.find_failure(folder),
         stop=ends.find_stop(folder),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -17,11 +16,12 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
+from clusterrun.jobspec.fields import typed_option
 from clusterrun.records.code_store import load_snapshot
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
+from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
-from clusterrun.submit.launch_shape import typed_option
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
@@ -344,7 +344,7 @@ def _own_partition(job: JobStatus, partitions: Sequence[Partition], run: RunReco
 
 def _partition_that_allows(seconds: int, partitions: Sequence[Partition]) -> Partition | None:
     """Return a partition that the user may use and that allows so long a job; the default one if it does."""
-    user, able = UserContext(user=_user_name()), []
+    user, able = UserContext(user=user_name(os.getuid())), []
     for partition in partitions:
         is_too_short = partition.time_limit is not None and partition.time_limit < seconds
         if not (is_too_short or partition.needs_reservation or closed(partition, user)):
@@ -361,10 +361,3 @@ def _parse_limit(limit: str) -> int | None:
         return parse_time_limit(limit)
     except RequestError:
         return None
-
-
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return str(os.getuid())

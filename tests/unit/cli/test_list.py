@@ -334,3 +334,11 @@ def test_a_flood_of_words_of_slurm_is_cut(desk: Desk, store: Store) -> None:
     for words in (["list"], ["list", "--json"]):
         said = desk.type(*words)
         assert len(said.out + said.err) < 10_000, words
+
+
+def test_a_user_who_has_no_name_on_this_machine_sees_the_list(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getpwuid(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", getpwuid)
+    assert desk.type("list").status == 0
