@@ -68,6 +68,14 @@ def find_base(root: Path, state: Path) -> tuple[Path, str]:
     return state / "projects" / f"{name}-{mark}", why
 
 
+def _refuse_weak(folder: Path) -> None:
+    if weak := safe_files.find_weakness(folder):
+        raise RequestError(
+            f"cannot store records and logs in {weak.folder}: {weak.why}",
+            hint=weak.fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
+        )
+
+
 class Store:
     """The records of one project, and the user's index of the runs of all projects.
 
@@ -89,11 +97,16 @@ class Store:
         """Raise RequestError, with a command as the hint, if other users can change the records or logs."""
         base = self.base
         for folder in (base, base / RECORDS, self.runs, base / "logs"):
-            if weak := safe_files.find_weakness(folder):
-                raise RequestError(
-                    f"cannot store records and logs in {weak.folder}: {weak.why}",
-                    hint=weak.fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
-                )
+            _refuse_weak(folder)
+
+    def prepare_again(self, run: RunRecord) -> None:
+        """Create the folders of a recorded run as :meth:`prepare` does, and raise as it does.
+
+        They may have become writable for others since the run was submitted; then new runs have other folders.
+        """
+        for folder in (run.run_dir, run.logs):
+            _refuse_weak(folder)
+        self.prepare(run.shared)
 
     def prepare(self, shared: bool) -> None:
         """Create the folders for records and logs.

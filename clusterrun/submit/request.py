@@ -25,6 +25,7 @@ from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import expand, find_python, with_python
 from clusterrun.submit.job_python import JobPython, Starts, choose_python
 from clusterrun.submit.python_line import is_python, split_python
@@ -328,6 +329,11 @@ def _asks_for_gpus(values: Mapping[str, Value]) -> bool:
 def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
     """Remove what the local scheduler ignores; return a notice about what was typed."""
     dropped = {field.name: values.pop(field.name) for field in FIELDS if field.slurm and field.name in values}
+    arguments = dropped.get("sbatch-arg")
+    if arguments is not None and KILL_ON_INVALID_DEP in arguments.value:  # which it knows
+        values["sbatch-arg"] = replace(arguments, value=[KILL_ON_INVALID_DEP])
+        if len(arguments.value) == 1:
+            del dropped["sbatch-arg"]
     typed = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
     return [f"the local scheduler ignores --{', --'.join(typed)}"] if typed else []
 

@@ -40,7 +40,7 @@ def recover(
     if run.submission.state == submissions.ACCEPTED:
         return run
     scheduler = scheduler_of(run)
-    store.prepare(run.shared)
+    store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have finished it meanwhile
         if run.submission.state == submissions.ACCEPTED:
@@ -88,7 +88,7 @@ def resume(
     raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors
     of :func:`protocol.submit`.
     """
-    store.prepare(run.shared)
+    store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)

@@ -120,7 +120,7 @@ def recover_sweep(
     """
     refuse_to_recover(run)
     scheduler = scheduler_of(run)
-    store.prepare(run.shared)
+    store.prepare_again(run)
     with store.submitting(_first_run(run.sweep, run)):
         sweep = _sweep_of(run)
         sender, unsent = _Sender(store, scheduler, sweep, notify), list[Array]()

@@ -46,6 +46,14 @@ def loaded(run: RunRecord) -> RunRecord:
     return found
 
 
+def test_a_run_whose_folder_others_can_change_by_now_is_not_resumed(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    desk.project.chmod(0o777)
+    said = desk.type("resume", "101")
+    assert said.status == 2 and f"cannot store records and logs in {desk.project}" in said.err
+    assert len(loaded(run).submissions) == 1
+
+
 def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:
     ended(run)
     said = desk.type("resume", "--json", "101")

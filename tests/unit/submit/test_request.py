@@ -186,6 +186,14 @@ def test_a_time_with_units_reaches_sbatch_in_its_own_format(project: Path) -> No
         assert (spec.directive("time"), notices) == (directive, [])
 
 
+def test_local_knows_one_argument_of_sbatch(project: Path) -> None:
+    kill = "--kill-on-invalid-dep=yes"
+    for arguments, ignored in (([kill], []), (["--hold", kill], ["the local scheduler ignores --sbatch-arg"])):
+        asked = read(project, "train.py", dependency="afterok:L1", sbatch_arg=arguments)
+        spec, notices = request.resolve_spec(asked, has_gpus=False, local=True)
+        assert (spec.sbatch_args, notices) == ((kill,), ignored)
+
+
 def test_what_local_has_no_use_for(project: Path) -> None:
     asked = read(project, "train.py", partition="p", mem="1G", time="5", gres="gpu:3")
     spec, notices = request.resolve_spec(asked, has_gpus=False, local=True)
