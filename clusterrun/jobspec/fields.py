@@ -252,7 +252,7 @@ def typed_option(name: str, value: Any, quote: Callable[[str], str] = shlex.quot
         return [f"--{name} {quote(f'{key}={text}')}" for key, text in value.items()]
     if isinstance(value, list | tuple):
         joint = "=" if name == "sbatch-arg" else " "  # its values begin with hyphens
-        return [f"--{name}{joint}{quote(text)}" for text in value]
+        return [f"--{name}{joint}{quote(str(text))}" for text in value]
     return [f"--{name} {quote(str(value))}"]
 
 

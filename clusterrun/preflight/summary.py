@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from clusterrun.base.units import format_amount, format_time, format_time_limit, plural
 from clusterrun.jobspec.fields import gres_gpus, has_known_gpus
 from clusterrun.jobspec.spec import JobSpec
+from clusterrun.scheduler import KILL_ON_INVALID_DEP
 
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot
@@ -70,7 +71,8 @@ def gpu_hours(spec: JobSpec) -> float | None:
 
 def _may_change_size(spec: JobSpec) -> bool:
     """Return whether an option that only sbatch or the template understands may set nodes or GPUs."""
-    return bool(spec.sbatch_args or spec.template or spec.directive("nodelist"))
+    own_arguments = set(spec.sbatch_args) - {KILL_ON_INVALID_DEP}
+    return bool(own_arguments or spec.template or spec.directive("nodelist"))
 
 
 def _known_gpus_per_node(spec: JobSpec) -> int | None:

@@ -37,7 +37,7 @@ _NOT_RESUMED = ("none", "duplicate", "no-process-group")
 _SAVE = (
     "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
 )
-_STEP = re.compile(r"^step-(\d{1,12})$", re.MULTILINE)
+_STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
 
@@ -205,7 +205,7 @@ def _typed_options(run: RunRecord, without: Collection[str], without_key: str) -
     for name, (value, source) in run.sources.items():
         if not str(source).startswith("--") or name in without:
             continue
-        if name == "set":
+        if name == "set" and isinstance(value, Mapping):
             value = {key: _as_setting(value[key]) for key in value if key != without_key}  # noqa: PLW2901
         options += typed_option(name, value)
     return options
@@ -293,10 +293,10 @@ def _own_checkpoint_dir(work: Mapping[str, Any]) -> str:
 
 def _saved_steps(folder: Path) -> list[int]:
     try:
-        names = "\n".join(entry.name for entry in folder.iterdir())
+        matches = [_STEP.fullmatch(entry.name) for entry in folder.iterdir()]
     except (OSError, ValueError):
         return []
-    return list(map(int, _STEP.findall(names)))
+    return [int(match[1]) for match in matches if match is not None]
 
 
 def _current_folder() -> str:

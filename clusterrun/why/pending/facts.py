@@ -94,7 +94,8 @@ class PendingFacts:
     @property
     def own_accounts(self) -> list[str]:
         """Return the job's account and its known parents."""
-        parents = {scope.account: scope.parent for scope in self.own_scopes if scope.account and not scope.user}
+        associations = [scope for scope in self.own_scopes if scope.kind == "association"]
+        parents = {scope.account: scope.parent for scope in associations if not scope.user}
         chain, parent = [""], self.account
         while parent not in chain:
             chain.append(parent)

@@ -89,7 +89,7 @@ def has_room(facts: PendingFacts) -> bool:
 def _allowed_nodes(facts: PendingFacts) -> tuple[list[Node], str]:
     """Return the partitions' nodes that --nodelist and --exclude leave, and a description of them."""
     nodes = partition_nodes(facts)
-    wanted, unwanted = facts.nodes_in("ReqNodeList"), facts.nodes_in("ExcNodeList")
+    wanted, unwanted = set(facts.nodes_in("ReqNodeList")), set(facts.nodes_in("ExcNodeList"))
     if len(wanted) >= facts.least_nodes:
         return [node for node in nodes if node.name in wanted], "requested nodes"
     others = [node for node in nodes if node.name not in unwanted]
@@ -226,7 +226,7 @@ def _when(block: dict[str, str], now: float) -> str:
     start, end = _number(block, "StartTime"), _number(block, "EndTime")
     if start > now:
         return f"begins at {format_time_and_offset(start, now)}, and lasts {format_duration(end - start)}"
-    return f"lasts until {format_time_and_offset(end, now)}"
+    return f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
 
 
 def _number(block: dict[str, str], key: str) -> int:

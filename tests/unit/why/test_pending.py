@@ -83,6 +83,17 @@ def test_each_kind_of_limit(reason: str, field: str, value: str, line: str, comm
     assert found.do == ((command,) if command else ())
 
 
+def test_a_share_of_the_account_in_a_qos_does_not_hide_the_accounts_parents() -> None:
+    job = facts("21")
+    scopes = [
+        LimitScope(kind="association", account="dept", values={"GrpJobs": "2(2)"}),
+        LimitScope(kind="association", account=job.account, values={"ParentAccount": "dept"}),
+        LimitScope(kind="qos account", qos=job.own_qos[0], account=job.account, values={"MaxJobsPA": "N(1)"}),
+    ]
+    found = limits.limit_evidence(replace(job, reason=find_reason("AssocGrpJobsLimit"), scopes=scopes))
+    assert found.here[0] == "account dept allows 2 running jobs (GrpJobs); 2 running now"
+
+
 def test_of_several_bounds_that_which_stops_the_job_is_told() -> None:
     rows = [LimitScope(kind="qos", qos=name, values={"GrpTRES": value}) for name, value in
             (("tight", "gres/gpu=64(2)"), ("part", "gres/gpu=4(2)"))]  # fmt: skip
