@@ -172,18 +172,6 @@ def _is_pyxis_line(finding: LogFinding, rank: int | None) -> bool:
     return "pyxis:" in finding.line.text and finding.line.rank == rank
 
 
-def _cuda_warning(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
-    """Return torch's warning that CUDA cannot be initialized, if an error about GPUs follows from it."""
-    if _NO_CUDA in finding.line.text or _ABOUT_GPUS.search(finding.sentence) is None:
-        return None
-
-    def is_warning(warned: LogFinding) -> bool:
-        is_of_rank = warned.rank in (None, finding.rank)
-        return warned.kind in ("library-mismatch", "no-gpu") and is_of_rank and _NO_CUDA in warned.line.text
-
-    return evidence.first(is_warning)
-
-
 def _link_failure(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return UCX's report of a failed link shortly before the process aborted, with the abort: UCX itself aborts it."""
     for link in evidence.before(finding) if _SIGABRT.search(finding.sentence) else ():

@@ -113,7 +113,7 @@ def _earliest(evidence: Evidence) -> LogFinding | None:
 
 
 def _earliest_of_log(findings: Sequence[LogFinding], evidence: Evidence) -> LogFinding | None:
-    """Return the earliest failure of a log that its rank did not survive, else one that it hardly did, else a hint."""
+    """Return the first failure in a log that ended its rank, else one soon before the rank's end, else a hint."""
     able = [f for f in findings if _may_have_ended_it(f, evidence)]
     return min(able, key=_order_of_log, default=None)
 

@@ -187,7 +187,7 @@ class _Reader:
         return None
 
     def _open_by_header(self, index: int, text: str, header: re.Match[str]) -> None:
-        """Open a traceback, unless the one that is open has only a header so far."""
+        """Open a traceback; one that so far consists of its header stays open."""
         if self.open is None or self.open._frames:
             is_chained = _chains(self.before) or _is_quoted(text, header) or self._is_of_manager()
             self.open = _begin(self.rank, index, self.ended if is_chained else None, self.before.strip())
@@ -253,7 +253,7 @@ def _continue_wrapped(last: Raised, text: str) -> None:
 
 
 def _begin(rank: int | None, index: int, last: Raised | None, before: str) -> Raised:
-    """Return a new traceback; ``last`` is the one that it is chained to, ``before`` the line before it."""
+    """Return a new traceback. ``last`` is the previous one of the chain, ``before`` is the preceding line."""
     raised = Raised(rank, index, threaded=before.startswith(_ASIDE), _remote=before in ('"""', "'''"))
     raised.harmless = before.startswith(_HARMLESS) or _EXIT_BARRIER in before
     if last is None:

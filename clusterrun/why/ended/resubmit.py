@@ -334,7 +334,7 @@ def with_longer_limit(cause: Cause, job: JobStatus, partitions: Sequence[Partiti
 
 
 def _own_partition(job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None) -> Partition | None:
-    """Return the partition that the job ran in: the one that is named, else the default one."""
+    """Return the job's partition by its name, or the default partition if the job names none."""
     name = job.partition or submitted_option(run, "partition")
     for partition in partitions:
         if partition.name == name or (not name and partition.default):

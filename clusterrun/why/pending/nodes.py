@@ -230,7 +230,7 @@ def _when(block: dict[str, str], now: float) -> str:
 
 
 def _number(block: dict[str, str], key: str) -> int:
-    """Return one of a reservation's numbers; 0 for the start of one that moves with the time."""
+    """Return a number from a reservation, 0 if it is missing: a floating reservation has no start."""
     return parse_int(block.get(key, "")) or 0
 
 

@@ -292,9 +292,9 @@ def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS
 
 def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> None:
     job = JobStatus(id=JobId("7"), state="TIMEOUT", outcome=Outcome.FAILED, partition="short", time_limit=60)
-    told = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS), None)
-    assert told.command == "clusterrun submit … --time 0:02:00 --partition gpu"
-    assert "short allows at most 0:01:00" in told.advice and "gpu allows 2:00:00" in told.advice
+    cause = with_longer_limit(LIMIT, job, parse_partitions(PARTITIONS), None)
+    assert cause.command == "clusterrun submit … --time 0:02:00 --partition gpu"
+    assert "short allows at most 0:01:00" in cause.advice and "gpu allows 2:00:00" in cause.advice
 
 
 def test_command_after_a_time_limit_can_start(store: Store) -> None:
