@@ -47,7 +47,7 @@ class WorkerError(Exception):
     """Ends a process of a job with a one-line message and no traceback; no command raises it.
 
     ``status`` is its exit status: 2 for a bad request, else 1. ``kind`` and ``values`` say the same as data, for the
-    end records: ``why/causes/recorded.py`` has a sentence for each kind.
+    end records: ``why/causes/table_recorded.py`` has a sentence for each kind.
     """
 
     def __init__(self, message: str, status: int = 1, kind: str = "", **values: object) -> None:

@@ -187,7 +187,7 @@ def _stacks(folder: Path, data: bytes) -> Iterator[object]:
 def _dump(folder: Path, data: bytes) -> Iterator[object]:
     found = flight_recorder.read_dump(data)
     if found is not None:
-        yield flight_recorder.ranks_behind({0: found, 1: found, 2: flight_recorder.Reached({"0": 9})})
+        yield flight_recorder.ranks_behind({0: found, 1: found, 2: ({"0": 9}, "")})
 
 
 def _plan(folder: Path, data: bytes) -> Iterator[object]:

@@ -6,8 +6,7 @@ Evidence:
     match.py            a row and a line -> a finding
     scan.py             the lines of a log -> its findings
     tracebacks.py, frames.py, nan_series.py    Python's tracebacks, and a loss that became NaN, which span several lines
-    recorded.py         the causes that the job recorded as data -> findings
-    evidence.py         all of it together, with the nodes of the findings
+    evidence.py         all of it together: these findings with their nodes, and those of the job's records
 Rules:
     rules.py            the rules in their order; the first that applies gives the answer
     completed.py        what went wrong in a job that is COMPLETED

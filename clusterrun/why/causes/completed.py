@@ -9,11 +9,12 @@ from itertools import chain
 
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
+from clusterrun.why.causes.evidence import find_line
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
-from clusterrun.why.causes.recorded import SEPARATE, find_line
 from clusterrun.why.causes.scan import scan
 from clusterrun.why.causes.table_launch import ONE_LAUNCHER
+from clusterrun.why.causes.table_recorded import SEPARATE
 
 #: the first frame of an exception that nobody caught
 _MAIN_MODULE = re.compile(r", in (?:<module>|_run_module_as_main)$")

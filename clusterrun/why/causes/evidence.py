@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
-from clusterrun.why.causes.model import READ, EndFacts, Line, LogFinding, Logs, Strength
-from clusterrun.why.causes.recorded import with_records
+from clusterrun.run_folder.ends import Failure
+from clusterrun.why.causes.match import make_finding
+from clusterrun.why.causes.model import READ, CauseRow, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.scan import scan
+from clusterrun.why.causes.table_python import EXIT
+from clusterrun.why.causes.table_recorded import RANK_LOST, RECORDED
 from clusterrun.why.causes.tracebacks import split_rank
 
 Test = Callable[[LogFinding], bool]
 
+_SHOWN = 60  # characters of a recorded text by which its line in a log is found
 #: the beginning of a line of NCCL, and of UCX
 _SPEAKER = re.compile(
     r"(?:\[\d{4}-\d\d-\d\d[ T][\d:.]+\] )?(?P<nccl>[A-Za-z0-9][\w.-]*):\d+:\d+ \[\d+\] .{0,80}NCCL "
@@ -38,7 +43,7 @@ class Evidence:
     def gather(cls, logs: Logs, facts: EndFacts) -> Evidence:
         """Find what the tables know in the logs, and place what the job itself recorded."""
         by_log = [_with_nodes(scan(lines), lines, facts.nodes) for lines in logs]
-        return cls(logs, facts, with_records(by_log, logs, facts))
+        return cls(logs, facts, _with_records(by_log, logs, facts))
 
     @cached_property
     def findings(self) -> list[LogFinding]:
@@ -90,6 +95,64 @@ class Evidence:
 def first(findings: Iterable[LogFinding], test: Test) -> LogFinding | None:
     """Return the first finding that passes a test."""
     return next(filter(test, findings), None)
+
+
+# -- what the job recorded, in the line of a log that shows it ---------------------------------------------------------
+
+
+def _with_records(by_log: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> list[list[LogFinding]]:
+    """Return the findings of each log and of the records: where a log shows them, else in a list of their own."""
+    placed = [list(findings) for findings in by_log]
+    for finding in _all_recorded(logs, facts):
+        number = next((n for n, lines in enumerate(logs) if finding.is_in(lines)), -1)
+        if number < 0:
+            placed.append([finding])
+            continue
+        others = [f for f in placed[number] if f.index != finding.index]
+        placed[number] = sorted([*others, finding], key=lambda f: f.index)
+    return placed
+
+
+def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
+    """Yield what the rank that failed first and the supervisor recorded, and the ranks that left no record."""
+    by_kind = {record.kind: record for record in (facts.launch, facts.failure) if record is not None}
+    for kind, record in reversed(by_kind.items()):
+        if kind in RECORDED and RECORDED[kind] is not EXIT:
+            yield recorded_finding(record, RECORDED[kind], logs)
+    if facts.unmarked and facts.world_size:
+        ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
+        yield recorded_finding(Failure(values=ended), RANK_LOST, logs)
+
+
+def recorded_finding(failure: Failure, row: CauseRow, logs: Logs) -> LogFinding:
+    """Return the finding of a record, in the line of a log that shows it, else in the record's own file."""
+    words = {name: value.strip() for name, value in failure.values.items()}
+    words |= {"error": failure.error, "quoted": shlex.quote(failure.values.get("path", ""))}
+    number = failure.values.get("rank", "")
+    rank = int(number) if number.isdigit() else failure.rank
+    index, line = find_line(logs, failure.values.get("line") or failure.error)
+    finding = make_finding(row, index, line or line_of(failure), words, rank)
+    return replace(finding, place=failure.place)
+
+
+def line_of(failure: Failure) -> Line:
+    """Return a record's error as the line of the record's own file."""
+    return Line(failure.file, None, failure.rank, failure.error)
+
+
+def find_line(logs: Logs, text: str) -> tuple[int, Line | None]:
+    """Return the first line of a log that shows a recorded text, with its index in that log; 0 and None without one."""
+    shown = searched_part(text)
+    for lines in logs if shown else ():
+        for index, line in enumerate(lines):
+            if shown in line.text:
+                return index, line
+    return 0, None
+
+
+def searched_part(text: str) -> str:
+    """Return the part of a recorded text by which its line in a log is found."""
+    return text.partition("\n")[0][:_SHOWN]
 
 
 # -- the node of a finding: from its own line, from srun's lines, or from torchrun's summary ---------------------------

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.context import with_earlier_report
-from clusterrun.why.causes.evidence import Evidence, first
+from clusterrun.why.causes.evidence import Evidence, first, line_of, recorded_finding, searched_part
 from clusterrun.why.causes.match import classify, make_finding
 from clusterrun.why.causes.model import LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN
-from clusterrun.why.causes.recorded import RECORDED, line_of, recorded_finding, searched_part
 from clusterrun.why.causes.table_launch import TERMINATE
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, EXIT
+from clusterrun.why.causes.table_recorded import RECORDED
 
 _SILENT = frozenset({"killed", "crashed", "gpu-fault", "node-failure"})  # a rank records no failure in these cases
 _OF_NAN = re.compile(r"(?i)\b(?:nan|inf|infinity|infinite)\b")

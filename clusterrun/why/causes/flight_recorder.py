@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-LARGEST = 64 * 1024 * 1024  # bytes; 2000 entries of a few kB each are a dump
+from clusterrun.base.decode import as_objects
+from clusterrun.base.units import clause
 
 
 class _Plain(pickle.Unpickler):
@@ -20,31 +20,23 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} in a flight recorder dump")
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """The last collective that a rank enqueued in each process group, and the name and place of the newest."""
+def read_dump(data: bytes) -> tuple[Mapping[str, int], str] | None:
+    """Return the last collective that a rank enqueued in each process group, and its last call and place in words.
 
-    enqueued: Mapping[str, int]
-    last: str = ""
-    place: str = ""
-
-
-def read_dump(data: bytes) -> Reached | None:
-    """Return a dump's content, None if it is not a dump of plain values."""
-    if len(data) > LARGEST:
-        return None
+    None if it is not a dump of plain values; the words are empty if the place is not known.
+    """
     try:
         dump = _Plain(io.BytesIO(data)).load()
     except Exception:  # the input decides which exception is raised
         return None
     if not isinstance(dump, dict):
         return None
-    entries = dump.get("entries")
-    entry = entries[-1] if isinstance(entries, list) and entries else None
-    enqueued = _enqueued(dump.get("pg_status"))
-    if not isinstance(entry, dict):
-        return Reached(enqueued)
-    return Reached(enqueued, str(entry.get("profiling_name") or ""), _place(entry.get("frames")))
+    last_call = ""
+    for entry in as_objects(dump.get("entries"))[-1:]:
+        place = _place(as_objects(entry.get("frames")))
+        if place:
+            last_call = f"{entry.get('profiling_name') or 'a collective'} at {place}"
+    return _enqueued(dump.get("pg_status")), last_call
 
 
 def _enqueued(status: object) -> dict[str, int]:
@@ -57,14 +49,20 @@ def _enqueued(status: object) -> dict[str, int]:
     return enqueued
 
 
-def ranks_behind(dumps: Mapping[int, Reached]) -> dict[int, str]:
+def ranks_behind(dumps: Mapping[int, tuple[Mapping[str, int], str]]) -> dict[int, str]:
     """Return the ranks that had enqueued fewer collectives than others in a process group, and how far they got."""
+    by_group: dict[str, dict[int, int]] = {}
+    for rank, (enqueued, _) in dumps.items():
+        for group, number in enqueued.items():
+            by_group.setdefault(group, {})[rank] = number
     behind: dict[int, str] = {}
-    groups = {group for reached in dumps.values() for group in reached.enqueued}
-    for group in sorted(groups):
-        numbers = {rank: reached.enqueued[group] for rank, reached in dumps.items() if group in reached.enqueued}
+    for _, numbers in sorted(by_group.items()):
+        most = max(numbers.values())
         for rank in late_ranks(numbers):
-            behind.setdefault(rank, _how_far(rank, numbers[rank], max(numbers.values()), dumps[rank]))
+            _, last_call = dumps[rank]
+            ends = f"the flight recorder of rank {rank} ends at collective {numbers[rank]}"
+            after = clause(last_call, "; the rank's last call was {}")
+            behind.setdefault(rank, f"{ends}, but other ranks reached {most}{after}")
     return behind
 
 
@@ -75,16 +73,9 @@ def late_ranks(numbers: Mapping[int, int]) -> list[int]:
     return late if 2 * len(late) <= len(numbers) else []
 
 
-def _how_far(rank: int, number: int, most: int, reached: Reached) -> str:
-    ends = f"the flight recorder of rank {rank} ends at collective {number}, but other ranks reached {most}"
-    if not reached.place:
-        return ends
-    return f"{ends}; the rank's last call was {reached.last or 'a collective'} at {reached.place}"
-
-
-def _place(frames: object) -> str:
+def _place(frames: Sequence[Mapping[str, object]]) -> str:
     """Return file:line of the innermost frame outside torch."""
-    for frame in frames if isinstance(frames, list) else ():
-        if isinstance(frame, dict) and "site-packages" not in str(frame.get("filename")):
+    for frame in frames:
+        if "site-packages" not in str(frame.get("filename")):
             return f"{frame.get('filename')}:{frame.get('line')}"
     return ""

@@ -6,11 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from clusterrun.base.units import clause
 from clusterrun.run_folder.ends import Failure, Hang, RankEnd
 
 READ = 4_096  # characters of a line that a pattern sees: a long line could be made to be slow
+_LONGEST = 400  # characters of a line of evidence that are shown: some errors fill a page
 ENOUGH = 12  # lines of work that show that the program continued
 #: The beginning of a line of slurmstepd: its name, or in 26.05 a time, as in lines of other programs.
 BY_STEPD = re.compile(r"slurmstepd|\[\d{4}-[\dT:.-]+\] error: (?:\*\*\* |Detected \d+ oom|StepId=)")
@@ -96,7 +98,9 @@ class Cause:
     """The first cause of a job's end, its evidence, and what to do.
 
     ``kind`` is stable (``unknown`` without a cause, ``none`` if nothing failed), ``place`` is file:line in the user's
-    code, and ``JOB`` in ``command`` stands for the job's id. Texts hold parts of logs: sanitize them before printing.
+    code, and ``JOB`` in ``command`` stands for the job's id. ``notes`` name what was not available; ``status`` is the
+    exit status of the rank that failed first: srun's is the highest of all ranks'. Texts hold parts of logs: sanitize
+    them before printing.
     """
 
     kind: str
@@ -108,6 +112,47 @@ class Cause:
     advice: str = ""
     command: str = ""
     source: str = ""
+    notes: tuple[str, ...] = ()
+    status: int | None = None
+
+    def headline(self) -> str:
+        """Return the cause, its rank and place on one line."""
+        where = ", ".join(filter(None, (self._who(), self._place())))
+        return f"{self.sentence}{clause(where, ' ({})')}"
+
+    def short(self) -> str:
+        """Return the cause on one line that begins with the rank, as the last line of ``logs -f``."""
+        return f"{clause(self._who(), '{} failed first: ')}{self.sentence}{clause(self._place(), ' ({})')}"
+
+    def facts(self) -> list[tuple[str, Sequence[str]]]:
+        """Return the parts that ``why`` shows: name and lines of each."""
+        seen = [f"{line.place}: {line.text[:_LONGEST]}" for line in self.evidence]
+        do = list(filter(None, (self.advice, self.command)))
+        return [("cause", [self.headline()]), ("seen", seen), ("do", do), ("note", self.notes)]
+
+    def json(self) -> dict[str, Any]:
+        """Return the values for ``--json``."""
+        return {
+            "kind": self.kind,
+            "exit_status": self.status,
+            "cause": self.sentence,
+            "rank": self.rank,
+            "node": self.node or None,
+            "place": self.place or None,
+            "evidence": [{"file": line.file, "line": line.number, "text": line.text} for line in self.evidence],
+            "advice": self.advice or None,
+            "command": self.command or None,
+            "source": self.source or None,
+            "notes": list(self.notes),
+        }
+
+    def _place(self) -> str:
+        return "" if self.place in self.sentence else self.place
+
+    def _who(self) -> str:
+        if self.rank is None or f"rank {self.rank} " in self.sentence or f"task {self.rank} " in self.sentence:
+            return ""
+        return f"rank {self.rank}{clause(self.node, ' on {}')}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

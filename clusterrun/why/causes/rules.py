@@ -24,15 +24,16 @@ from clusterrun.why.causes.describe import (
     full_cause,
     to_cause,
 )
-from clusterrun.why.causes.evidence import Evidence
+from clusterrun.why.causes.evidence import Evidence, line_of, recorded_finding
 from clusterrun.why.causes.first_failure import find_first_failure
 from clusterrun.why.causes.hang import hang_cause, silent_ranks
+from clusterrun.why.causes.match import make_finding
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
-from clusterrun.why.causes.recorded import DUPLICATE, STOPPED, last_own_line, line_of, recorded_finding
 from clusterrun.why.causes.scan import PROGRESS
 from clusterrun.why.causes.scheduled import scheduler_cause
 from clusterrun.why.causes.table_peers import PEER_LOST
 from clusterrun.why.causes.table_python import BARE
+from clusterrun.why.causes.table_recorded import DUPLICATE, OWN, STOPPED
 from clusterrun.why.causes.tracebacks import split_rank
 
 _DUPLICATE = 75  # the status of a script whose run another job already executes
@@ -46,6 +47,9 @@ _NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter pri
     r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
 )
 _NUMBER = re.compile(r"\d+")  # times, ranks and process numbers differ between lines with one message
+_HINT = "clusterrun: hint: "
+_OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
+_LAST_OWN = 3  # lines of a log of which one is clusterrun's
 _NEAR_END = 12  # lines that launchers may still print
 _READ = 1_000  # characters of a line that are searched
 _SHOWN = 200  # characters of a line in a sentence
@@ -194,8 +198,25 @@ def consequence(evidence: Evidence) -> Cause | None:
 
 def own_last_line(evidence: Evidence) -> Cause | None:
     """Applies to a job without a record of its end, if a line of clusterrun is among the last of its log."""
-    own = last_own_line(evidence.logs, evidence.facts)
-    return to_cause(own, evidence.facts) if own is not None else None
+    facts = evidence.facts
+    if facts.failure is not None or facts.launch is not None:
+        return None
+    for lines in evidence.logs:
+        last = [line for line in lines if not line.is_slurms][-_LAST_OWN:]
+        for line in reversed(last):
+            own = _OWN_LINE.match(line.text)
+            if own is not None:
+                rank = int(own["rank"]) if own["rank"] else line.rank
+                finding = make_finding(OWN, 0, line, {"error": own["what"]}, rank)
+                return to_cause(replace(finding, advice=_find_hint(last)), facts)
+    return None
+
+
+def _find_hint(lines: Sequence[Line]) -> str:
+    for line in lines:
+        if line.text.startswith(_HINT):
+            return line.text.removeprefix(_HINT)
+    return ""
 
 
 def nothing_known(evidence: Evidence) -> Cause | None:

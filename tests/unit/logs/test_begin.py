@@ -122,7 +122,7 @@ def test_no_mode_shows_a_line_of_the_run_before(desk: Desk, run: RunRecord, word
 
 
 def test_why_does_not_blame_the_run_before(run: RunRecord) -> None:
-    cause = ended.explain(Slurm(), over(run)).cause
+    cause = ended.explain(Slurm(), over(run))
     assert cause.sentence == "ValueError: no such column"
     assert cause.evidence[0].number is None  # lines before it were not counted
 

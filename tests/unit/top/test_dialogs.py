@@ -16,7 +16,6 @@ from clusterrun.top.app import Top
 from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
-from clusterrun.why.ended import Diagnosis
 from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status
 
 
@@ -44,7 +43,7 @@ def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_
 
 def test_an_end_reads_as_why_prints_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cause = Cause(kind="exception", sentence="ValueError: no", advice="mend it", command="clusterrun logs 1")
-    monkeypatch.setattr(ended, "explain", lambda cluster, state: Diagnosis(cause))
+    monkeypatch.setattr(ended, "explain", lambda cluster, state: cause)
     lines = explain(FakeCluster(), RunState(run(tmp_path, 1), status(1, "FAILED")))
     assert lines[1:] == [
         "    state  FAILED",

@@ -20,7 +20,7 @@ from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_canceller
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause, EndFacts, Line, first_cause
-from clusterrun.why.ended.records import stalled_ranks
+from clusterrun.why.ended.collect import stalled_ranks
 from clusterrun.why.ended.resubmit import with_longer_limit
 from tests.support.ended_runs import RAISED, Slurm, over, ranks_on, write_logs
 from tests.support.rank_files import put_end, put_progress
@@ -91,7 +91,7 @@ def test_task_of_an_array_has_its_own_logs(store: Store) -> None:
 def test_logs_that_are_not_there_are_named(store: Store) -> None:
     run = submitted(store)
     answer = ended.explain(Slurm(), over(run, "TIMEOUT", 143))
-    assert answer.cause.kind == "time-limit"
+    assert answer.kind == "time-limit"
     assert [note for note in answer.notes if note.startswith("not found: ")]
 
 
@@ -100,7 +100,7 @@ def test_log_that_is_a_link_is_not_read(store: Store, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(RAISED)
     (run.logs / "train_101.err").symlink_to(tmp_path / "secret")
     answer = ended.explain(Slurm(), over(run))
-    assert answer.cause.kind == "unknown" and "symbolic link" in " ".join(answer.notes)
+    assert answer.kind == "unknown" and "symbolic link" in " ".join(answer.notes)
 
 
 def test_rank_that_stood_still_is_found_by_its_progress_record(store: Store) -> None:
@@ -155,10 +155,10 @@ def test_an_error_of_the_supervisor_is_the_cause_as_it_was_printed(store: Store)
     error = "could not start the rendezvous server on n1: n1 (203.0.113.7) is not an address of this host (n1)"
     (folder / "launch.json").write_text(json.dumps({"began": 1.0, "cause": error, "kind": "worker"}))
     write_logs(run, f"rendezvous: n1 (203.0.113.7) is not an address of this host (n1)\nclusterrun: {error}\n")
-    cause = ended.explain(Slurm(), over(run)).cause
+    cause = ended.explain(Slurm(), over(run))
     assert (cause.kind, cause.sentence) == ("worker", error) and [one.number for one in cause.evidence] == [2]
     write_logs(run, "")
-    assert ended.explain(Slurm(), over(run)).cause.sentence == error, "the record suffices"
+    assert ended.explain(Slurm(), over(run)).sentence == error, "the record suffices"
 
 
 def test_an_error_that_a_rank_recorded_is_the_cause_without_its_line_in_the_log(store: Store) -> None:
@@ -171,7 +171,7 @@ def test_an_error_that_a_rank_recorded_is_the_cause_without_its_line_in_the_log(
         first_failure={"rank": 5, "node": "n2", "error": error, "kind": "network"},
     )
     write_logs(run, "")
-    cause = ended.explain(Slurm(), over(run)).cause
+    cause = ended.explain(Slurm(), over(run))
     assert (cause.rank, cause.sentence) == (5, error)
 
 
@@ -217,7 +217,7 @@ def test_node_that_is_down_now_is_told_but_not_blamed(store: Store) -> None:
     put_end(folder, 0, {"rank": 0, "node": "n1", "status": 1})
     write_logs(run, "0: ModuleNotFoundError: No module named 'x'\n")
     answer = ended.explain(Slurm({"show node": "NodeName=n1 State=IDLE\n\nNodeName=n2 State=DOWN*\n"}), over(run))
-    assert answer.cause.kind == "import-error" and answer.notes[0].endswith("now down or not responding: n2")
+    assert answer.kind == "import-error" and answer.notes[0].endswith("now down or not responding: n2")
 
 
 def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: Store, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_job_of_another_tool_is_explained_by_the_logs_that_slurm_names(store: St
 def test_job_that_slurm_has_forgotten_says_what_can_still_be_done() -> None:
     slurm = Slurm(refusals={"show job": "slurm_load_jobs error: Invalid job id specified"})
     answer = ended.explain(slurm, over(None, "TIMEOUT", None, job="7"))
-    assert answer.cause.kind == "time-limit" and "--logs DIR" in answer.notes[0]
+    assert answer.kind == "time-limit" and "--logs DIR" in answer.notes[0]
     assert "Slurm no longer has a record of the job" in answer.notes[0]
 
 
@@ -255,22 +255,22 @@ def test_exit_status_is_taken_from_what_slurm_still_shows(tmp_path: Path) -> Non
     (tmp_path / "a.out").write_text("")
     slurm = Slurm({"show job 7": shown_job("3:0", tmp_path / "a.out")})
     answer = ended.explain(slurm, over(None, status=None, job="7"))
-    assert answer.cause.sentence.startswith("no line in the log explains exit status 3;") and len(slurm.asked) == 1
+    assert answer.sentence.startswith("no line in the log explains exit status 3;") and len(slurm.asked) == 1
 
 
 def test_exit_status_of_another_state_is_not_believed(tmp_path: Path) -> None:
     slurm = Slurm({"show job 7": shown_job("3:0", tmp_path / "a.out", "RUNNING")})
-    assert "exit status unknown" in ended.explain(slurm, over(None, status=None, job="7")).cause.sentence
+    assert "exit status unknown" in ended.explain(slurm, over(None, status=None, job="7")).sentence
 
 
 def test_log_that_could_not_be_opened_is_known_at_once(tmp_path: Path) -> None:
     slurm = Slurm({"show job 7": shown_job("0:53", tmp_path / "no such" / "a.out")})
-    told = ended.explain(slurm, over(None, status=None, job="7", reason="JobLaunchFailure")).cause
+    told = ended.explain(slurm, over(None, status=None, job="7", reason="JobLaunchFailure"))
     assert told.kind == "log-unopened" and told.command.startswith(f"ls -ld '{tmp_path / 'no such'}'; ")
 
 
 def test_folder_of_logs_that_is_not_known_is_not_made_up() -> None:
-    assert ended.explain(Slurm(), over(None, status=181, job="7")).cause.command == "quota -s"
+    assert ended.explain(Slurm(), over(None, status=181, job="7")).command == "quota -s"
 
 
 PARTITIONS = """PartitionName=short
@@ -284,7 +284,7 @@ PartitionName=gpu
 """
 
 
-def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS) -> ended.Diagnosis:
+def timed_out(store: Store, minutes: int, partition: str, text: str = PARTITIONS) -> Cause:
     run = submitted(store, sources={"time": (str(minutes), "--time"), "partition": (partition, "--partition")})
     state = over(run, "TIMEOUT", None, partition=partition, time_limit=minutes * 60)
     return ended.explain(Slurm({"show partition": text}), state)
@@ -298,35 +298,35 @@ def test_longer_time_that_the_partition_does_not_allow_is_asked_of_another() -> 
 
 
 def test_command_after_a_time_limit_can_start(store: Store) -> None:
-    assert "--time 0:02:00 --partition gpu" in timed_out(store, 1, "short").cause.command
-    assert "--partition gpu --time 2:00:00" in timed_out(store, 60, "gpu").cause.command
+    assert "--time 0:02:00 --partition gpu" in timed_out(store, 1, "short").command
+    assert "--partition gpu --time 2:00:00" in timed_out(store, 60, "gpu").command
 
 
 def test_partition_and_limit_are_those_asked_for_where_slurm_was_not_asked_again(store: Store) -> None:
     run = submitted(store, sources={"time": ("1", "--time"), "partition": ("short", "clusterrun.toml")})
-    told = ended.explain(Slurm({"show partition": PARTITIONS}), over(run, "TIMEOUT", 143)).cause
+    told = ended.explain(Slurm({"show partition": PARTITIONS}), over(run, "TIMEOUT", 143))
     assert "--time 0:02:00 --partition gpu" in told.command
 
 
 def test_most_that_the_partition_allows_is_asked_where_no_other_allows_more(store: Store) -> None:
-    told = timed_out(store, 90, "gpu").cause
+    told = timed_out(store, 90, "gpu")
     assert "--time 2:00:00" in told.command and "gpu allows at most 2:00:00" in told.advice
 
 
 def test_time_limit_that_nothing_exceeds_is_told_in_words(store: Store) -> None:
-    told = timed_out(store, 120, "gpu").cause
+    told = timed_out(store, 120, "gpu")
     assert told.command == "" and "no other" in told.advice
 
 
 def test_partitions_that_are_not_told_change_nothing(store: Store) -> None:
-    assert "--partition short --time 0:02:00" in timed_out(store, 1, "short", "").cause.command
+    assert "--partition short --time 0:02:00" in timed_out(store, 1, "short", "").command
 
 
 def test_folder_of_logs_gets_no_command_that_cannot_be_typed(tmp_path: Path) -> None:
     (tmp_path / "a b.err").write_text(
         'Traceback (most recent call last):\n  File "/u/t.py", line 4, in f\nValueError: no\n'
     )
-    told = ended.explain_logs(tmp_path).cause
+    told = ended.explain_logs(tmp_path)
     assert told.kind == "exception" and told.command == f"less +3 '{tmp_path / 'a b.err'}'"
 
 

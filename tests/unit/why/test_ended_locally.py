@@ -54,6 +54,6 @@ def test_slurm_commands_are_taken_out_of_advice_for_a_local_job() -> None:
 
 def test_a_job_that_slurm_could_not_start_is_explained_once_slurm_has_forgotten_its_exit_code(store: Store) -> None:
     run = submitted(store)
-    told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure")).cause
+    told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure"))
     assert told.kind == "log-unopened" and "JobLaunchFailure" in told.sentence
     assert str(run.logs) in told.command

@@ -9,7 +9,7 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.logs import ends
 from clusterrun.why import ended
-from clusterrun.why.ended.logs import rank_of_file, read_logs
+from clusterrun.why.ended.collect import rank_of_file, read_logs
 from tests.support.ended_runs import RAISED
 
 # -- folders of logs ---------------------------------------------------------------------------------------------------
@@ -27,7 +27,7 @@ def test_folder_of_a_log_for_each_rank(tmp_path: Path) -> None:
 def test_healthy_folder_shows_no_cause(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1 loss 2.3\ntimeout: 600\n")
     answer = ended.explain_logs(tmp_path)
-    assert answer.cause.kind == "none" and "do not show whether" in answer.headline()
+    assert answer.kind == "none" and "do not show whether" in answer.headline()
 
 
 def test_folder_without_logs_is_a_wrong_request(tmp_path: Path) -> None:

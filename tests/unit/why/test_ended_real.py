@@ -97,7 +97,7 @@ def test_step_of_the_nan_is_read_from_the_figures_of_the_run(store: Store) -> No
     write_logs(run, "")
     rows = [{"step": step, "loss": 2.0 if step < 30 else "nan"} for step in range(10, 70, 10)]
     (run.run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    cause = ended.explain(Slurm(), over(run)).cause
+    cause = ended.explain(Slurm(), over(run))
     assert cause.kind == "nan-loss" and "at step 30" in cause.sentence
     assert cause.evidence[0].file.endswith("metrics.jsonl") and cause.evidence[0].number == 3
 
@@ -189,7 +189,7 @@ def test_failure_inside_a_module_of_a_library_names_the_module_and_its_own_frame
     }
     attempt(run, start=ranks_on("n1"), end=end(1), first_failure=failure)
     write_logs(run, LIBRARY)
-    cause = ended.explain(Slurm(), over(run)).cause
+    cause = ended.explain(Slurm(), over(run))
     assert cause.sentence == "IndexError: index out of range in self, in module lm_eval (-m)"
     assert cause.place == "/e/lib/python3.11/site-packages/lm_eval/models/hf.py:88"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from clusterrun.run_folder.ends import Hang
 from clusterrun.why.causes.hang import hang_cause
-from clusterrun.why.ended import Diagnosis
 
 STACKS = "/home/u/my runs/attempts/x.0.0/stacks-rank-*.txt"
 BEHIND = Hang(
@@ -17,13 +16,13 @@ def test_a_rank_that_runs_but_is_behind_has_its_line_and_its_stacks_and_no_resta
     cause = hang_cause(BEHIND)
     assert (cause.rank, cause.place) == (1, "/home/u/train.py:33") and "max-restarts" not in cause.command
     assert cause.command == "less '/home/u/my runs/attempts/x.0.0'/stacks-rank-1.txt"
-    assert Diagnosis(cause=cause).headline().count("/home/u/train.py:33") == 1
+    assert cause.headline().count("/home/u/train.py:33") == 1
 
 
 def test_a_deadlock_of_all_ranks_has_all_stacks() -> None:
     cause = hang_cause(BEHIND._replace(rank=None, node="", cause="no progress for 61 s: no rank is behind the others"))
     assert cause.command.endswith("/stacks-rank-*.txt")
-    assert "(/home/u/train.py:33)" in Diagnosis(cause=cause).headline()
+    assert "(/home/u/train.py:33)" in cause.headline()
     assert hang_cause(BEHIND._replace(stacks="")).command == "clusterrun logs JOB -n 50"
 
 

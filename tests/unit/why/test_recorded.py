@@ -12,8 +12,8 @@ import pytest
 
 import clusterrun
 from clusterrun.why.causes import Cause, EndFacts, Failure, Line, first_cause
-from clusterrun.why.causes.recorded import RECORDED
 from clusterrun.why.causes.scan import scan
+from clusterrun.why.causes.table_recorded import RECORDED
 
 WORKER = Path(clusterrun.__file__).parent / "worker"
 OF_EXCEPTIONS = {

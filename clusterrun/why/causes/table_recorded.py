@@ -1,29 +1,20 @@
 """The causes that the job itself recorded: a sentence, the advice and the command for each kind of a record.
 
 The worker writes kind and values (``base/errors.py``). Kinds that are missing here are those of exceptions, which the
-tables explain by their text, as in a log.
+other tables explain by their text, as in a log.
 """
 
 # ruff: noqa: E501 (a table: a sentence stays in one piece)
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from clusterrun.run_folder.ends import Failure
-from clusterrun.why.causes.match import make_finding
-from clusterrun.why.causes.model import CauseRow, EndFacts, Line, LogFinding, Logs, Strength, texts
+from clusterrun.why.causes.model import CauseRow, Strength, texts
 from clusterrun.why.causes.table_launch import NOT_PYTHON, SENT_KILL
 from clusterrun.why.causes.table_peers import PEER, PORT
 from clusterrun.why.causes.table_python import EXIT, NAN_ADVICE
 
-_HINT = "clusterrun: hint: "
-_OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
-_LAST = 3  # lines of a log
-_SHOWN = 60  # characters of a recorded text by which its line in a log is found
 _GROUP = (
     "turn on the script's distributed mode (call torch.distributed.init_process_group, or use your framework's setting"
     " for distributed training), then submit the script again"
@@ -84,80 +75,3 @@ RECORDED: dict[str, CauseRow] = {
         "clusterrun/templates/sbatch.j2", "clusterrun logs JOB --stream err -n 30"),
     "launch-failed": texts("launch-failed", "the job could not start: {error}", "on the compute nodes, the project's folder must be writable, and bash, scontrol and srun must be in PATH", "clusterrun/worker/job/supervisor.py", "srun ls -ld .clusterrun"),
 }  # fmt: skip
-
-
-def recorded_finding(failure: Failure, row: CauseRow, logs: Logs) -> LogFinding:
-    """Return the finding of a record, in the line of a log that shows it, else in the record's own file."""
-    words = {name: value.strip() for name, value in failure.values.items()}
-    words |= {"error": failure.error, "quoted": shlex.quote(failure.values.get("path", ""))}
-    number = failure.values.get("rank", "")
-    rank = int(number) if number.isdigit() else failure.rank
-    index, line = find_line(logs, failure.values.get("line") or failure.error)
-    finding = make_finding(row, index, line or line_of(failure), words, rank)
-    return replace(finding, place=failure.place)
-
-
-def line_of(failure: Failure) -> Line:
-    """Return a record's error as the line of the record's own file."""
-    return Line(failure.file, None, failure.rank, failure.error)
-
-
-def with_records(by_file: Sequence[Sequence[LogFinding]], logs: Logs, facts: EndFacts) -> list[list[LogFinding]]:
-    """Return the findings of each log, with those of the records where a log shows them, else in a list of their own."""
-    placed = [list(findings) for findings in by_file]
-    for finding in _all_recorded(logs, facts):
-        number = next((n for n, lines in enumerate(logs) if finding.is_in(lines)), -1)
-        if number < 0:
-            placed.append([finding])
-            continue
-        others = [f for f in placed[number] if f.index != finding.index]
-        placed[number] = sorted([*others, finding], key=lambda f: f.index)
-    return placed
-
-
-def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
-    """Yield what the rank that failed first and the supervisor recorded, and the ranks that left no record."""
-    by_kind = {record.kind: record for record in (facts.launch, facts.failure) if record is not None}
-    for kind, record in reversed(by_kind.items()):
-        if kind in RECORDED and RECORDED[kind] is not EXIT:
-            yield recorded_finding(record, RECORDED[kind], logs)
-    if facts.unmarked and facts.world_size:
-        ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
-        yield recorded_finding(Failure(values=ended), RANK_LOST, logs)
-
-
-def last_own_line(logs: Logs, facts: EndFacts) -> LogFinding | None:
-    """Return the line of clusterrun that is among the last ones of a log, of a job that left no record of its end."""
-    if facts.failure is not None or facts.launch is not None:
-        return None
-    for lines in logs:
-        last = [line for line in lines if not line.is_slurms][-_LAST:]
-        for line in reversed(last):
-            own = _OWN_LINE.match(line.text)
-            if own is not None:
-                rank = int(own["rank"]) if own["rank"] else line.rank
-                finding = make_finding(OWN, 0, line, {"error": own["what"]}, rank)
-                return replace(finding, advice=_find_hint(last))
-    return None
-
-
-def _find_hint(lines: Sequence[Line]) -> str:
-    for line in lines:
-        if line.text.startswith(_HINT):
-            return line.text.removeprefix(_HINT)
-    return ""
-
-
-def searched_part(text: str) -> str:
-    """Return the part of a recorded text by which its line in a log is found."""
-    return text.partition("\n")[0][:_SHOWN]
-
-
-def find_line(logs: Logs, text: str) -> tuple[int, Line | None]:
-    """Return the first line of a log that shows a recorded text, with its index in that log; 0 and None without one."""
-    shown = searched_part(text)
-    for lines in logs if shown else ():
-        for index, line in enumerate(lines):
-            if shown in line.text:
-                return index, line
-    return 0, None
