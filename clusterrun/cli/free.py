@@ -19,7 +19,7 @@ from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import format_estimates, format_summary
 from clusterrun.scheduler.local import devices
-from clusterrun.scheduler.slurm.sbatch import No, Silence, Start
+from clusterrun.scheduler.slurm.sbatch import No
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -109,31 +109,31 @@ def _print_notes(ui: Ui, found: StartEstimates) -> None:
 
 
 def _soonest_json(found: StartEstimates) -> dict[str, Any]:
+    per_node = f"{found.shape.unit.lower()}s_per_node"
+    by_slurm = [(*where, answer.words, "slurm") for *where, answer in found.refused if isinstance(answer, No)]
+    by_clusterrun = [(*refused, "clusterrun") for refused in found.no]
     return {
-        "asked": {"nodes": found.shape.nodes, f"{found.need.unit.lower()}s_per_node": found.shape.each},
+        "asked": {"nodes": found.shape.nodes, per_node: found.shape.each},
         "options": [
             {
                 "partition": tried.partition,
                 "nodes": tried.shape.nodes,
-                f"{found.need.unit.lower()}s_per_node": tried.shape.each,
-                "start": tried.estimate.at,
-                "node_list": tried.estimate.nodes,
+                per_node: tried.shape.each,
+                "start": tried.start.at,
+                "node_list": tried.start.nodes,
                 "time_limit_given": tried.given_time,
-                "preempts": list(tried.estimate.preempts),
+                "preempts": list(tried.start.preempts),
                 "preempted": asdict(tried.preemption) if tried.preemption else None,
                 "command": tried.command,
             }
             for tried in found.starts
-            if isinstance(tried.estimate, Start)
         ],
         "refused": [
-            {"partition": t.partition, "shape": str(t.shape), "reason": t.estimate.words, "by": "slurm"}
-            for t in found.tried
-            if isinstance(t.estimate, No)
-        ]
-        + [{"partition": p, "shape": str(s), "reason": why, "by": "clusterrun"} for s, p, why in found.no],
+            {"partition": partition, "shape": str(shape), "reason": why, "by": by}
+            for shape, partition, why, by in by_slurm + by_clusterrun
+        ],
         "beyond_limits": list(found.exceeded_limits),
-        "unanswered": [t.estimate.words for t in found.tried if isinstance(t.estimate, Silence)],
+        "unanswered": list(filter(None, [found.silence])),
         "unasked": found.unasked,
     }
 

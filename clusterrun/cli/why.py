@@ -10,7 +10,7 @@ import click
 
 from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.base.job import JobStatus, Outcome
-from clusterrun.base.units import first_few
+from clusterrun.base.units import clause, first_few
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.exec import find_running
@@ -45,7 +45,11 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bo
     if logs is not None and (job_ids or stacks):
         raise RequestError("--logs cannot be combined with a job id or --stacks", hint="clusterrun why --help")
     if logs is not None:
-        _logs(ui, Path(logs))
+        from clusterrun.why import ended
+
+        cause = ended.explain_logs(Path(logs))
+        ui.data([{"logs": str(Path(logs)), "kind": "ended", "ended": cause.json()}])
+        ui.facts(cause.facts())
         return
     cluster = session.cluster(ui.note)
     targets = find_targets(cluster, job_ids or (LAST,))
@@ -58,20 +62,20 @@ def why(session: Session, job_ids: tuple[str, ...], logs: str | None, stacks: bo
 def _explain_all(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
     """Print the explanation of each job. A silent scheduler is reported after the jobs that could be explained."""
     groups = _group(cluster.status(targets))
-    answers, failure = [], None
-    for state, alike in groups:
+    answers, failures = [], []
+    for group in groups:
         try:
-            answers.append(_explain(cluster, state, alike, _array(state, groups, targets)))
+            answers.append(_explain(cluster, group, _array(group[0], groups, targets)))
         except SchedulerError as error:
-            failure = failure or error
-    if failure and (ui.as_json or not answers):
-        raise failure
+            failures.append(error)
+    if failures and (ui.as_json or not answers):
+        raise failures[0]
     ui.data([data for data, _ in answers])
     for number, (_, facts) in enumerate(answers):
         ui.say(*[""] * min(number, 1))
         ui.facts(facts)
-    if failure:
-        raise failure
+    if failures:
+        raise failures[0]
 
 
 def _stacks(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
@@ -82,32 +86,33 @@ def _stacks(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
 
     state = find_running(cluster, targets[0])
     job, run = state.status.id, state.record
-    ranks = progress.ranks(run, job.task) if run is not None else []
-    if run is None or not ranks:
-        raise RequestError(
-            f"no rank of job {job} has recorded its process ID yet" if run else f"job {job} is not a clusterrun job",
-            hint=f"clusterrun exec {job} -- ps -ef",
-        )
+    hint = f"clusterrun exec {job} -- ps -ef"
+    if run is None:
+        raise RequestError(f"job {job} is not a clusterrun job", hint=hint)
+    ranks = progress.ranks(run, job.task)
+    if not ranks:
+        raise RequestError(f"no rank of job {job} has recorded its process ID yet", hint=hint)
     python = str(run.sources.get("python", ("python3", ""))[0])
-    found = stacks.read_stacks(state.status.inner_id, ranks, python, cluster.environ)
-    ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in found]})
-    ui.say(*(line for group in stacks.describe(found, len(ranks) - len(found)) for line in group))
+    read = stacks.read_stacks(state.status.inner_id, ranks, python, cluster.environ)
+    ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in read]})
+    for paragraph in stacks.describe(read, len(ranks) - len(read)):
+        ui.say(*paragraph)
 
 
-def _group(states: Sequence[RunState]) -> list[tuple[RunState, list[str]]]:
-    """Return one job for each array, state and reason, and the ids of the other tasks: there may be thousands.
+def _group(states: Sequence[RunState]) -> list[list[RunState]]:
+    """Return the tasks of each array by state and reason, since there may be thousands; other jobs by themselves.
 
     Jobs keep their order; of an array the failed tasks come first, those that are done last.
     """
-    found: dict[tuple[str, ...], tuple[RunState, list[str]]] = {}
+    groups: dict[tuple[str, ...], list[RunState]] = {}
     for state in states:
         job = state.status
         alone = "" if job.id.task is not None else handle(state)
-        first = found.setdefault((job.id.base, alone, job.state, job.reason), (state, []))
-        if first[0] is not state:
-            first[1].append(str(job.id))
-    order = list(dict.fromkeys(state.status.id.base for state in states))
-    return sorted(found.values(), key=lambda kind: (order.index(kind[0].status.id.base), _urgency(kind[0].status)))
+        group = groups.setdefault((job.id.base, alone, job.state, job.reason), [state])
+        if state is not group[0]:  # a job may be typed twice
+            group.append(state)
+    order = [state.status.id.base for state in states]
+    return sorted(groups.values(), key=lambda group: (order.index(group[0].status.id.base), _urgency(group[0].status)))
 
 
 def _urgency(job: JobStatus) -> int:
@@ -117,21 +122,25 @@ def _urgency(job: JobStatus) -> int:
     return {Outcome.FAILED: 0, Outcome.DONE: 4}.get(job.outcome, 1)
 
 
-def _array(state: RunState, groups: Sequence[tuple[RunState, list[str]]], typed: Sequence[Target]) -> str:
+def _array(state: RunState, groups: Sequence[Sequence[RunState]], typed: Sequence[Target]) -> str:
     """Return the id of an array that was typed and whose tasks all have the same state and reason; else ""."""
     base = state.status.id.base
-    is_typed = any(target.text == base for target in typed)
-    return base if is_typed and sum(one.status.id.base == base for one, _ in groups) == 1 else ""
+    is_typed = base in {target.text for target in typed}
+    is_whole = [group[0].status.id.base for group in groups].count(base) == 1
+    return base if is_typed and is_whole else ""
 
 
-def _explain(cluster: Cluster, state: RunState, alike: Sequence[str], array: str) -> tuple[dict[str, Any], Facts]:
+def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[dict[str, Any], Facts]:
+    """Return the explanation of the first of the jobs alike, as JSON and as parts to show."""
+    state, *others = group
+    alike = [str(other.status.id) for other in others]
     job, run = state.status, state.record
-    kind, data, found = _find_cause(cluster, state, array)
+    kind, data, explanation = _find_cause(cluster, state, array)
     facts: Facts = [
         ("job", [f"{handle(state)}  {state.name}"]),
         ("state", [_state_text(state, data.get("exit_status"))]),
+        ("alike", list(filter(None, [first_few(alike)]))),
     ]
-    facts += [("alike", [first_few(list(alike))])] if alike else []
     as_json = {
         "job_id": None if state.is_unsubmitted else str(job.id),
         "run_id": run.run_id if run else None,
@@ -139,41 +148,35 @@ def _explain(cluster: Cluster, state: RunState, alike: Sequence[str], array: str
         "state": job.state,
         "reason": job.reason,
         "outcome": job.outcome.value,
-        "alike": list(alike),
+        "alike": alike,
         "kind": kind,
         kind: data,
     }
-    return as_json, [*facts, *found]
+    return as_json, [*facts, *explanation]
 
 
 def _find_cause(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Facts]:
     job = state.status
     if job.state == "PENDING":
-        found = pending.explain(cluster.scheduler(state.scheduler), state, array=array)
-        return "waiting", found.json(), found.facts()
+        report = pending.explain(cluster.scheduler(state.scheduler), state, array=array)
+        return "waiting", report.json(), report.facts()
     held = failed_state(state)
     if job.outcome is Outcome.RUNNING and held is None:
         lines = pending.running(state)
         return "running", {"lines": lines}, [("here", lines)]
     from clusterrun.why import ended  # a pending job needs none of it
 
-    diagnosis = ended.explain(cluster, held or state)
-    facts: Facts = [("held", [held_line(state)])] if held else []
-    return "ended", diagnosis.json(), [*facts, *diagnosis.facts()]
+    cause = ended.explain(cluster, held or state)
+    facts = cause.facts()
+    return "ended", cause.json(), [("held", [held_line(state)]), *facts] if held else facts
 
 
 def _state_text(state: RunState, first: int | None) -> str:
     """Return a job's state and exit status; ``first`` is the status of the rank that failed first, if known."""
     job = state.status
-    status = f", exit status {job.exit_status}" if job.exit_status else ""
-    if job.exit_status and first and first != job.exit_status:
-        status = f", exit status {first} (of the rank that failed first; Slurm reports the highest, {job.exit_status})"
-    return f"{job.state}{status}" + (f"  ({state.note})" if state.note else "")
-
-
-def _logs(ui: Ui, folder: Path) -> None:
-    from clusterrun.why import ended
-
-    diagnosis = ended.explain_logs(folder)
-    ui.data([{"logs": str(folder), "kind": "ended", "ended": diagnosis.json()}])
-    ui.facts(diagnosis.facts())
+    text = job.state
+    if job.exit_status:
+        text += f", exit status {first or job.exit_status}"
+        if first not in (None, 0, job.exit_status):
+            text += f" (of the rank that failed first; Slurm reports the highest, {job.exit_status})"
+    return text + clause(state.note, "  ({})")

@@ -86,7 +86,7 @@ def _requested(tres: str, spec: JobSpec) -> tuple[int, str]:
         return spec.allocated_nodes, "node"
     if tres == "cpu":
         return spec.allocated_nodes * spec.tasks_per_node * (spec.cpus_per_task or 1), "CPU"
-    shape, need = shape_of(spec)
-    if need.gpus and tres in ("gres/gpu", f"gres/gpu:{need.kind}"):
+    shape = shape_of(spec)
+    if shape.unit == "GPU" and tres in ("gres/gpu", f"gres/gpu:{shape.kind}"):
         return shape.nodes * shape.each, "GPU"
     return 0, ""

@@ -10,12 +10,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from clusterrun.base.errors import ClusterrunError, Refused, RequestError, SchedulerError, nearest
 from clusterrun.base.units import format_duration, format_when, plural
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.shapes import (
-    Need,
     Shape,
     has_room_now,
     node_capacity,
@@ -30,7 +30,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import Partition
-from clusterrun.scheduler.slurm.sbatch import Estimate, No, Silence, Start, estimate_start
+from clusterrun.scheduler.slurm.sbatch import No, Silence, Start, estimate_start
 from clusterrun.submit import plan as planning
 from clusterrun.submit.request import Request, SubmitArgs
 
@@ -42,7 +42,7 @@ ONE, ALL = 15.0, 60.0
 
 @dataclass(frozen=True, slots=True)
 class ShapeEstimate:
-    """Slurm's estimate for one shape in one partition, and the command to submit it.
+    """Slurm's estimated start of one shape in one partition, and the command to submit it.
 
     ``given_time`` is the partition's default time limit in seconds if the job requests none. ``preemption`` is set if
     the partition's jobs can be preempted.
@@ -50,7 +50,7 @@ class ShapeEstimate:
 
     shape: Shape
     partition: str
-    estimate: Estimate
+    start: Start
     command: str
     given_time: int | None = None
     preemption: Preemption | None = None
@@ -58,41 +58,40 @@ class ShapeEstimate:
     @property
     def at(self) -> float:
         """Return the start time as a sort key; an unknown one sorts last."""
-        if isinstance(self.estimate, Start) and self.estimate.at is not None:
-            return self.estimate.at
-        return math.inf
+        return math.inf if self.start.at is None else self.start.at
 
     @property
     def is_now(self) -> bool:
         return self.at < math.inf and format_when(self.at, time.time()) == "now"
 
+    @property
+    def order(self) -> tuple[float, bool, float]:
+        """Return the sort key: the soonest first; of those that start now, those that no other job preempts."""
+        return 0.0 if self.is_now else self.at, self.preemption is not None, self.at
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartEstimates:
-    """The estimates, soonest first, then refusals. ``no`` are (shape, partition, reason) that were not queried.
+    """The estimates, soonest first. ``refused`` are (shape, partition, Slurm's answer), also one that it did not give.
 
-    ``unasked`` counts queries that were left out, because they were too many or Slurm did not respond.
-    ``exceeded_limits`` are accounting limits, which Slurm's estimates ignore.
+    ``no`` are (shape, partition, reason) that were not queried. ``unasked`` counts queries that were left out, because
+    they were too many or Slurm did not respond. ``exceeded_limits`` are accounting limits, which the estimates ignore.
     """
 
     shape: Shape
-    need: Need
-    tried: tuple[ShapeEstimate, ...]
-    no: tuple[tuple[Shape, str, str], ...]
+    starts: tuple[ShapeEstimate, ...]
+    refused: tuple[tuple[Shape, str, No | Silence], ...] = ()
+    no: tuple[tuple[Shape, str, str], ...] = ()
     unasked: int = 0
     dependency: str = ""
     exceeded_limits: tuple[str, ...] = ()
 
     @property
-    def starts(self) -> list[ShapeEstimate]:
-        return [tried for tried in self.tried if isinstance(tried.estimate, Start)]
-
-    @property
     def silence(self) -> str:
         """Return the error if Slurm did not respond, else ""."""
-        for tried in self.tried:
-            if isinstance(tried.estimate, Silence):
-                return tried.estimate.words
+        for _, _, answer in self.refused:
+            if isinstance(answer, Silence):
+                return answer.words
         return ""
 
 
@@ -126,8 +125,8 @@ def soonest(context: EstimateContext, cluster: ClusterSnapshot) -> StartEstimate
     typed = context.asked.flags.get("partition")
     partitions = find_partitions(cluster, str(typed.value)) if typed else list(cluster.partitions)
     spec = context.plan({}).spec
-    shape, need = shape_of(spec)
-    most = max((node_capacity(node, need) for node in cluster.nodes), default=shape.each)
+    shape = shape_of(spec)
+    most = max((node_capacity(node, shape) for node in cluster.nodes), default=shape.each)
     estimates = _estimate(context, cluster, spec, shapes_alike(shape, most), partitions, first_now=False)
     exceeded = exceeded_limits(cluster, spec, [start.partition for start in estimates.starts])
     return replace(estimates, exceeded_limits=tuple(line for line, _ in exceeded))
@@ -152,10 +151,9 @@ def choose_partition(context: EstimateContext, user: str) -> Request:
     estimates = _estimate_partitions(context, cluster)
     if not estimates.starts:
         raise _no_start(estimates)
-    best = estimates.starts[0]
-    assert isinstance(best.estimate, Start)
-    start = f"earliest start (Slurm's estimate): {format_when(best.estimate.at, time.time())}"
-    line = f"partition {best.partition}: {start} ({plural(len(estimates.tried), 'partition')} checked)"
+    best, checked = estimates.starts[0], len(estimates.starts) + len(estimates.refused)
+    start = f"earliest start (Slurm's estimate): {format_when(best.start.at, time.time())}"
+    line = f"partition {best.partition}: {start} ({plural(checked, 'partition')} checked)"
     if best.given_time:
         line += f"; without --time, the job gets the partition's default time limit: {format_duration(best.given_time)}"
     if best.preemption:
@@ -174,7 +172,7 @@ def _without_partition(request: Request) -> Request:
 def _estimate_partitions(context: EstimateContext, cluster: ClusterSnapshot) -> StartEstimates:
     """Estimate the requested shape in all partitions but those that would give the job too little time."""
     spec = context.plan({}).spec
-    shape, _ = shape_of(spec)
+    shape = shape_of(spec)
     too_short = _shorter_time_limits(cluster, spec)
     partitions = [partition for partition in cluster.partitions if partition.name not in too_short]
     estimates = _estimate(context, cluster, spec, [shape], partitions, first_now=True)
@@ -204,21 +202,16 @@ def _no_start(estimates: StartEstimates) -> ClusterrunError:
             "Slurm did not return all start estimates, so nothing was submitted",
             detail=reasons, hint="try again, or choose a partition with --partition NAME",
         )  # fmt: skip
-    refused_by_slurm = any(isinstance(tried.estimate, No) for tried in estimates.tried)
-    error = Refused if refused_by_slurm else RequestError
+    error = Refused if estimates.refused else RequestError
     return error("no partition accepts this job", detail=reasons, hint="run `clusterrun free` to see the partitions")
 
 
 def refusals(estimates: StartEstimates) -> list[tuple[str, str]]:
     """Return the partitions and shapes that were rejected, by reason: ``gpu, low (2x4, 1x8)`` and the reason."""
-    shapes: set[Shape] = set()
-    refused = []
-    for tried in estimates.tried:
-        shapes.add(tried.shape)
-        if not isinstance(tried.estimate, Start):
-            refused.append((tried.shape, tried.partition, tried.estimate.words))
+    shapes = {estimate.shape for estimate in estimates.starts}
     by_reason: dict[str, dict[str, list[str]]] = {}
-    for shape, partition, why in (*refused, *estimates.no):  # those of Slurm first
+    by_slurm = ((shape, partition, answer.words) for shape, partition, answer in estimates.refused)
+    for shape, partition, why in chain(by_slurm, estimates.no):
         shapes.add(shape)
         by_reason.setdefault(why, {}).setdefault(partition, []).append(str(shape))
     places = _places if len(shapes) > 1 else ", ".join
@@ -241,33 +234,38 @@ def _estimate(
 
     After a partition whose jobs can be preempted, those without preemption are still tried.
     """
-    requested, need = shape_of(spec)
+    requested = shape_of(spec)
     candidates, no = _candidates(cluster, spec, shapes, partitions)
-    tried: list[ShapeEstimate] = []
-    silent = False
-    began = context.now()
+    starts: list[ShapeEstimate] = []
+    refused: list[tuple[Shape, str, No | Silence]] = []
+    end = context.now() + ALL
     for shape, partition in candidates:
-        left = ALL - (context.now() - began)
-        if left <= 0 or len(tried) >= MOST_QUESTIONS or silent:
+        left = end - context.now()
+        if left <= 0 or len(starts) + len(refused) >= MOST_QUESTIONS:
             break
         preemption = cluster.preempted.get(partition.name)
-        if first_now and _is_beaten(preemption, tried):
+        if first_now and _is_beaten(preemption, starts):
             continue
-        changed = reshape_values(context.request.values, requested, shape, need)
+        changed = reshape_values(context.request.values, requested, shape)
         if changed is None:
             no.append((shape, partition.name, "the job has a fixed number of nodes or ranks"))
             continue
         changed["partition"] = Value(partition.name, AUTO)
         plan = context.plan(changed)
-        estimate = estimate_start(context.slurm, plan.submission, plan.script, timeout=min(ONE, left))
-        silent = isinstance(estimate, Silence)
-        command = submit_command(context.asked, changed)
-        given = None if "time" in context.request.values else partition.given_time
-        tried.append(ShapeEstimate(shape, partition.name, estimate, command, given, preemption))
-    tried.sort(key=lambda one: (0.0 if one.is_now else one.at, bool(one.preemption), one.at, one.shape != requested))
+        answer = estimate_start(context.slurm, plan.submission, plan.script, timeout=min(ONE, left))
+        if isinstance(answer, Start):
+            given = None if "time" in context.request.values else partition.given_time
+            command = submit_command(context.asked, changed)
+            starts.append(ShapeEstimate(shape, partition.name, answer, command, given, preemption))
+            continue
+        refused.append((shape, partition.name, answer))
+        if isinstance(answer, Silence):
+            break
+    starts.sort(key=lambda start: (*start.order, start.shape != requested))
+    refused.sort(key=lambda refusal: (refusal[1] in cluster.preempted, refusal[0] != requested))
     return StartEstimates(
-        shape=requested, need=need, tried=tuple(tried), no=tuple(no),
-        unasked=max(0, len(shapes) * len(partitions) - len(tried) - len(no)),
+        shape=requested, starts=tuple(starts), refused=tuple(refused), no=tuple(no),
+        unasked=max(0, len(shapes) * len(partitions) - len(starts) - len(refused) - len(no)),
         dependency=spec.directive("dependency"),
     )  # fmt: skip
 
@@ -276,12 +274,11 @@ def _candidates(
     cluster: ClusterSnapshot, spec: JobSpec, shapes: Sequence[Shape], partitions: Sequence[Partition]
 ) -> tuple[list[tuple[Shape, Partition]], list[tuple[Shape, str, str]]]:
     """Return the shapes and partitions to query, most promising first, and those that can never run the job."""
-    _, need = shape_of(spec)
     candidates: list[tuple[Shape, Partition]] = []
     no: list[tuple[Shape, str, str]] = []
     for shape in shapes:
         for partition in partitions:
-            why = why_never(cluster, partition, spec, shape, need)
+            why = why_never(cluster, partition, spec, shape)
             if why:
                 no.append((shape, partition.name, why))
             else:
@@ -289,9 +286,9 @@ def _candidates(
 
     def order(candidate: tuple[Shape, Partition]) -> tuple[bool, int, bool, bool, int]:
         shape, partition = candidate
-        has_room = has_room_now(cluster, partition, shape, need)
+        has_room = has_room_now(cluster, partition, shape)
         is_preempted = partition.name in cluster.preempted
-        size = sum(node_capacity(node, need) for node in cluster.nodes_of(partition.name))
+        size = sum(node_capacity(node, shape) for node in cluster.nodes_of(partition.name))
         return not has_room, shapes.index(shape), is_preempted, not _is_own(partition, spec), -size
 
     return sorted(candidates, key=order), no
@@ -303,9 +300,9 @@ def _is_own(partition: Partition, spec: JobSpec) -> bool:
     return partition.name == own or (own in ("", AUTO) and partition.default)
 
 
-def _is_beaten(preemption: Preemption | None, tried: Sequence[ShapeEstimate]) -> bool:
+def _is_beaten(preemption: Preemption | None, starts: Sequence[ShapeEstimate]) -> bool:
     """Return whether the job starts now in another partition that is no worse than one with this preemption."""
-    for estimate in tried:
+    for estimate in starts:
         is_worse = preemption is None and estimate.preemption is not None
         if estimate.is_now and not is_worse:
             return True

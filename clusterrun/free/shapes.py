@@ -24,55 +24,52 @@ _SMALLER_UNIT = {"": "K", "M": "K", "G": "M", "T": "G"}
 
 
 class Shape(NamedTuple):
-    """A number of nodes with a number of GPUs each (ranks, for a job without GPUs)."""
+    """A number of nodes, with a number of GPUs each, of the type ``kind`` ("" for any).
+
+    For a job without GPUs the number of ranks, which need so many ``cpus`` each.
+    """
 
     nodes: int
     each: int
+    kind: str = ""
+    cpus: int = 0
+
+    @property
+    def unit(self) -> str:
+        return "rank" if self.cpus else "GPU"
 
     def __str__(self) -> str:
         return f"{self.nodes}x{self.each}"
 
 
-class Need(NamedTuple):
-    """What a job needs of a node besides its shape: the type of GPU, "" for any, and the CPUs of each rank."""
-
-    gpus: bool
-    kind: str = ""
-    cpus: int = 1
-
-    @property
-    def unit(self) -> str:
-        return "GPU" if self.gpus else "rank"
-
-
-def shape_of(spec: JobSpec) -> tuple[Shape, Need]:
-    """Return the requested shape, and what the job needs of each node."""
+def shape_of(spec: JobSpec) -> Shape:
+    """Return the requested shape."""
     gres = spec.directive("gres")
     gpus = gres_gpus(gres) if spec.gpus_per_node is None else spec.gpus_per_node
     if not gpus:
-        return Shape(spec.allocated_nodes, spec.tasks_per_node), Need(gpus=False, cpus=spec.cpus_per_task or 1)
+        return Shape(spec.allocated_nodes, spec.tasks_per_node, cpus=spec.cpus_per_task or 1)
     requested = parse_gpus(gres)
     kind = requested[0][0] if len(requested) == 1 else ""
-    return Shape(spec.allocated_nodes, gpus), Need(gpus=True, kind=kind)
+    return Shape(spec.allocated_nodes, gpus, kind)
 
 
 def shapes_alike(asked: Shape, most_each: int) -> list[Shape]:
     """Return the requested shape, then others of the same total that fit on a node, nearest first."""
     total = asked.nodes * asked.each
     sizes = {each for each in range(1, min(total, most_each) + 1) if total % each == 0} - {asked.each}
-    others = [Shape(total // each, each) for each in sizes]
+    others = [asked._replace(nodes=total // each, each=each) for each in sizes]
     others.sort(key=lambda shape: (max(shape.each / asked.each, asked.each / shape.each), -shape.each))
     return [asked, *others[: MOST_SHAPES - 1]]
 
 
-def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need: Need) -> dict[str, Value] | None:
+def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape) -> dict[str, Value] | None:
     """Return the values that another shape changes, per-node values in proportion; None if it is not possible."""
     if shape == asked:
         return {}
     if "nodelist" in values:
         return None  # named nodes fix their number
     changed: dict[str, int | str] = {"nodes": shape.nodes}
-    if need.gpus:
+    if shape.unit == "GPU":
         gpus = _gpus_of_each_node(values, shape.each)
         if gpus is None:
             return None
@@ -82,7 +79,7 @@ def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape, need
         if rest:
             return None
         changed["tasks-per-node"] = tasks
-    elif not need.gpus:
+    elif shape.unit == "rank":
         changed["tasks-per-node"] = shape.each
     changed |= _memory_of_each_node(values, asked, shape)
     return {name: Value(value, "another shape") for name, value in changed.items()}
@@ -120,13 +117,13 @@ def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
     return " ".join(filter(None, (shlex.join(words), options, command)))
 
 
-def has_room_now(cluster: ClusterSnapshot, partition: Partition, shape: Shape, need: Need) -> bool:
+def has_room_now(cluster: ClusterSnapshot, partition: Partition, shape: Shape) -> bool:
     """Return whether enough nodes of a partition have the resources free now."""
     nodes = cluster.nodes_of(partition.name)
-    return sum(_count(need, node.cpus_free, node.gpus_free) >= shape.each for node in nodes) >= shape.nodes
+    return sum(_count(shape, node.cpus_free, node.gpus_free) >= shape.each for node in nodes) >= shape.nodes
 
 
-def why_never(cluster: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape, need: Need) -> str:
+def why_never(cluster: ClusterSnapshot, partition: Partition, spec: JobSpec, shape: Shape) -> str:
     """Return why a partition can never run the job, or "".
 
     Slurm may accept such a job, which then stays pending forever (EnforcePartLimits=NO, seen on 22.05).
@@ -138,7 +135,7 @@ def why_never(cluster: ClusterSnapshot, partition: Partition, spec: JobSpec, sha
     if partition.needs_reservation and not spec.directive("reservation"):
         return "the partition requires --reservation (ReqResv=YES)"
     lifted = cluster.flags_of(qos) | cluster.flags_of(partition.qos)
-    return _exceeded(partition, lifted, spec, shape) or _lack_of_nodes(cluster, partition, shape, need)
+    return _exceeded(partition, lifted, spec, shape) or _lack_of_nodes(cluster, partition, shape)
 
 
 def _exceeded(partition: Partition, lifted: frozenset[str], spec: JobSpec, shape: Shape) -> str:
@@ -160,17 +157,17 @@ def exceeds_time_limit(partition: Partition, spec: JobSpec) -> bool:
     return spec.time_limit > partition.time_limit
 
 
-def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape, need: Need) -> str:
+def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape) -> str:
     """Return that too few nodes are large enough, even if all were free, or ""."""
-    capacities = [node_capacity(node, need) for node in cluster.nodes_of(partition.name)]
+    capacities = [node_capacity(node, shape) for node in cluster.nodes_of(partition.name)]
     largest = max(capacities, default=0)
     large_enough = sum(number >= shape.each for number in capacities)
     if large_enough >= shape.nodes:
         return ""
     none, most = "no node has enough CPUs for a rank", f"enough for at most {largest}"
     room = at_least = f"enough CPUs for {plural(shape.each, 'rank')}"
-    if need.gpus:
-        kind = clause(need.kind, " of type {}")
+    if shape.unit == "GPU":
+        kind = clause(shape.kind, " of type {}")
         none, most = f"the partition has no GPUs{kind}", f"at most {largest}"
         room = f"{plural(shape.each, 'GPU')}{kind}"
         at_least = f"at least {room}"
@@ -184,12 +181,12 @@ def _have(nodes: int) -> str:
     return f"{plural(nodes, 'node')} {'has' if nodes == 1 else 'have'}"
 
 
-def node_capacity(node: Node, need: Need) -> int:
-    """Return how many ranks, or GPUs of the type, the whole node has room for."""
-    return _count(need, node.cpus, node.gpus)
+def node_capacity(node: Node, shape: Shape) -> int:
+    """Return how many GPUs of the shape's type, or of its ranks, the whole node has room for."""
+    return _count(shape, node.cpus, node.gpus)
 
 
-def _count(need: Need, cpus: int, gpus: Gpus) -> int:
-    if not need.gpus:
-        return cpus // need.cpus
-    return sum(number for kind, number in gpus if need.kind in ("", kind))
+def _count(shape: Shape, cpus: int, gpus: Gpus) -> int:
+    if shape.cpus:
+        return cpus // shape.cpus
+    return sum(number for kind, number in gpus if shape.kind in ("", kind))

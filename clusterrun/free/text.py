@@ -11,7 +11,6 @@ from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT
-from clusterrun.scheduler.slurm.sbatch import Start
 from clusterrun.terminal.safe_text import safe_line
 
 #: Rows of nodes of each kind that are shown; the other nodes are counted.
@@ -139,7 +138,7 @@ def _amount(limit: UserLimit, number: float) -> str:
 
 def format_estimates(estimates: StartEstimates, now: float) -> list[str]:
     """Return the estimates with the command for each, then what is not possible, with the reason."""
-    total = plural(estimates.shape.nodes * estimates.shape.each, estimates.need.unit)
+    total = plural(estimates.shape.nodes * estimates.shape.each, estimates.shape.unit)
     if estimates.starts:
         title = f"{total}: start times estimated by Slurm (sbatch --test-only; nothing is submitted)"
         lines = [title, *_start_lines(estimates.starts, now), *_exceeded_lines(estimates)]
@@ -166,17 +165,16 @@ def _exceeded_lines(estimates: StartEstimates) -> list[str]:
     return ["", title, *_indented([line] for line in estimates.exceeded_limits)]
 
 
-def _start_cells(tried: ShapeEstimate, now: float) -> list[str]:
-    start = tried.estimate
-    assert isinstance(start, Start)
+def _start_cells(estimate: ShapeEstimate, now: float) -> list[str]:
+    start = estimate.start
     notes = []
-    if tried.given_time:
-        notes.append(f"time limit {format_duration(tried.given_time)}")
+    if estimate.given_time:
+        notes.append(f"time limit {format_duration(estimate.given_time)}")
     if start.preempts:
         notes.append(f"preempts job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}")
-    if tried.preemption:
-        notes.append(tried.preemption.sentence)
-    return [format_when(start.at, now), str(tried.shape), tried.partition, start.nodes, ", ".join(notes)]
+    if estimate.preemption:
+        notes.append(estimate.preemption.sentence)
+    return [format_when(start.at, now), str(estimate.shape), estimate.partition, start.nodes, ", ".join(notes)]
 
 
 def _indented(rows: Iterable[Sequence[str]]) -> list[str]:

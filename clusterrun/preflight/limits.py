@@ -77,11 +77,11 @@ def judge_limits(cluster: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
 
 def _obstacles(cluster: ClusterSnapshot, spec: JobSpec) -> dict[str, str]:
     """Return why each of the job's partitions can never run it, "" if it can; one without nodes may hide them."""
-    shape, need = shape_of(spec)
+    shape = shape_of(spec)
     obstacles = {}
     for partition in _partitions(cluster, spec):
         if cluster.nodes_of(partition.name):
-            why = why_never(cluster, partition, spec, shape, need)
+            why = why_never(cluster, partition, spec, shape)
             obstacles[partition.name] = why or _lack_of_memory(cluster, partition, spec)
     return obstacles
 
@@ -111,12 +111,12 @@ def _judge_partitions(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mappin
 
 def _hint(cluster: ClusterSnapshot, spec: JobSpec) -> str:
     """Return the request that the first partition would take, as far as it is known."""
-    partition, need = _partitions(cluster, spec)[0], shape_of(spec)[1]
+    partition, kind = _partitions(cluster, spec)[0], shape_of(spec).kind
     if partition.time_limit and exceeds_time_limit(partition, spec):
         return f"--time {format_time_limit(partition.time_limit)}"
     gpus = dict(pair for node in cluster.nodes_of(partition.name) for pair in node.gpus)
-    if need.kind and need.kind not in gpus:
-        return f"{nearest(need.kind, list(gpus))} {_request_for(gpus)}".strip()
+    if kind and kind not in gpus:
+        return f"{nearest(kind, list(gpus))} {_request_for(gpus)}".strip()
     return "`clusterrun free` shows the resources of each partition"
 
 
@@ -144,8 +144,8 @@ def judge_maintenance(
     cluster: ClusterSnapshot, spec: JobSpec, reservations: Sequence[Mapping[str, str]], now: float
 ) -> list[Finding]:
     """Return the maintenance that the job cannot end before, and the time limit with which it could."""
-    shape, need = shape_of(spec)
-    usable = {node.name for node in _nodes(cluster, spec) if node_capacity(node, need) >= shape.each}
+    shape = shape_of(spec)
+    usable = {node.name for node in _nodes(cluster, spec) if node_capacity(node, shape) >= shape.each}
     findings = []
     for reservation in reservations:
         held = usable.intersection(expand(reservation.get("Nodes", "")))

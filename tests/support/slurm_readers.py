@@ -14,12 +14,12 @@ from clusterrun.config.survey import run_survey
 from clusterrun.free import snapshot, text
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
-from clusterrun.free.shapes import Need, Shape, shape_of, why_never
+from clusterrun.free.shapes import Shape, shape_of, why_never
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, build_spec
 from clusterrun.scheduler import ClusterFacts, Scheduler, Submission
 from clusterrun.scheduler.slurm.client import SlurmScheduler
-from clusterrun.scheduler.slurm.sbatch import estimate_start
+from clusterrun.scheduler.slurm.sbatch import Start, estimate_start
 from clusterrun.scheduler.slurm.scontrol import parse_cluster_facts
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state import external, query, show
@@ -177,17 +177,19 @@ def _free(run: RunCommand) -> Iterator[object]:
     yield text.format_summary(seen, NOW)
     values = {"nodes": Value(2, "me"), "gpus-per-node": Value(2, "me"), "python": Value("/usr/bin/python3", "me")}
     spec = build_spec(values, Command("/bin/true"))
-    shape, need = shape_of(spec)
-    yield [why_never(seen, partition, spec, shape, need) for partition in seen.partitions]
+    shape = shape_of(spec)
+    yield [why_never(seen, partition, spec, shape) for partition in seen.partitions]
     yield [line for line, _ in exceeded_limits(seen, spec, [one.name for one in seen.partitions])]
 
 
 def _estimate(run: RunCommand) -> Iterator[object]:
-    shape, need = Shape(2, 2), Need(gpus=True)
+    shape = Shape(2, 2)
     found = estimate_start(_scheduler(run), SENT, "#!/bin/sh\n")
-    tried = (ShapeEstimate(shape, "gpu", found, "clusterrun submit"),)
-    starts = StartEstimates(shape=shape, need=need, tried=tried, no=(), unasked=0, dependency="")
-    yield text.format_estimates(starts, NOW), refusals(starts)
+    if isinstance(found, Start):
+        estimates = StartEstimates(shape=shape, starts=(ShapeEstimate(shape, "gpu", found, "clusterrun submit"),))
+    else:
+        estimates = StartEstimates(shape=shape, starts=(), refused=((shape, "gpu", found),))
+    yield text.format_estimates(estimates, NOW), refusals(estimates)
 
 
 def _survey(run: RunCommand) -> Iterator[object]:

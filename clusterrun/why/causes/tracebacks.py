@@ -151,15 +151,15 @@ def find_tracebacks(lines: Sequence[Line]) -> list[Raised]:
     return _last_of_chains(done)
 
 
-@dataclass(slots=True)
 class _Reader:
     """Reads the lines of one rank: the traceback that is open, the last one that ended, and the line before."""
 
-    rank: int | None
-    open: Raised | None = None
-    ended: Raised | None = None  # a chain may continue it
-    before: str = ""
-    wrapped: str = ""  # the first part of a frame that a terminal wrapped
+    def __init__(self, rank: int | None) -> None:
+        self.rank = rank
+        self.open: Raised | None = None
+        self.ended: Raised | None = None  # a chain may continue it
+        self.before = ""
+        self.wrapped = ""  # the first part of a frame that a terminal wrapped
 
     def read(self, index: int, text: str) -> Raised | None:
         """Read a line; return the traceback that ends with it, if any."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterrun.free.shapes import Need, Shape, why_never
+from clusterrun.free.shapes import Shape, why_never
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.jobspec.spec import Command, JobSpec
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
@@ -52,5 +52,5 @@ def test_a_partition_that_does_not_take_the_jobs_account_or_qos(
 ) -> None:
     spec = JobSpec(work=Command("/bin/true"), nodes=1, gpus_per_node=4, tasks_per_node=4, job_name="x", python="p",
                    requeue=False, directives=tuple(directives.items()))  # fmt: skip
-    assert why_never(seen(), partition, spec, Shape(1, 4), Need(gpus=True)) == why
+    assert why_never(seen(), partition, spec, Shape(1, 4)) == why
     assert not seen().closed(partition), "the user may go there, with one job or another"

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.free.shapes import MOST_SHAPES, Need, Shape, reshape_values, shapes_alike, submit_command
+from clusterrun.free.shapes import MOST_SHAPES, Shape, reshape_values, shapes_alike, submit_command
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.request import SubmitArgs
 
 TWO_BY_FOUR = Shape(2, 4)
-GPUS = Need(gpus=True)
 
 
 def values(**named: Any) -> dict[str, Value]:
@@ -60,12 +59,12 @@ def test_every_shape_has_as_many(nodes: int, each: int, most: int) -> None:
 def test_what_is_asked_per_node_goes_with_the_gpus(
     asked: dict[str, Any], shape: Shape, changed: dict[str, Any] | None
 ) -> None:
-    assert plain(reshape_values(values(**asked), TWO_BY_FOUR, shape, GPUS)) == changed
-    assert reshape_values(values(**asked), TWO_BY_FOUR, TWO_BY_FOUR, GPUS) == {}
+    assert plain(reshape_values(values(**asked), TWO_BY_FOUR, shape)) == changed
+    assert reshape_values(values(**asked), TWO_BY_FOUR, TWO_BY_FOUR) == {}
 
 
 def test_ranks_without_gpus_are_shaped_too() -> None:
-    changed = reshape_values(values(tasks_per_node=4), TWO_BY_FOUR, Shape(1, 8), Need(gpus=False))
+    changed = reshape_values(values(tasks_per_node=4), Shape(2, 4, cpus=1), Shape(1, 8, cpus=1))
     assert plain(changed) == {"nodes": 1, "tasks-per-node": 8}
 
 

@@ -32,14 +32,14 @@ def state(id: str, word: str, reason: str = "") -> RunState:
 def test_tasks_alike_are_told_once() -> None:
     tasks = [state(f"7_{n}", "COMPLETED") for n in range(1000)]
     tasks += [state("7_1000", "RUNNING"), state("7", "PENDING", "JobArrayTaskLimit"), state("8", "RUNNING")]
-    kinds = [(str(one.status.id), len(alike)) for one, alike in _group(tasks)]
+    kinds = [(str(one.status.id), len(alike)) for one, *alike in _group(tasks)]
     assert kinds == [("7", 0), ("7_1000", 0), ("7_0", 999), ("8", 0)]
 
 
 def test_of_an_array_what_failed_is_told_first_and_what_is_done_last() -> None:
     words = ("COMPLETED", "RUNNING", "PENDING", "CANCELLED", "FAILED", "COMPLETED", "TIMEOUT")
     tasks = [state(f"7_{n}", word) for n, word in enumerate(words)]
-    kinds = [one.status.state for one, _ in _group([state("9", "COMPLETED"), *tasks, state("8", "FAILED")])]
+    kinds = [one.status.state for one, *_ in _group([state("9", "COMPLETED"), *tasks, state("8", "FAILED")])]
     assert kinds == ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "PENDING", "RUNNING", "COMPLETED", "FAILED"]
 
 
@@ -74,12 +74,12 @@ def test_what_helps_every_task_of_an_array_is_typed_for_the_array() -> None:
     def named(*ids: str) -> list[Target]:
         return [Target(id, None) for id in ids]
 
-    assert [_array(one, kinds, named("7", "8")) for one, _ in kinds] == ["7", "8"]
-    assert [_array(one, kinds, named("7_0", "7_1", "8")) for one, _ in kinds] == ["", "8"], (
+    assert [_array(one, kinds, named("7", "8")) for one, *_ in kinds] == ["7", "8"]
+    assert [_array(one, kinds, named("7_0", "7_1", "8")) for one, *_ in kinds] == ["", "8"], (
         "others were not asked about"
     )
     mixed = _group([*waiting, state("7_3", "RUNNING")])
-    assert [_array(one, mixed, named("7")) for one, _ in mixed] == ["", ""], "a task that runs is none of it"
+    assert [_array(one, mixed, named("7")) for one, *_ in mixed] == ["", ""], "a task that runs is none of it"
 
 
 class Terminal(io.StringIO):
