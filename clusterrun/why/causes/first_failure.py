@@ -32,6 +32,8 @@ _OPTIONAL = frozenset(
     {"import-error", "library-mismatch", "read-only", "permission", "offline", "access", "address-in-use"}
 )
 _ERROR = re.compile(r"\b(?:ERROR|FATAL|CRITICAL)\b")
+#: what is behind findings of a kind, even if its line comes later
+_BEHIND = {"disk-full": "shared-memory", "shared-memory": "too-many-files", "cuda-error": "gpu-fault", "usage": "usage"}
 _XID_OF_PROGRAMS = frozenset(("13", "31", "43", "45"))
 #: an exception that may be due to the time-out
 _OF_PEERS = re.compile(r"(?i)nccl|gloo|timed? ?out|connection|process ?group|store|socket|worker|abort")
@@ -158,16 +160,10 @@ def _behind_kind(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
 
 def _explains(behind: LogFinding, kind: str) -> bool:
     """Return whether a finding is what is behind those of a kind."""
-    match kind:
-        case "usage":  # an option on a line of its own, which the shell took for a command
-            return behind.kind == "usage" and "command not found" in behind.line.text
-        case "disk-full":
-            return behind.kind == "shared-memory"
-        case "shared-memory":
-            return behind.kind == "too-many-files"
-        case "cuda-error":
-            return behind.kind == "gpu-fault" and behind.values.get("xid") not in _XID_OF_PROGRAMS
-    return False
+    if behind.kind != _BEHIND.get(kind) or behind.values.get("xid") in _XID_OF_PROGRAMS:
+        return False
+    # an option on a line of its own, which the shell took for a command
+    return kind != "usage" or "command not found" in behind.line.text
 
 
 def _behind_exit(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
