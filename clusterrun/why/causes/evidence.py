@@ -69,23 +69,22 @@ class Evidence:
         """The lines that a finding is in."""
         return {f.line for f in self.findings}
 
-    def beside(self, finding: LogFinding) -> Sequence[LogFinding]:
-        """Return the findings of the log that a finding is in; none if it is of a record."""
+    def log_of(self, finding: LogFinding) -> tuple[Sequence[Line], Sequence[LogFinding]]:
+        """Return the lines and the findings of the log that a finding is in; none if it is of a record."""
         for lines, findings in zip(self.logs, self.by_log, strict=False):  # what no log shows comes last
             if finding.is_in(lines):
-                return findings
-        return ()
+                return lines, findings
+        return (), ()
 
     def before(self, finding: LogFinding) -> list[LogFinding]:
         """Return the findings before one in its log."""
-        return [f for f in self.beside(finding) if f.index < finding.index]
+        _, findings = self.log_of(finding)
+        return [f for f in findings if f.index < finding.index]
 
     def lines_of(self, finding: LogFinding) -> Sequence[Line]:
         """Return the lines of the log that a finding is in; none if it is of a record."""
-        for lines in self.logs:
-            if finding.is_in(lines):
-                return lines
-        return ()
+        lines, _ = self.log_of(finding)
+        return lines
 
     def lines_before(self, finding: LogFinding, near: int) -> Sequence[Line]:
         """Return the last ``near`` lines before a finding in its log."""

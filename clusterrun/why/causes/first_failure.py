@@ -53,25 +53,29 @@ _WORKER_LOST = re.compile(
 
 def find_first_failure(evidence: Evidence) -> LogFinding | None:
     """Return the recorded failure of the rank that failed first, else the earliest one; or what is behind it."""
-    recorded = _recorded(evidence)
-    finding: LogFinding | None
-    if recorded is not None and recorded.strength is Strength.CAUSE:
-        finding = _in_logs(recorded, evidence.facts.failure or Failure(), evidence)
-    else:
-        finding = _earliest(evidence)
+    failure = evidence.facts.failure
+    finding = _earliest(evidence) if failure is None else _of_record(failure, evidence)
     if finding is None:
-        return recorded if recorded is not None and recorded.strength is Strength.HINT else None
+        return None
     return with_earlier_report(_behind(finding, evidence), evidence)
 
 
 # -- the record ------------------------------------------------------------------------------------------------------
 
 
-def _recorded(evidence: Evidence) -> LogFinding | None:
+def _of_record(failure: Failure, evidence: Evidence) -> LogFinding | None:
+    """Return a recorded failure as the logs show it; if it only follows from another one, the earliest in the logs."""
+    recorded = _recorded(failure, evidence)
+    if recorded.strength is Strength.CAUSE:
+        return _in_logs(recorded, failure, evidence)
+    earliest = _earliest(evidence)
+    if earliest is None and recorded.strength is Strength.HINT:
+        return recorded
+    return earliest
+
+
+def _recorded(failure: Failure, evidence: Evidence) -> LogFinding:
     """Return the finding of the rank that failed first by its record: of its kind, else by the exception's text."""
-    failure = evidence.facts.failure
-    if failure is None:
-        return None
     if failure.kind in RECORDED:
         return recorded_finding(failure, RECORDED[failure.kind], evidence.logs)
     line = line_of(failure)
@@ -221,7 +225,8 @@ def _later_exception(finding: LogFinding, evidence: Evidence) -> LogFinding | No
     """Return the same rank's exception after a bare line, which other programs print too and the rank may survive."""
     if _shows_end(finding):
         return None
-    later = [f for f in evidence.beside(finding) if f.index > finding.index and f.is_fatal]
+    _, findings = evidence.log_of(finding)
+    later = [f for f in findings if f.index > finding.index and f.is_fatal]
     for raised in later:
         if raised.row is EXCEPTION and raised.rank == finding.rank:
             return raised
