@@ -9,8 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import WorkerError
-from clusterrun.worker.data.chat import Encoded, encode, with_template
+from clusterrun.worker.data.chat import encode, with_template
 from clusterrun.worker.data.conversations import Chat
+from clusterrun.worker.data.packing import Documents
 from clusterrun.worker.data.tokenizer import train_bpe
 from clusterrun.worker.training.work import IGNORED
 from tests.worker.small_models import make_tokenizer
@@ -54,18 +55,18 @@ def chat(*contents: str, where: str = "a.jsonl:7") -> Chat:
     return Chat([{"role": r, "content": c} for r, c in zip(roles, contents, strict=False)], where)
 
 
-def encoded(template: str, *chats: Chat, seq_len: int = 1000, on_bad_row: str = "stop") -> Encoded:
+def encoded(template: str, *chats: Chat, seq_len: int = 1000, on_bad_row: str = "stop") -> Documents:
     TOKENIZER.chat_template = template
     try:
-        return encode(chats, TOKENIZER, seq_len, on_bad_row=on_bad_row)
+        return encode(chats, TOKENIZER, seq_len, on_bad_row=on_bad_row)[0]
     finally:
         TOKENIZER.chat_template = CHATML
 
 
-def learned(found: Encoded) -> list[str]:
+def learned(documents: Documents) -> list[str]:
     """The unbroken runs of labels, as text."""
     runs: list[list[int]] = [[]]
-    for label in found.documents.labels.tolist():
+    for label in documents.labels.tolist():
         if label != IGNORED:
             runs[-1].append(label)
         elif runs[-1]:
@@ -92,7 +93,7 @@ def test_the_labels_are_the_answers_to_the_end_of_each_turn(template: str, answe
 
 def test_a_label_is_the_next_token() -> None:
     found = encoded(CHATML, chat("How are you?", "I am fine."))
-    tokens, labels, _ = (column.tolist() for column in found.documents)
+    tokens, labels, _ = (column.tolist() for column in found)
     assert all(label in (IGNORED, after) for label, after in zip(labels, [*tokens[1:], None], strict=True))
     assert labels[-1] == IGNORED
 
@@ -115,7 +116,7 @@ def test_every_answer_of_any_text_is_learned_whole_and_no_question(contents: lis
 def test_a_text_is_tokenized_as_the_model_will_see_it() -> None:
     said = chat("How are you?", "I am fine.")
     expected = TOKENIZER.apply_chat_template(said.messages, tokenize=True, return_dict=True)["input_ids"]
-    assert encoded(CHATML, said).documents.tokens.tolist() == expected
+    assert encoded(CHATML, said).tokens.tolist() == expected
 
 
 def test_a_template_that_changes_earlier_answers_is_refused_for_the_row_that_shows_it() -> None:
@@ -123,8 +124,12 @@ def test_a_template_that_changes_earlier_answers_is_refused_for_the_row_that_sho
     assert learned(encoded(FORGETTING, once)) == ["Hm. b<|eot|>"]
     with pytest.raises(WorkerError, match=r"^b\.jsonl:9: the chat template renders message 2 differently"):
         encoded(FORGETTING, once, twice)
-    found = encoded(FORGETTING, once, twice, on_bad_row="skip")
-    assert (found.skipped, len(found.documents.lengths)) == (1, 1)
+    TOKENIZER.chat_template = FORGETTING
+    try:
+        documents, _, _, skipped = encode([once, twice], TOKENIZER, 1000, on_bad_row="skip")
+    finally:
+        TOKENIZER.chat_template = CHATML
+    assert (skipped, len(documents.lengths)) == (1, 1)
 
 
 def test_what_a_template_raises_names_the_row() -> None:
@@ -142,13 +147,13 @@ def test_an_answer_to_nothing_is_a_bad_row() -> None:
 
 def test_a_long_conversation_is_cut_and_one_without_an_answer_is_left_out() -> None:
     short, long, lost = chat("a", "b"), chat("a", "b" * 99), chat("a" * 99, "b")
-    found = encoded(CHATML, short, long, lost, chat("only asked"), seq_len=30)
-    assert (found.cut, found.unanswered, found.skipped) == (1, 2, 0)
-    lengths = found.documents.lengths.tolist()
+    documents, *left_out = encode([short, long, lost, chat("only asked")], TOKENIZER, 30, on_bad_row="stop")
+    assert left_out == [1, 2, 0]
+    lengths = documents.lengths.tolist()
     assert lengths[1] == 30
-    assert found.documents.labels[-1] == IGNORED  # what was cut off is not predicted
-    assert found.documents.labels[-2] == found.documents.tokens[-1]
-    assert len(found.documents.tokens) == sum(lengths)
+    assert documents.labels[-1] == IGNORED  # what was cut off is not predicted
+    assert documents.labels[-2] == documents.tokens[-1]
+    assert len(documents.tokens) == sum(lengths)
 
 
 def test_a_tokenizer_without_a_chat_template_is_given_chatml() -> None:
@@ -159,8 +164,8 @@ def test_a_tokenizer_without_a_chat_template_is_given_chatml() -> None:
     assert len(tokenizer) == size + 2
     assert tokenizer.eos_token == "<|im_end|>"
     assert tokenizer.pad_token == "<|end|>"
-    found = encode([chat("the dog", "the fox")], tokenizer, 100, on_bad_row="stop")
-    assert tokenizer.decode([label for label in found.documents.labels if label != IGNORED]) == "the fox<|im_end|>"
+    documents, *_ = encode([chat("the dog", "the fox")], tokenizer, 100, on_bad_row="stop")
+    assert tokenizer.decode([label for label in documents.labels if label != IGNORED]) == "the fox<|im_end|>"
 
 
 def test_a_template_with_a_fault_is_reported_as_such() -> None:

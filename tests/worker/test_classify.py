@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from clusterrun.base.errors import WorkerError
-from clusterrun.worker.data import labelled
+from clusterrun.worker.data import labelled, prepared
 from clusterrun.worker.data.targets import MISSING, UNSEEN, Group
 from clusterrun.worker.rank import distenv
 from clusterrun.worker.rank.distenv import RunEnv
@@ -109,13 +109,13 @@ def test_one_file_is_split_by_the_seed(tmp_path: Path, capsys: pytest.CaptureFix
     config = Config(dataset=data, target_cols=("trade",), held_out=0.2, vocab=300)
     dist = distenv.resolve({})
 
-    def held_out(**change: Any) -> tuple[list[list[int]], labelled.Data]:
-        found = labelled.prepare(dataclasses.replace(config, **change), None, tmp_path / "cache", dist)
+    def held_out(**change: Any) -> tuple[list[list[int]], prepared.Corpus]:
+        found, _, notes = labelled.prepare(dataclasses.replace(config, **change), None, tmp_path / "cache", dist)
+        assert notes == ["40 texts to train on, 10 held out"]
         return [found.held_out.batch([i]).tensors["input_ids"].tolist() for i in range(10)], found
 
     one, found = held_out()
     assert (len(found.train), len(found.held_out)) == (40, 10)
-    assert found.notes == ["40 texts to train on, 10 held out"]
     assert held_out()[0] == one and held_out()[1].fingerprint == found.fingerprint
     assert held_out(seed=2)[0] != one
     with pytest.raises(WorkerError, match=r"held_out=0.99 leaves no rows to train on \(the data has 50 rows\)"):

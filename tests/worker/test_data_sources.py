@@ -11,7 +11,7 @@ import pytest
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import builtin
-from clusterrun.worker.data.sources import Texts, read_rows, read_texts, require_columns
+from clusterrun.worker.data.sources import read_rows, read_texts, require_columns
 
 
 @pytest.fixture(autouse=True)
@@ -114,14 +114,14 @@ def test_a_row_without_the_column_is_a_bad_row() -> None:
 
 
 def test_texts_are_whole_files_or_a_column() -> None:
-    assert read_texts(["notes.md", "train.csv", "empty.txt"]) == Texts(["# Notes\n\ufffd", "one", "two"], 0)
-    assert read_texts("train.csv", text_column="label").texts == ["a", "b"]
+    assert read_texts(["notes.md", "train.csv", "empty.txt"]) == (["# Notes\n\ufffd", "one", "two"], 0)
+    assert read_texts("train.csv", text_column="label") == (["a", "b"], 0)
 
 
 def test_a_column_that_is_not_text_is_a_bad_row(folder: Path) -> None:
     (folder / "n.jsonl").write_text('{"text": "one"}\n{"text": null}\n')
     assert refusal(read_texts, "n.jsonl")[0].startswith("n.jsonl:2: the value of 'text' is null, not a string")
-    assert read_texts("mixed.jsonl", on_bad_row="skip") == Texts(["one"], 2)
+    assert read_texts("mixed.jsonl", on_bad_row="skip") == (["one"], 2)
 
 
 def test_no_text_at_all_is_refused(folder: Path) -> None:
@@ -131,7 +131,7 @@ def test_no_text_at_all_is_refused(folder: Path) -> None:
 
 
 def test_the_builtin_data_go_by_name() -> None:
-    assert read_texts("pydoc").texts == builtin.documents()
+    assert read_texts("pydoc") == (builtin.documents(), 0)
     rows = read_rows("builtin:conversations")
     assert [row.values for row in rows.rows] == builtin.conversations()
     assert (rows.columns, rows.rows[4].where) == (("messages",), "builtin:conversations:5")

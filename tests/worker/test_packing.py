@@ -37,7 +37,7 @@ def documents_of(sizes: list[int]) -> Documents:
 
 def pack(sizes: list[int], capacity: int) -> tuple[Documents, Rows]:
     documents = documents_of(sizes)
-    return documents, fill(documents, best_fit(documents.lengths, capacity), capacity, PAD)
+    return documents, fill(documents, capacity, PAD)
 
 
 def each_of(rows: Rows) -> list[tuple[list[int], list[int]]]:
@@ -71,41 +71,36 @@ def test_every_document_is_there_exactly_once_and_unbroken(sizes: list[int], cap
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=60))
 def test_at_most_one_row_is_no_more_than_half_full(sizes: list[int]) -> None:
-    used = best_fit(lengths_of(*sizes), 12).used
+    _, _, used = best_fit(lengths_of(*sizes), 12)
     assert (used <= 6).sum() <= 1
 
 
 def test_a_document_goes_where_the_least_room_is_left() -> None:
-    placed = best_fit(lengths_of(3, 6, 7, 8, 2), 10)
-    assert placed.rows.tolist() == [1, 2, 1, 0, 0]  # 8 + 2, 7 + 3, 6
-    assert placed.offsets.tolist() == [7, 0, 0, 0, 8]
-    assert placed.used.tolist() == [10, 10, 6]
+    rows, offsets, used = best_fit(lengths_of(3, 6, 7, 8, 2), 10)
+    assert rows.tolist() == [1, 2, 1, 0, 0]  # 8 + 2, 7 + 3, 6
+    assert offsets.tolist() == [7, 0, 0, 0, 8]
+    assert used.tolist() == [10, 10, 6]
 
 
 def test_no_documents_make_no_rows() -> None:
-    rows = fill(
-        Documents(*(torch.zeros(0, dtype=torch.int32) for _ in range(2)), lengths_of()),
-        best_fit(lengths_of(), 8),
-        8,
-        PAD,
-    )
+    rows = fill(Documents(*(torch.zeros(0, dtype=torch.int32) for _ in range(2)), lengths_of()), 8, PAD)
     assert rows["input_ids"].shape == (0, 8)
 
 
 def test_many_documents_are_placed_without_looking_at_every_row() -> None:
     sizes = torch.randint(1, 2049, (100_000,), generator=torch.Generator().manual_seed(1))
-    placed = best_fit(sizes, 2048)  # comparing each with each open row would take an hour
-    filled = torch.zeros_like(placed.used).scatter_add_(0, placed.rows, sizes)
-    assert torch.equal(filled, placed.used)
-    assert int(placed.used.max()) <= 2048
-    assert int(sizes.sum()) > 0.99 * 2048 * len(placed.used)
+    rows, _, used = best_fit(sizes, 2048)  # comparing each with each open row would take an hour
+    filled = torch.zeros_like(used).scatter_add_(0, rows, sizes)
+    assert torch.equal(filled, used)
+    assert int(used.max()) <= 2048
+    assert int(sizes.sum()) > 0.99 * 2048 * len(used)
 
 
 def test_the_builtin_chats_fill_their_rows() -> None:
     chats = sft.read_conversations(sft.Config.data, "stop")[0][::3]
     tokenizer = train_bpe((said["content"] for chat in chats for said in chat.messages), 400, chat=True)
-    lengths = encode(chats, tokenizer, 256, on_bad_row="stop").documents.lengths
-    used = best_fit(lengths, 256).used
+    documents, *_ = encode(chats, tokenizer, 256, on_bad_row="stop")
+    _, _, used = best_fit(documents.lengths, 256)
     assert int(used.sum()) >= 0.95 * 256 * len(used)
 
 
@@ -136,13 +131,13 @@ def test_a_packed_document_has_the_loss_of_the_document_alone_at_every_position(
 ) -> None:
     model = make_model(num_hidden_layers=2, attn_implementation=attention, initializer_range=0.5).eval()
     documents, rows = pack(sizes, 16)
-    placed = best_fit(documents.lengths, 16)
+    placed_rows, offsets, _ = best_fit(documents.lengths, 16)
     together = losses(model, **{name: rows[name] for name in MODEL})  # all rows in one batch
     starts = (documents.lengths.cumsum(0) - documents.lengths).tolist()
     for i, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         here = slice(start, start + size)
         alone = losses(model, input_ids=documents.tokens[here][None], labels=documents.labels[here][None])
-        row, offset = int(placed.rows[i]), int(placed.offsets[i])
+        row, offset = int(placed_rows[i]), int(offsets[i])
         torch.testing.assert_close(together[row, offset : offset + size], alone[0], atol=1e-5, rtol=1e-5)
 
 

@@ -26,7 +26,8 @@ def write(path: Path, *rows: list[str]) -> str:
 
 
 def read(data: str, formatter: targets.Formatter = PLAIN, target_cols: tuple[str, ...] = ("a",), **more: str) -> list:
-    return targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop")).examples
+    examples, _, _ = targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop"))
+    return examples
 
 
 def answered(*answers: tuple[str | None, ...]) -> list[Example]:
@@ -147,7 +148,10 @@ def column(tmp_path: Path, *cells: str) -> str:
 
 
 def doubts(data: str, text_cols: tuple[str, ...] = ("text",), formatter: str = "plain") -> list[str]:
-    return targets.read_examples([data], targets.find_formatter(formatter, text_cols), ("a",), on_bad_row="stop").doubts
+    _, _, doubts = targets.read_examples(
+        [data], targets.find_formatter(formatter, text_cols), ("a",), on_bad_row="stop"
+    )
+    return doubts
 
 
 @pytest.mark.parametrize("count", [8, 300])

@@ -17,8 +17,13 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import distenv
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
+from clusterrun.worker.training.consensus import Consensus
+from clusterrun.worker.training.ddp import ModelWithLoss
+from clusterrun.worker.training.evaluation import evaluate
 from clusterrun.worker.training.loop import train
-from clusterrun.worker.training.work import Batch, Work
+from clusterrun.worker.training.precision import choose
+from clusterrun.worker.training.sizes import BatchSizes
+from clusterrun.worker.training.work import Batch, Tensors, Work
 from tests.worker.small_training import Config, Counting, Net, go, loss, rows, run_env, weights
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
@@ -216,3 +221,18 @@ def test_the_best_checkpoint_outlives_the_last_ones(tmp_path: Path) -> None:
     kept = {int(p.name[5:]) for p in (tmp_path / "checkpoints").glob("step-*")}
     losses = {r["step"]: r["val_loss"] for r in rows(tmp_path) if "val_loss" in r and r["step"]}
     assert kept == {30, min(losses, key=lambda step: losses[step])}
+
+
+def test_a_rank_without_held_out_samples_measures_in_evaluation_mode(tmp_path: Path) -> None:
+    modes = []
+
+    def measure(model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
+        modes.append(model.training)
+        return torch.ones(1, dtype=torch.float64)
+
+    work = Work(Net(), Counting(2), Counting(1), loss, measure, summarize=lambda sums: {"count": sums.item()})
+    sizes, cpu = BatchSizes(2, 1, 1, 2), torch.device("cpu")
+    consensus = Consensus(distenv.resolve({}), run_env(tmp_path))
+    measures = evaluate(ModelWithLoss(work), work, sizes, Config(), choose("fp32", cpu), cpu, consensus, rank=1)
+    assert (modes, measures["count"]) == ([False], 0.0)
+    assert work.model.training

@@ -6,7 +6,7 @@ import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,21 +26,14 @@ MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")  # a template that marks the 
 TOGETHER = 1000  # conversations tokenized at once, in parallel
 
 
-class Encoded(NamedTuple):
-    """Tokenized conversations, and how many were cut, had no answer left, or were bad and skipped."""
-
-    documents: Documents
-    cut: int
-    unanswered: int
-    skipped: int
-
-
-def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: int, *, on_bad_row: str) -> Encoded:
+def encode(
+    chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: int, *, on_bad_row: str
+) -> tuple[Documents, int, int, int]:
     """Tokenize conversations by the chat template: the labels are the assistant's tokens, to the end of each turn.
 
-    They are cut at `seq_len` tokens, and left out if nothing of an answer is within them. Raises WorkerError for a
-    tokenizer or template that cannot be used, and for a conversation that the template refuses or changes in
-    hindsight, unless `on_bad_row` is "skip".
+    They are cut at `seq_len` tokens, and left out if nothing of an answer is within them. Return them with how many
+    were cut, had no answer left, and were bad and skipped. Raises WorkerError for a tokenizer or template that cannot
+    be used, and for a conversation that the template refuses or changes in hindsight, unless `on_bad_row` is "skip".
     """
     special = _special_tokens(tokenizer)
     tokens, labels, lengths = array("i"), array("i"), array("q")
@@ -49,16 +42,16 @@ def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: i
         texts, spans = [], []
         for messages, where in chats[first : first + TOGETHER]:
             try:
-                text, found = answers(tokenizer, messages, special)
+                text, answer_spans = answers(tokenizer, messages, special)
             except Malformed as problem:
                 refuse(where, problem, on_bad_row)
                 skipped += 1
                 continue
             texts.append(text)
-            spans.append(found)
-        for (ids, offsets), found in zip(_tokenize(tokenizer, texts), spans, strict=True):
+            spans.append(answer_spans)
+        for (ids, offsets), answer_spans in zip(_tokenize(tokenizer, texts), spans, strict=True):
             kept = ids[:seq_len]
-            targets = _labels(kept, offsets[:seq_len], found)
+            targets = _labels(kept, offsets[:seq_len], answer_spans)
             if targets.count(IGNORED) == len(targets):
                 unanswered += 1
                 continue
@@ -67,7 +60,7 @@ def encode(chats: Sequence[Chat], tokenizer: PreTrainedTokenizerFast, seq_len: i
             labels.extend(targets)
             lengths.append(len(kept))
     documents = Documents(*(_tensor(column) for column in (tokens, labels, lengths)))
-    return Encoded(documents, cut, unanswered, skipped)
+    return documents, cut, unanswered, skipped
 
 
 def answers(tokenizer: Any, messages: Messages, special: Sequence[str]) -> tuple[str, list[Span]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,7 @@ from ..training.work import Batch
 from . import prepared, targets
 from .formats import shown
 from .marks import marks
+from .prepared import Corpus
 from .sources import PYDOC
 from .targets import Example, Group
 from .tokenizer import digest, train_bpe
@@ -63,22 +64,12 @@ class Labelled:
         return Batch(tensors, float((labels >= 0).sum()), int(lengths.sum()))
 
 
-class Data(NamedTuple):
-    """The data of `classify`; `notes` are lines to print, `fingerprint` identifies the rows, tokens and labels."""
-
-    tokenizer: PreTrainedTokenizerBase
-    groups: tuple[Group, ...]
-    train: Labelled
-    held_out: Labelled
-    notes: list[str]
-    fingerprint: str
-
-
-def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Data:
+def prepare(
+    config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv
+) -> tuple[Corpus, tuple[Group, ...], list[str]]:
     """Read and tokenize the labelled texts, or load them from the cache folder `root`; a collective.
 
-    `config` has the settings of the task `classify`.
-
+    `config` has the settings of the task `classify`. Return the texts, the groups of their classes, and lines to print.
     Without a tokenizer one of `config.vocab` tokens is trained on the texts. Without `val_data` a share of
     `config.held_out` is taken out of the rows by a permutation of `config.seed`.
     """
@@ -102,8 +93,8 @@ def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, 
         tokens, offsets, answers = (tensors[f"{part}.{name}"] for name in ("tokens", "offsets", "labels"))
         return Labelled(tokens, offsets, answers, tokenizer.pad_token_id)
 
-    groups = targets.groups_of(notes["targets"])
-    return Data(tokenizer, groups, samples("train"), samples("held_out"), notes["said"], folder.name)
+    corpus = Corpus(tokenizer, samples("train"), samples("held_out"), folder.name)
+    return corpus, targets.groups_of(notes["targets"]), notes["said"]
 
 
 def _data(config: Any) -> tuple[list[str], list[str]]:

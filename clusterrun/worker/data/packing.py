@@ -23,16 +23,11 @@ class Documents(NamedTuple):
     lengths: torch.Tensor
 
 
-class Placement(NamedTuple):
-    """The row of each document, its first position there, and how many positions of each row are used; 1-D int64."""
+def best_fit(lengths: torch.Tensor, capacity: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Place documents of 1 to `capacity` tokens: the longest first, each in the row that it fills best.
 
-    rows: torch.Tensor
-    offsets: torch.Tensor
-    used: torch.Tensor
-
-
-def best_fit(lengths: torch.Tensor, capacity: int) -> Placement:
-    """Place documents of 1 to `capacity` tokens: the longest first, each in the row that it fills best."""
+    Return the row of each document, its first position there, and how many positions of each row are used; 1-D int64.
+    """
     sizes = lengths.tolist()
     rows, offsets = array("q", bytes(8 * len(sizes))), array("q", bytes(8 * len(sizes)))
     used = array("q")
@@ -54,35 +49,37 @@ def best_fit(lengths: torch.Tensor, capacity: int) -> Placement:
         if room > size:
             with_room[room - size].append(row)
             rooms |= 1 << (room - size)
-    return Placement(*(torch.tensor(column, dtype=torch.int64) for column in (rows, offsets, used)))
+    row_of, offset_of, used_of = (torch.tensor(column, dtype=torch.int64) for column in (rows, offsets, used))
+    return row_of, offset_of, used_of
 
 
-def fill(documents: Documents, placement: Placement, seq_len: int, pad_id: int) -> dict[str, torch.Tensor]:
+def fill(documents: Documents, seq_len: int, pad_id: int) -> dict[str, torch.Tensor]:
     """Make (rows, seq_len) int32 `input_ids`, `labels` and `position_ids`, and `used` (tokens in each row, int32).
 
     Positions restart with each document, which is what keeps documents apart. They restart with the padding too, as
     if it were one more document: so no document sees it, and it sees itself, as a softmax over nothing would be NaN.
     """
-    count = len(placement.used)
-    tail = torch.arange(seq_len, dtype=torch.int32) - placement.used.to(torch.int32)[:, None]
+    document_rows, offsets, used = best_fit(documents.lengths, seq_len)
+    count = len(used)
+    tail = torch.arange(seq_len, dtype=torch.int32) - used.to(torch.int32)[:, None]
     flat = {
         "input_ids": torch.full((count * seq_len,), pad_id, dtype=torch.int32),
         "labels": torch.full((count * seq_len,), IGNORED, dtype=torch.int32),
         "position_ids": tail.flatten(),
     }
     starts = documents.lengths.cumsum(0) - documents.lengths
-    targets = placement.rows * seq_len + placement.offsets
+    targets = document_rows * seq_len + offsets
     for first in range(0, len(starts), TOGETHER):
-        some = slice(first, first + TOGETHER)
-        lengths = documents.lengths[some]
+        chunk = slice(first, first + TOGETHER)
+        lengths = documents.lengths[chunk]
         begin, end = int(starts[first]), int(starts[first] + lengths.sum())
-        position = torch.arange(begin, end) - starts[some].repeat_interleave(lengths)
-        target = targets[some].repeat_interleave(lengths) + position
+        position = torch.arange(begin, end) - starts[chunk].repeat_interleave(lengths)
+        target = targets[chunk].repeat_interleave(lengths) + position
         flat["input_ids"][target] = documents.tokens[begin:end]
         flat["labels"][target] = documents.labels[begin:end]
         flat["position_ids"][target] = position.to(torch.int32)
     rows = {name: tensor.view(count, seq_len) for name, tensor in flat.items()}
-    return rows | {"used": placement.used.to(torch.int32)}
+    return rows | {"used": used.to(torch.int32)}
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -25,6 +25,10 @@ from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
 from ..rank.distenv import DistEnv
 from ..training.consensus import broadcast
+from ..training.work import Samples
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 TENSORS = "tensors.safetensors"
 KEY = "key.json"
@@ -32,6 +36,15 @@ VISIBLE_S = 60.0  # NFS clients may not see a new file for up to a minute (acdir
 LEFTOVER_S = 86_400.0  # an unfinished folder older than this was abandoned
 
 Build = Callable[[Path], dict[str, torch.Tensor]]
+
+
+class Corpus(NamedTuple):
+    """The data of a task; `fingerprint` identifies the samples and their tokens."""
+
+    tokenizer: PreTrainedTokenizerBase
+    train: Samples
+    held_out: Samples
+    fingerprint: str
 
 
 def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tuple[Path, dict[str, torch.Tensor]]:

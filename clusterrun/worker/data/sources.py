@@ -30,14 +30,6 @@ class Rows:
     skipped: int
 
 
-@dataclass(frozen=True)
-class Texts:
-    """Documents, none of them empty; `skipped` counts the bad rows left out."""
-
-    texts: list[str]
-    skipped: int
-
-
 def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop", most: int | None = None) -> Rows:
     """Read the rows of a file, a glob, `hf:org/name[:split]`, `builtin:conversations`/`labelled`, or several of these.
 
@@ -76,10 +68,13 @@ def list_columns(rows: Rows) -> str:
     return f"columns: {listed}{', …' * (len(rows.columns) > LISTED)}"
 
 
-def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_row: str = "stop") -> Texts:
+def read_texts(
+    data: str | Sequence[str], *, text_column: str = "text", on_bad_row: str = "stop"
+) -> tuple[list[str], int]:
     """Read documents: a file of rows gives its `text_column`, "pydoc" the built-in ones, any other file is one text.
 
-    Raises WorkerError as read_rows() and require_columns() do, and where nothing but empty texts is left.
+    Return them without empty ones, and how many bad rows were skipped. Raises WorkerError as read_rows() and
+    require_columns() do, and where nothing but empty texts is left.
     """
     texts: list[str] = []
     skipped = 0
@@ -97,7 +92,7 @@ def read_texts(data: str | Sequence[str], *, text_column: str = "text", on_bad_r
     texts = [text for text in texts if text and not text.isspace()]
     if not texts:
         raise WorkerError(f"no text in {_called(data)}")
-    return Texts(texts, skipped)
+    return texts, skipped
 
 
 def find_sources(data: str | Sequence[str]) -> list[str]:

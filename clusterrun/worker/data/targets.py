@@ -48,14 +48,6 @@ class Example(NamedTuple):
     where: str
 
 
-class Labelled(NamedTuple):
-    """The usable rows of some data, how many bad ones were skipped, and what is doubtful about the columns."""
-
-    examples: list[Example]
-    skipped: int
-    doubts: list[str]
-
-
 @dataclass(frozen=True)
 class Group:
     """Exclusive classes, and the first of the model's outputs for them, in this order.
@@ -104,11 +96,12 @@ def _template(formatter: str) -> Formatter:
 
 def read_examples(
     data: Sequence[str], formatter: Formatter, target_cols: Sequence[str], *, on_bad_row: str, most: int | None = None
-) -> Labelled:
+) -> tuple[list[Example], int, list[str]]:
     """Read the rows of files, globs or built-in data; with `most` only so many of each.
 
-    A row without a text, or without a class for any target, is a bad one. Raises WorkerError for a column that is not
-    there or whose values are no classes (status 2), and for a bad row unless `on_bad_row` is "skip".
+    Return them, how many bad ones were skipped, and what is doubtful about the columns. A row without a text, or
+    without a class for any target, is a bad one. Raises WorkerError for a column that is not there or whose values are
+    no classes (status 2), and for a bad row unless `on_bad_row` is "skip".
     """
     rows = sources.read_rows(data, on_bad_row=on_bad_row, most=most)
     what = ", ".join(shown(name) for name in data[:3])
@@ -125,7 +118,7 @@ def read_examples(
     if not examples:
         raise WorkerError(f"no usable row in {what}: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
     doubts = list(find_doubts(rows, formatter, target_cols))
-    return Labelled(examples, rows.skipped + len(rows.rows) - len(examples), doubts)
+    return examples, rows.skipped + len(rows.rows) - len(examples), doubts
 
 
 def _require_classes(target: str, cells: Sequence[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,6 +14,7 @@ from ..rank.distenv import DistEnv
 from ..training.work import Batch
 from . import prepared, sources
 from .marks import marks
+from .prepared import Corpus
 from .tokenizer import digest, train_bpe
 
 if TYPE_CHECKING:
@@ -38,15 +39,6 @@ class Chunks:
         rows = torch.stack([self._tokens[i * length : (i + 1) * length + 1] for i in indices]).long()
         targets = len(indices) * length
         return Batch({"input_ids": rows[:, :-1], "labels": rows[:, 1:]}, float(targets), targets)
-
-
-class Corpus(NamedTuple):
-    """The data of a task; `fingerprint` identifies the text and its tokens."""
-
-    tokenizer: PreTrainedTokenizerBase
-    train: Chunks
-    held_out: Chunks
-    fingerprint: str
 
 
 def prepare(config: Any, tokenizer: PreTrainedTokenizerBase | None, root: Path, dist: DistEnv) -> Corpus:
@@ -88,10 +80,10 @@ def _tokenize(config: Any, tokenizer: PreTrainedTokenizerBase | None, folder: Pa
     tensors: dict[str, torch.Tensor] = {}
 
     def read(data: str | tuple[str, ...]) -> list[str]:
-        texts = sources.read_texts(data, text_column=config.text_column, on_bad_row=config.on_bad_row)
-        if texts.skipped:
-            tensors["skipped"] = tensors.get("skipped", torch.tensor(0)) + texts.skipped
-        return texts.texts
+        texts, skipped = sources.read_texts(data, text_column=config.text_column, on_bad_row=config.on_bad_row)
+        if skipped:
+            tensors["skipped"] = tensors.get("skipped", torch.tensor(0)) + skipped
+        return texts
 
     def encode(texts: list[str]) -> torch.Tensor:
         assert tokenizer is not None

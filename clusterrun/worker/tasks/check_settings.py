@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...base.errors import WorkerError
 from .. import tasks
@@ -24,13 +24,6 @@ SAMPLED_ROWS = 200
 SAMPLED_FILES = 20
 
 
-class Answer(NamedTuple):
-    """What this machine lacks for a task, and what is doubtful about its data: one line each."""
-
-    missing: list[str]
-    doubts: list[str]
-
-
 def main(arguments: Sequence[str]) -> int:
     """Print `{"wrong": TEXT, "missing": [TEXT …], "doubts": [TEXT …]}` for each line of standard input.
 
@@ -40,44 +33,44 @@ def main(arguments: Sequence[str]) -> int:
     (world_size,) = arguments
     for line in sys.stdin:
         name, *settings = json.loads(line)
-        wrong, answer = "", Answer([], [])
+        answer: dict[str, Any] = {"wrong": "", "missing": [], "doubts": []}
         try:
             _, config = tasks.load(name, settings, int(world_size))
-            answer = examine(config)
+            answer["missing"], answer["doubts"] = examine(config)
         except WorkerError as error:
-            wrong = str(error)
-        print(json.dumps({"wrong": wrong, **answer._asdict()}), flush=True)  # also if this is stopped before the end
+            answer["wrong"] = str(error)
+        print(json.dumps(answer), flush=True)  # also if this is stopped before the end
     return 0
 
 
-def examine(config: Any) -> Answer:
-    """Look for what the task `config` needs, and read the first rows of its data.
+def examine(config: Any) -> tuple[list[str], list[str]]:
+    """Return what this machine lacks for the task `config`, and what is doubtful about the first rows of its data.
 
     Raises WorkerError for a setting that does not fit the model.
     """
-    answer = Answer([], [])
+    missing: list[str] = []
+    doubts: list[str] = []
     for key in DATA_KEYS:
         names = getattr(config, key, "")
         names = [names] if isinstance(names, str) else list(names)
         if any(names) or (key == "data" and hasattr(config, key)):
-            with _noted(answer, f"{key}: "):
-                answer.doubts.extend(f"{key}: {doubt}" for doubt in _check_data(config, names))
+            with _noted(missing, f"{key}: "):
+                doubts.extend(f"{key}: {doubt}" for doubt in _check_data(config, names))
     source = None
-    with _noted(answer):
+    with _noted(missing):
         source = load.resolve(config.model)
         load.refuse_own_code(source)
     if source:
         load.check_length(source, load.positions(source), config.seq_len)
-    answer.missing.extend(_missing_beside_data(config))
-    return answer
+    return [*missing, *_missing_beside_data(config)], doubts
 
 
 @contextlib.contextmanager
-def _noted(answer: Answer, key: str = "") -> Iterator[None]:
+def _noted(missing: list[str], key: str = "") -> Iterator[None]:
     try:
         yield
     except WorkerError as error:
-        answer.missing.append(f"{key}{error}")
+        missing.append(f"{key}{error}")
 
 
 def _missing_beside_data(config: Any) -> Iterator[str]:
@@ -138,7 +131,8 @@ def _check_table(config: Any, files: Sequence[str]) -> list[str]:
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     target_cols = tuple(filter(None, config.target_cols))
     bad = config.on_bad_row
-    return targets.read_examples(files, formatter, target_cols, on_bad_row=bad, most=SAMPLED_ROWS).doubts
+    _, _, doubts = targets.read_examples(files, formatter, target_cols, on_bad_row=bad, most=SAMPLED_ROWS)
+    return doubts
 
 
 def _check_texts(config: Any, files: Sequence[str]) -> list[str]:

@@ -77,30 +77,30 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
-    data = labelled.prepare(config, load.tokenizer(source), cache_folder(run), dist)
-    for line in data.notes if dist.rank == 0 else ():
+    corpus, groups, notes = labelled.prepare(config, load.tokenizer(source), cache_folder(run), dist)
+    for line in notes if dist.rank == 0 else ():
         print(f"clusterrun: {line}", flush=True)
-    names = [f"{group.name}={name}" for group in data.groups for name in group.classes]
+    names = [f"{group.name}={name}" for group in groups for name in group.classes]
     model = load.build(
         source,
         head="classify",
-        vocab_size=len(data.tokenizer),
+        vocab_size=len(corpus.tokenizer),
         num_labels=len(names),
         id2label=dict(enumerate(names)),
         seq_len=config.seq_len,
-        pad_id=data.tokenizer.pad_token_id,
+        pad_id=corpus.tokenizer.pad_token_id,
         seed=config.seed,
     )
     work = Work(
         model=model,
-        train=data.train,
-        held_out=data.held_out,
-        loss=functools.partial(sum_of_losses, groups=data.groups),
-        measure=lambda model, tensors: scores.measure(data.groups, logits(model, tensors), tensors["labels"]),
-        summarize=lambda sums: scores.summarize(data.groups, sums),
-        tokenizer=data.tokenizer,
-        fingerprint=data.fingerprint,
-        files={"labels.json": described(config, data.groups)},
+        train=corpus.train,
+        held_out=corpus.held_out,
+        loss=functools.partial(sum_of_losses, groups=groups),
+        measure=lambda model, tensors: scores.measure(groups, logits(model, tensors), tensors["labels"]),
+        summarize=lambda sums: scores.summarize(groups, sums),
+        tokenizer=corpus.tokenizer,
+        fingerprint=corpus.fingerprint,
+        files={"labels.json": described(config, groups)},
     )
     train_and_save(work, config, dist, run, device)
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...base.errors import WorkerError, suggestion
 from .. import tasks
@@ -22,15 +22,6 @@ from ..rank.distenv import DistEnv
 
 VERSION = 1
 _ALONE = DistEnv(0, 0, 1, 1, 0, "localhost", "localhost", 0, "single")
-
-
-class Counts(NamedTuple):
-    """The training data: samples, their tokens, the tokenizer's size, and a classifier's outputs."""
-
-    samples: int
-    tokens: int
-    vocabulary: int
-    outputs: int = 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,23 +58,24 @@ def find_facts(arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="clusterrun-plan-") as folder:
         if samples:
             vocabulary = config.vocab if tokenizer is None else len(tokenizer)
-            counts = Counts(samples, samples * config.seq_len, vocabulary, 2)
+            tokens, outputs = samples * config.seq_len, 2
         else:
-            counts = _count(name, config, tokenizer, Path(folder))
+            samples, tokens, vocabulary, outputs = _count(name, config, tokenizer, Path(folder))
     head = "classify" if name == "classify" else "causal"
-    model = count.count(source, head=head, vocab_size=counts.vocabulary, num_labels=counts.outputs)
+    model = count.count(source, head=head, vocab_size=vocabulary, num_labels=outputs)
     return {
         "version": VERSION,
         "task": name,
         "settings": dataclasses.asdict(config),
         "default_global_batch": config.default_global_batch,
-        "samples": counts.samples,
-        "tokens": counts.tokens,
+        "samples": samples,
+        "tokens": tokens,
         "model": model,
     }
 
 
-def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> Counts:
+def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> tuple[int, int, int, int]:
+    """Return the samples to train on, their tokens, the tokenizer's size, and a classifier's outputs."""
     from ..data import chat, labelled, texts
     from ..models import load, masked
     from . import sft
@@ -94,13 +86,13 @@ def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> Counts:
         tensors = sft.tokenize(config, tokenizer, folder)
         tokenizer = tokenizer or load.tokenizer(load.Source("folder", str(folder)))
         lengths = tensors["train.used" if config.packing else "train.lengths"]
-        return Counts(len(lengths), int(lengths.sum()), len(tokenizer))
+        return len(lengths), int(lengths.sum()), len(tokenizer), 0
     if name == "classify":
-        data = labelled.prepare(config, tokenizer, folder, _ALONE)
-        outputs = sum(len(group.classes) for group in data.groups)
-        tokens = data.train.batch(range(len(data.train))).tokens
-        return Counts(len(data.train), tokens, len(data.tokenizer), outputs)
+        corpus, groups, _ = labelled.prepare(config, tokenizer, folder, _ALONE)
+        outputs = sum(len(group.classes) for group in groups)
+        tokens = corpus.train.batch(range(len(corpus.train))).tokens
+        return len(corpus.train), tokens, len(corpus.tokenizer), outputs
     corpus = texts.prepare(config, tokenizer, folder, _ALONE)
     if name == "diffusion":
         masked.add_mask_token(corpus.tokenizer)
-    return Counts(len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer))
+    return len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer), 0

@@ -14,7 +14,6 @@ from ..training import settings
 if TYPE_CHECKING:
     import torch
 
-    from ..data.chat import Encoded
     from ..data.conversations import Chat
     from ..training.work import Batch
 
@@ -167,7 +166,7 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
     import torch
 
     from ..data.chat import encode
-    from ..data.packing import best_fit, fill
+    from ..data.packing import fill
     from ..data.tokenizer import train_bpe
 
     train, held_out, skipped = _read_parts(config)
@@ -176,20 +175,17 @@ def tokenize(config: Config, tokenizer: Any, folder: Path) -> dict[str, Any]:
             (message["content"] for chat in train for message in chat.messages), config.vocab, chat=True
         )
         tokenizer.save_pretrained(folder)
-    parts: dict[str, Encoded] = {}
     tensors: dict[str, Any] = {}
-    for name, some in (("train", train), ("held_out", held_out)):
-        part = parts[name] = encode(some, tokenizer, config.seq_len, on_bad_row=config.on_bad_row)
-        if not len(part.documents.lengths):
-            raise _nothing_left(config, name, some if config.val_data else [*train, *held_out], part)
-        found = part.documents._asdict()
-        if config.packing:
-            placement = best_fit(part.documents.lengths, config.seq_len)
-            found = fill(part.documents, placement, config.seq_len, padding_of(tokenizer))
-        tensors |= {f"{name}.{key}": tensor for key, tensor in found.items()}
-    sums = [train + held_out for train, held_out in zip(parts["train"][1:], parts["held_out"][1:], strict=True)]
-    tensors["counts"] = torch.tensor([len(parts["train"].documents.lengths), *sums]) + torch.tensor([0, 0, 0, skipped])
-    return tensors
+    counts = torch.tensor([0, 0, 0, skipped])
+    for part, chats in (("train", train), ("held_out", held_out)):
+        documents, cut, unanswered, bad = encode(chats, tokenizer, config.seq_len, on_bad_row=config.on_bad_row)
+        count = len(documents.lengths)
+        if not count:
+            raise _nothing_left(config, part, chats if config.val_data else [*train, *held_out], unanswered)
+        counts += torch.tensor([count if part == "train" else 0, cut, unanswered, bad])
+        packed = fill(documents, config.seq_len, padding_of(tokenizer)) if config.packing else documents._asdict()
+        tensors |= {f"{part}.{key}": tensor for key, tensor in packed.items()}
+    return tensors | {"counts": counts}
 
 
 def _read_parts(config: Config) -> tuple[list[Chat], list[Chat], int]:
@@ -201,10 +197,10 @@ def _read_parts(config: Config) -> tuple[list[Chat], list[Chat], int]:
     return chats, held_out, skipped + more
 
 
-def _nothing_left(config: Config, name: str, read: list[Chat], part: Encoded) -> WorkerError:
+def _nothing_left(config: Config, part: str, read: list[Chat], unanswered: int) -> WorkerError:
     """Return the error of a part that is empty, of the conversations that were read for it."""
-    why = f"; {part.unanswered} without an answer within seq_len={config.seq_len}" if part.unanswered else ""
-    if name == "train":
+    why = f"; {unanswered} without an answer within seq_len={config.seq_len}" if unanswered else ""
+    if part == "train":
         return WorkerError(f"no conversations are left to train on ({len(read)} in the data{why})")
     hint = "" if config.val_data else "; set val_data or a larger held_out"
     return WorkerError(f"no conversations are left to evaluate on ({len(read)} in the data{why}){hint}")

@@ -47,9 +47,9 @@ def evaluate(
                 batch_sums = work.measure(work.model, tensors).cpu()
                 measured = batch_sums if measured is None else measured + batch_sums
         weight += batch.weight
-    work.model.train(was_training)
     if work.measure is not None and measured is None:  # a rank without samples still needs the number of sums
         measured = torch.zeros_like(work.measure(work.model, to_device(work.held_out.batch([0]).tensors, device))).cpu()
+    work.model.train(was_training)
     val_loss, val_weight, *sums = consensus.sum([total, weight, *(measured.tolist() if measured is not None else [])])
     found = {"val_loss": val_loss / val_weight if val_weight else 0.0}
     if work.summarize is not None:
