@@ -44,15 +44,20 @@ def cancel(
     ui = Ui("cancel", as_json=as_json)
     cluster: Cluster = ctx.obj.cluster(ui.note)
     targets = _choose(cluster, job_ids, name, state, everything)
-    count = sum(_can_be_cancelled(target, cluster.user) for target in targets)
+    count = sum(target.is_alive and target.belongs_to(cluster.user) for target in targets)
     rows = [state_row(target) for target in targets]
-    if dry_run or not targets:
+    if not targets:
+        ui.data([])
+        ui.note("no matching active jobs")
+    elif dry_run:
         ui.data([state_json(target) for target in targets])
-        _note_dry(ui, rows, count)
+        ui.table(STATE_COLUMNS, rows)
+        ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled")
     elif job_ids or yes or not count or confirm(ui, "cancel", plural(len(targets), "job"), STATE_COLUMNS, rows):
         results = cluster.cancel(targets)
         _print(ui, results)
-        ctx.exit(_exit_code(results))
+        # a job that is alive, 3, counts before one of which that is not known, 75
+        ctx.exit(min({_exit_code(*each) for each in results} - {0}, default=0))
 
 
 def _choose(cluster: Cluster, ids: tuple[str, ...], name: str, state: str | None, everything: bool) -> list[RunState]:
@@ -61,23 +66,14 @@ def _choose(cluster: Cluster, ids: tuple[str, ...], name: str, state: str | None
     if ids:
         raise RequestError("job ids cannot be combined with --name, --state or --all", hint="clusterrun cancel JOBID")
     states = filters.parse_states(state) if state else frozenset()
-    return [target for target in cluster.select(name=name) if not states or target.status.state in states]
-
-
-def _note_dry(ui: Ui, rows: Sequence[Sequence[str]], count: int) -> None:
-    if not rows:
-        ui.note("no matching active jobs")
-        return
-    ui.table(STATE_COLUMNS, rows)
-    ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled")
+    return filters.choose(cluster.select(name=name), filters.JobFilter(states=states))
 
 
 def _print(ui: Ui, results: Sequence[tuple[RunState, Cancelled]]) -> None:
     ui.data([{**state_json(target), "cancelled": result.done, "said": result.detail} for target, result in results])
     for target, result in results:
-        detail = f": {result.detail}" if result.detail else ""
         word = "Cancelled" if result.done else "Not confirmed" if result.may_be else "Not cancelled"
-        ui.say(f"{word} {handle(target)}{detail}")
+        ui.say(": ".join(filter(None, (f"{word} {handle(target)}", result.detail))))
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
@@ -86,20 +82,10 @@ def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
     return list({state.key: state for state in states}.values())
 
 
-def _exit_code(results: Sequence[tuple[RunState, Cancelled]]) -> int:
-    """Return 0 if no job of these is alive any more, 3 if one is, 75 if it is not known."""
-    left = [(target, result) for target, result in results if not result.done]
-    if any(_is_alive(target, result) for target, result in left):
+def _exit_code(target: RunState, result: Cancelled) -> int:
+    """Return 0 if a job is not alive any more, 3 if it is, 75 if it is not known: it may run out of sight."""
+    if result.done:
+        return 0
+    if not result.may_be and (result.alive or target.is_alive):
         return 3
-    # it may be running where this shell cannot see it
-    unknown = any(result.may_be or target.status.outcome is Outcome.UNKNOWN for target, result in left)
-    return 75 if unknown else 0
-
-
-def _is_alive(target: RunState, result: Cancelled) -> bool:
-    """Return whether a job is known to be alive after it was not cancelled."""
-    return not result.may_be and (result.alive or target.status.outcome is Outcome.RUNNING or bool(target.copies))
-
-
-def _can_be_cancelled(target: RunState, user: str) -> bool:
-    return target.belongs_to(user) and (target.status.outcome is Outcome.RUNNING or bool(target.copies))
+    return 75 if result.may_be or target.status.outcome is Outcome.UNKNOWN else 0

@@ -289,10 +289,10 @@ class Cluster:
         Raises NoSuchJob.
         """
         from clusterrun.state.external import ExternalJobs
-        from clusterrun.state.reconcile import external_ids
+        from clusterrun.state.reconcile import runs_and_external_ids
         from clusterrun.state.watch import Watch
 
-        runs, ids = [target.run for target in targets if target.run is not None], external_ids(targets)
+        runs, ids = runs_and_external_ids(targets)
         others = ExternalJobs(ids, self._factory.slurm_for(ids)) if ids else None
         cached = self.cached_states if self._polling or follow else None
         return Watch(runs, self.current_states, cached, others, follow=follow)
@@ -316,7 +316,7 @@ class Cluster:
 
         results = cancel.cancel(targets, self.user, self._scheduler_of, lambda run: self.store(run.root))
         is_queued = self._query().is_queued
-        if not any(is_queued(target.record) for target in targets):
+        if not any(map(is_queued, targets)):
             return results
         return cancel.confirm(results, self.scheduler("slurm").query(), is_queued)
 
@@ -324,7 +324,7 @@ class Cluster:
         """Hold a pending job of the user, or release it. Raises NoSuchJob, RequestError or SchedulerError."""
         from clusterrun.state import cancel
 
-        cancel.hold(target, self.user, self._scheduler_of(target.record), release=release)
+        cancel.hold(target, self.user, self._scheduler_of(target), release=release)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class Cluster:
             EstimateContext(request, scheduler, self._here(), self._factory.has_gpus(scheduler), args), self.user
         )
 
-    def _scheduler_of(self, run: RunRecord | None) -> Scheduler:
+    def _scheduler_of(self, job: RunRecord | RunState) -> Scheduler:
         from clusterrun.state.query import scheduler_of
 
-        return scheduler_of(run, self._factory)
+        return scheduler_of(job, self._factory)

@@ -264,10 +264,6 @@ class Store:
         found = [ended_index.parse(runs, name) for runs, names in ended.items() for name in names]
         return [*map(ended_index.summarize, loaded), *found]
 
-    def clusters(self) -> set[str]:
-        """Return the clusters that the indexes of job ids name."""
-        return {cluster for cluster, _, _ in self._index_lines("")} | set(list_names(self.jobs))
-
     def folders(self) -> list[Path]:
         """Return the folders of all runs in this project and in the index."""
         return _run_folders(self._places())

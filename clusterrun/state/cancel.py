@@ -7,9 +7,11 @@ query just before showed the run's own token.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
@@ -22,7 +24,7 @@ from clusterrun.state.reconcile import ACCOUNTING_LAG, RunState
 
 
 def cancel(
-    targets: Sequence[RunState], user: str, scheduler_of: Callable[[RunRecord | None], Scheduler],
+    targets: Sequence[RunState], user: str, scheduler_of: Callable[[RunState], Scheduler],
     store_of: Callable[[RunRecord], Store],
 ) -> list[tuple[RunState, Cancelled]]:  # fmt: skip
     """Cancel jobs, with one request per scheduler, and return the result of each, in their order.
@@ -31,15 +33,14 @@ def cancel(
     before anything is cancelled, NoSuchJob for another user's job, Ambiguous for an interrupted submission, and
     SchedulerError if it is not known whether a job is active.
     """
+    requests = defaultdict[str, list[RunState]](list)
     for target in targets:
         _check(target, user)
-    requested: dict[str, list[RunState]] = {}
-    for target in targets:
         if _jobs_of(target):
-            requested.setdefault(target.scheduler, []).append(target)
-    schedulers = [scheduler_of(group[0].record) for group in requested.values()]
+            requests[target.scheduler].append(target)
+    groups = [(scheduler_of(group[0]), group) for group in requests.values()]
     results: dict[str, Cancelled] = {}
-    for scheduler, group in zip(schedulers, requested.values(), strict=True):
+    for scheduler, group in groups:
         results |= _cancel_on(scheduler, group, store_of)
     was_refused = not all(result.done for result in results.values())
     return [
@@ -67,7 +68,7 @@ def _cancel_on(
 ) -> dict[str, Cancelled]:
     """Cancel the jobs of one scheduler and record that; a job's result, by its key, names a failure to write."""
     # before the request, so that a job that is saving is not requeued
-    problems = [_record(target, store_of, int(time.time())) for target in targets]
+    problems = [_save(target, store_of, cancel_asked=int(time.time())) for target in targets]
     results = _request(scheduler, targets)
     return {
         target.key: _recorded(target, result, problem, store_of)
@@ -80,34 +81,36 @@ def _recorded(target: RunState, result: Cancelled, problem: str, store_of: Calla
 
     ``problem`` is why nothing was recorded before the request, empty if something was.
     """
-    if result.done:
-        if problem or _never_started(target):
-            problem = _record(target, store_of, int(time.time()), ended=_never_started(target))
-        return result._replace(detail="; ".join(filter(None, (result.detail, problem))))
-    if target.record is not None and not (result.may_be or problem):
-        _record(target, store_of, target.record.submission.cancel_asked)  # it was refused
-    return result
+    if not (result.done or result.may_be):
+        _save(target, store_of)  # as it was: the request was refused
+    if not result.done:
+        return result
+    if _never_started(target):  # such a job leaves no other record of its end
+        now = int(time.time())
+        problem = _save(target, store_of, cancel_asked=now, final={**_CANCELLED, "ended": now})
+    return result._replace(detail="; ".join(filter(None, (result.detail, problem))))
 
 
 def confirm(
-    results: Sequence[tuple[RunState, Cancelled]], answer: Answer, is_queued: Callable[[RunRecord | None], bool]
+    results: Sequence[tuple[RunState, Cancelled]], answer: Answer, is_queued: Callable[[RunState], bool]
 ) -> list[tuple[RunState, Cancelled]]:
     """Compare results with the queue after the cancel: a job that it still shows as active is not cancelled.
 
     Without an answer it is not known whether a job has ended, also one that has by its records. ``is_queued`` returns
-    whether the jobs of a run, or an external job (None), are in this queue.
+    whether a job is in this queue.
     """
-    active = [one for job in answer.jobs if _is_active(job) for one in split_tasks(job)]
-    jobs, found = JobIndex(active), list[tuple[RunState, Cancelled]]()
+    active = [job for row in answer.jobs if _is_active(row) for job in split_tasks(row)]
+    index, confirmed = JobIndex(active), list[tuple[RunState, Cancelled]]()
     for target, result in results:
-        run, new = target.record, result
-        if run is None:
-            own = [job for job in active if target.status.id.includes(job.id)]
-            new = _confirmed(target, result, own, answer)
-        elif run.job_id is not None and is_queued(run):
-            new = _confirmed(target, result, jobs.of(run), answer)
-        found.append((target, new))
-    return found
+        own = index.of(target.record) if target.record is not None else _same_job(target, active)
+        is_checked = is_queued(target)
+        confirmed.append((target, _confirmed(target, result, own, answer) if is_checked else result))
+    return confirmed
+
+
+def _same_job(target: RunState, jobs: Sequence[JobStatus]) -> list[JobStatus]:
+    """Return an external job, or the tasks of its array."""
+    return [job for job in jobs if target.status.id.includes(job.id)]
 
 
 def _is_active(job: JobStatus) -> bool:
@@ -116,12 +119,14 @@ def _is_active(job: JobStatus) -> bool:
 
 def _confirmed(target: RunState, result: Cancelled, active: Sequence[JobStatus], answer: Answer) -> Cancelled:
     was_refused = not result.done and _jobs_of(target)
-    if was_refused or (answer.complete and not active):
+    if target.is_unsubmitted or was_refused:
         return result
     if not answer.complete:
         detail = f"Slurm did not confirm that it has ended: {answer.note}"
         return result._replace(done=False, may_be=True, detail=detail)
-    return result._replace(done=False, alive=True, detail=f"Slurm shows job {active[0].id} as {active[0].state}")
+    if active:
+        return result._replace(done=False, alive=True, detail=f"Slurm shows job {active[0].id} as {active[0].state}")
+    return result
 
 
 def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelled]:
@@ -138,24 +143,18 @@ def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelle
 
 def _jobs_of(target: RunState) -> list[JobId]:
     """Return the jobs to cancel; an unknown local job may run on another machine."""
-    if target.is_unsubmitted:
-        return []
     job = target.status
     is_unknown = job.outcome is Outcome.UNKNOWN and job.id.is_local
     return [job.id, *target.copies] if is_unknown or not job.is_over else [*target.copies]
 
 
-def _record(target: RunState, store_of: Callable[[RunRecord], Store], at: int, *, ended: bool = False) -> str:
-    """Record the time of a cancel request (0: none), and with ``ended`` the end of a job that never started.
-
-    Returns why that failed, empty if it did not. A job that never starts leaves no other record of its end.
-    """
+def _save(target: RunState, store_of: Callable[[RunRecord], Store], **changes: Any) -> str:
+    """Write a run's submission with these changes, and return why that failed, empty if it did not."""
     run = target.record
     if run is None:
         return ""
     try:
-        final = {**_CANCELLED, "ended": at} if ended else run.submission.final
-        store_of(run).save_submission(run, replace(run.submission, cancel_asked=at, final=final))
+        store_of(run).save_submission(run, replace(run.submission, **changes))
     except OSError as error:
         return f"the record of run {run.run_id} cannot be written: {error.strerror}"
     return ""
@@ -187,13 +186,13 @@ def _check(target: RunState, user: str, to: str = "cancel it") -> None:
             f"cannot tell whether run {run.run_id} was submitted",
             hint=f"run `clusterrun submit --recover {run.run_id}`",
         )
-    if target.as_of is not None or (target.note and job.outcome is Outcome.UNKNOWN):
+    if target.note:
         raise SchedulerError(
             "the scheduler did not respond; nothing was done", detail=target.note, hint="try again in a moment"
         )
 
 
-def refuse_to_resume(state: RunState, now: float, answer: Answer | None = None) -> None:
+def refuse_to_resume(state: RunState, now: float, answer: Answer) -> None:
     """Raise unless a run has ended and is not finished; ``now`` is in epoch seconds, ``answer`` the queue's.
 
     Raises RequestError for an active or finished run, NoSuchJob for another user's, SchedulerError if the scheduler
@@ -206,10 +205,7 @@ def refuse_to_resume(state: RunState, now: float, answer: Answer | None = None) 
     if job.outcome is Outcome.DONE:
         raise RequestError(f"job {job.id} is {job.state}: there is nothing left to resume", hint="submit a new run")
     _refuse_active(state)
-    silence = answer.note if answer is not None and not answer.complete else ""
-    if job.outcome is Outcome.UNKNOWN:
-        silence = silence or state.note
-    if silence:
+    if silence := answer.note or state.note:
         raise SchedulerError(
             f"cannot tell whether job {job.id} has ended, so nothing was submitted", detail=silence, hint="try again"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -21,6 +21,7 @@ WINDOW = 30 * 86_400
 ACCOUNTING = 60.0
 END_UNKNOWN = "the job left the queue, and accounting has no record of how it ended"
 NO_ACCOUNTING = "the job left the queue, and its outcome is unknown because this cluster has no accounting"
+_RESPONDED = Answer()
 
 
 def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict[JobId, list[RunState]]:
@@ -41,16 +42,17 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
     return states | {job: _absent_states(job, answer, past) for job in absent}
 
 
-def external_states(rows: Iterable[JobStatus], note: str = "", as_of: int | None = None) -> list[RunState]:
-    """Return the states of jobs that have no record."""
-    return [RunState(None, row, note, as_of) for row in rows]
+def external_states(rows: Iterable[JobStatus], answer: Answer = _RESPONDED) -> list[RunState]:
+    """Return the states of jobs that have no record, by the last rows of ``answer`` if it is not complete."""
+    as_of = None if answer.complete else answer.last_at
+    return [RunState(None, row, answer.note, as_of) for row in rows]
 
 
 def _absent_states(job: JobId, answer: Answer, past: Answer) -> list[RunState]:
     """Return the states of a job that the queue does not show, by accounting (``past``) or the last answer."""
     accounted, last = _rows_of(job, past.jobs), _rows_of(job, answer.last)
     if last and not all(row.is_over for row in accounted or last):
-        return external_states(last, answer.note, answer.last_at)
+        return external_states(last, answer)
     if accounted:
         return external_states(accounted)
     if not answer.complete:
@@ -86,7 +88,7 @@ class ExternalJobs:
         self._missing_since: dict[JobId, float] = {}  # when accounting first answered without them
         self._accounted = self._answered = -ACCOUNTING  # when accounting was last queried, and when it last answered
         for states in query_states(ids, scheduler, clock()).values():
-            self._update([state.status for state in states])
+            self._take(state.status for state in states)
 
     @property
     def states(self) -> list[RunState]:
@@ -107,34 +109,32 @@ class ExternalJobs:
             for job in open_ids:
                 self._states[job] = replace(self._states[job], note=answer.note)
             return
-        seen = self._update(answer.jobs)
-        absent = [job for job in open_ids if job not in seen]
+        queued = self._take(answer.jobs)
+        absent = [job for job in open_ids if job not in queued]
+        for job in absent:
+            # what accounting answered about a job counts until it answers again
+            if self._states[job].status.outcome is not Outcome.UNKNOWN:
+                self._mark_unknown(job, END_UNKNOWN, "")
         if absent and self._now() - self._accounted >= ACCOUNTING:
             self._account(absent)
-        else:
-            self._mark_left(absent)
 
     def _account(self, absent: Sequence[JobId]) -> None:
         self._accounted = now = self._now()
         past = self._scheduler.account(self._requested(absent), self._oldest(absent))
-        ended = self._update([row for row in past.jobs if row.is_over], only=absent)
-        self._answered = now if past.complete else self._answered
+        rows = chain.from_iterable(map(split_tasks, past.jobs))
+        ended = self._take(row for row in rows if row.is_over and row.id in absent)
         reason, since = (NO_ACCOUNTING, -math.inf) if past.no_accounting else (END_UNKNOWN, now)
         for job in set(absent) - ended:
             self._mark_unknown(job, reason, past.note)
             if past.complete:
                 self._missing_since.setdefault(job, since)
+        if past.complete:
+            self._answered = now
 
     def _oldest(self, jobs: Sequence[JobId]) -> int:
         """Return an epoch second before the submission of all jobs."""
         submitted = [self._states[job].status.submitted or 0 for job in jobs]
         return min(submitted) - 3600 if all(submitted) else int(self._clock()) - WINDOW
-
-    def _mark_left(self, absent: Sequence[JobId]) -> None:
-        """Set jobs to unknown that have left the queue since accounting was queried; its answer counts for the rest."""
-        for job in absent:
-            if self._states[job].status.outcome is not Outcome.UNKNOWN:
-                self._mark_unknown(job, END_UNKNOWN, "")
 
     def _mark_unknown(self, job: JobId, reason: str, note: str) -> None:
         last = self._states[job].status
@@ -144,18 +144,17 @@ class ExternalJobs:
     def _requested(self, ids: Sequence[JobId]) -> list[JobId]:
         return [requested for requested in self._ids if any(map(requested.includes, ids))]
 
-    def _update(self, rows: Sequence[JobStatus], only: Collection[JobId] | None = None) -> set[JobId]:
-        """Take over the states of requested jobs that are not settled, and return the ids found."""
+    def _take(self, rows: Iterable[JobStatus]) -> set[JobId]:
+        """Take over the states of requested jobs that are not settled, and return their ids."""
         requested = [row for row in rows if self._requested([row.id])]
-        seen = set()
+        taken = set()
         for job in chain.from_iterable(map(split_tasks, requested)):
-            known = self._states.get(job.id)
-            is_open = known is None or not self.is_settled(known)
-            if is_open and (only is None or job.id in only):
-                self._states[job.id] = RunState(None, job)
-                self._missing_since.pop(job.id, None)
-                seen.add(job.id)
-        return seen
+            if job.id in self._states and self.is_settled(self._states[job.id]):
+                continue
+            self._states[job.id] = RunState(None, job)
+            self._missing_since.pop(job.id, None)
+            taken.add(job.id)
+        return taken
 
 
 def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool]:

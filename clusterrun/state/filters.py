@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -36,7 +37,11 @@ SHORT: dict[str, str] = {
     "SO": "STAGE_OUT", "ST": "STOPPED", "TO": "TIMEOUT",
 }  # fmt: skip
 #: clusterrun's own states beside Slurm's, as the table shows them.
-_OWN_STATES = {"LOST": Outcome.LOST, "STOPPED": Outcome.STOPPED}
+_OWN_STATES = {Outcome.LOST: "LOST", Outcome.STOPPED: "STOPPED"}
+_ENDED = frozenset({*TERMINAL, *_OWN_STATES.values()})
+_KNOWN = frozenset({*SHORT.values(), *_ENDED, "UNKNOWN"})
+_STATES = re.compile(r"\s*[A-Z_]{1,40}\s*(?:,\s*[A-Z_]{1,40}\s*)*")
+_LAST = 10**10  # a place in an array after all of its tasks
 _FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
 
@@ -58,7 +63,7 @@ class JobFilter(NamedTuple):
     @property
     def history(self) -> bool:
         """Whether the list includes ended jobs."""
-        return self.everything or any(word in TERMINAL or word in _OWN_STATES for word in self.states)
+        return self.everything or not self.states.isdisjoint(_ENDED)
 
 
 def parse_states(text: str) -> frozenset[str]:
@@ -66,18 +71,21 @@ def parse_states(text: str) -> frozenset[str]:
 
     Other unknown names are accepted, since Slurm may know them.
     """
-    words = [word.strip().upper() for word in text.split(",")]
-    if not all(re.fullmatch(r"[A-Z_]{1,40}", word) for word in words):
+    typed = text.upper()
+    if not _STATES.fullmatch(typed):
         raise RequestError(f"--state: invalid list of states: {text[:60]!r}", hint="for example: PENDING,RUNNING")
-    known = {*SHORT.values(), *TERMINAL, *_OWN_STATES, "UNKNOWN"}
-    for word in words:
-        if word in SHORT or word in known:
-            continue
-        import difflib
+    states = [SHORT.get(word, word) for word in map(str.strip, typed.split(","))]
+    for state in states:
+        if state not in _KNOWN:
+            _refuse_typing_error(state)
+    return frozenset(states)
 
-        if near := difflib.get_close_matches(word, known, 1, 0.8):
-            raise RequestError(f"--state: unknown state {word}", hint=f"did you mean {near[0]}?")
-    return frozenset(SHORT.get(word, word) for word in words)
+
+def _refuse_typing_error(state: str) -> None:
+    import difflib
+
+    if near := difflib.get_close_matches(state, _KNOWN, 1, 0.8):
+        raise RequestError(f"--state: unknown state {state}", hint=f"did you mean {near[0]}?")
 
 
 def parse_since(text: str, now: float) -> int:
@@ -89,7 +97,7 @@ def parse_since(text: str, now: float) -> int:
 
 
 def choose(states: Iterable[RunState], wanted: JobFilter) -> list[RunState]:
-    """Return the jobs that match a filter."""
+    """Return the jobs of a listing that match a filter; it has ended ones only if the filter's ``history`` is set."""
     return [state for state in states if _is_wanted(state, wanted)]
 
 
@@ -108,46 +116,36 @@ def arrange(states: Sequence[RunState], *, expand: bool = False, merge_runs: boo
 def collapse(states: Sequence[RunState], *, merge_runs: bool = True) -> list[RunState]:
     """Merge the tasks of an array that are in the same state into one row; keep everything else as it is."""
     rows: list[RunState] = []
-    groups: dict[tuple[str, str, str, bool], list[RunState]] = {}
+    groups = defaultdict[tuple[str, str, str, bool], list[RunState]](list)
     for state in states:
         job = state.status
-        is_task = job.id.task is not None or job.tasks
-        if is_task and (merge_runs or state.record is None):
-            groups.setdefault((job.id.cluster, job.id.raw, job.state, state.as_of is None), []).append(state)
+        if _task_numbers(job) and (merge_runs or state.record is None):
+            groups[job.id.cluster, job.id.raw, job.state, state.as_of is None].append(state)
         else:
             rows.append(state)
-    for group in groups.values():
-        rows += _merged(group)
-    return rows
+    return rows + list(chain.from_iterable(map(_merged, groups.values())))
 
 
 def _is_wanted(state: RunState, wanted: JobFilter) -> bool:
-    if not wanted.history and state.status.outcome not in OPEN:
-        return False
-    if wanted.states and wanted.states.isdisjoint(_words_of(state.status)):
+    job = state.status
+    words = (job.state, _OWN_STATES.get(job.outcome, job.state))
+    if wanted.states and wanted.states.isdisjoint(words):
         return False
     if wanted.since is not None and state.submitted is not None and state.submitted < wanted.since:
         return False
     return not wanted.name or fnmatch.fnmatchcase(state.name, wanted.name)
 
 
-def _words_of(job: JobStatus) -> list[str]:
-    return [job.state, *(word for word, outcome in _OWN_STATES.items() if outcome is job.outcome)]
-
-
 def _merged(group: Sequence[RunState]) -> list[RunState]:
     """Merge tasks of one array in one state; values that differ are left out."""
-    together = [state for state in group if _task_numbers(state.status)]
-    apart = [state for state in group if not _task_numbers(state.status)]  # a list that cannot be parsed keeps its row
-    if len(together) < 2:
+    jobs = [state.status for state in group]
+    if len(jobs) == 1:
         return list(group)
-    jobs = [state.status for state in together]
-    first, numbers = jobs[0], chain.from_iterable(map(_task_numbers, jobs))
-    limits = [job.tasks.partition("%")[2] for job in jobs if "%" in job.tasks]
+    first = jobs[0]
     merged = replace(
         first,
         id=JobId(first.id.raw, None, None, first.id.cluster),
-        tasks="%".join([format_tasks(numbers), *limits[:1]]),
+        tasks=format_tasks(chain.from_iterable(map(_task_numbers, jobs))) + max(map(_limit, jobs)),
         reason=_common(jobs, "reason", ""),
         nodes=_common(jobs, "nodes", ""),
         node_count=first.node_count if first.state == "PENDING" else sum(_values(jobs, "node_count")),
@@ -156,11 +154,16 @@ def _merged(group: Sequence[RunState]) -> list[RunState]:
         ended=max(_values(jobs, "ended"), default=None),
         exit_status=_common(jobs, "exit_status", None),
     )
-    return [replace(together[0], status=merged), *apart]
+    return [replace(group[0], status=merged)]
+
+
+def _limit(job: JobStatus) -> str:
+    """Return how many tasks of an array may run at once, as squeue writes it behind the list: ``%4``, else empty."""
+    return "".join(job.tasks.partition("%")[1:])
 
 
 def _task_numbers(job: JobStatus) -> list[int]:
-    """Return the tasks of a row, none if their list cannot be parsed."""
+    """Return the tasks of a row; none if it is of no array, or if their list cannot be parsed."""
     return [job.id.task] if job.id.task is not None else parse_tasks(job.tasks) or []
 
 
@@ -176,8 +179,11 @@ def _common(jobs: Iterable[JobStatus], name: str, otherwise: Any) -> Any:
 
 
 def _order(state: RunState) -> tuple[int, int, int]:
-    job = state.status
-    task = job.id.task
-    if task is None and job.tasks:  # the pending row of an array comes last
-        task = 10**10 if job.state == "PENDING" else -1
-    return state.submitted or 0, int(job.id.raw.lstrip("L") or 0), -1 if task is None else task
+    return state.submitted or 0, state.status.id.number, _place(state.status)
+
+
+def _place(job: JobStatus) -> int:
+    """Return the place of a row in its array; the row of its pending tasks comes last."""
+    if job.id.task is not None:
+        return job.id.task
+    return _LAST if job.tasks and job.state == "PENDING" else -1

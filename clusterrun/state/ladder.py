@@ -11,7 +11,7 @@ from clusterrun.base.decode import as_int
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
-from clusterrun.records.progress import is_number, read_metrics
+from clusterrun.records.progress import as_metrics, read_metrics
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.state.reconcile import RunState
@@ -112,7 +112,7 @@ class Ladder:
 
 def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) -> Ladder:
     """Return the report of rungs, smallest first; ``cause`` returns the first cause of an end in one line."""
-    rungs = [_load_rung(state, state.record) for state in states if state.record is not None]
+    rungs = [_load_rung(state, state.run) for state in states]
     failed = next((one for one in rungs if one.state.status.outcome not in (Outcome.DONE, Outcome.RUNNING)), None)
     return Ladder(rungs, failed, cause(failed.state) if failed is not None else "")
 
@@ -125,19 +125,15 @@ def _training_facts(run: RunRecord) -> Mapping[str, Any]:
     return (files.read_json(attempt / "training.json") if attempt is not None else None) or {}
 
 
-def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    return {int(row["step"]): float(row["loss"]) for row in rows if is_number(row.get("loss"))}
-
-
 def _load_rung(state: RunState, run: RunRecord) -> RungResult:
     facts = _training_facts(run)
     micro, accum, steps = (as_int(facts.get(name)) or 0 for name in _TRAINING)
-    rows = [row for row in read_metrics(run, first=True) if is_number(row.get("step"))]
+    rows = list(filter(None, map(as_metrics, read_metrics(run, first=True))))
     # the first step is slower than all others
-    speeds = [row["tokens_per_second"] for row in rows if row["step"] > 1 and is_number(row.get("tokens_per_second"))]
+    speeds = [row.tokens_per_second for row in rows if row.step > 1 and row.tokens_per_second is not None]
     return RungResult(
         state, run, batch=micro * accum * run.world_size, steps_per_epoch=steps,
-        losses=_losses(rows), speed=median(speeds) if speeds else None,
+        losses={row.step: row.loss for row in rows if row.loss is not None}, speed=median(speeds) if speeds else None,
     )  # fmt: skip
 
 

@@ -6,8 +6,9 @@ Runs of a cluster that is not reachable from this shell get state UNKNOWN and a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from clusterrun.base.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
@@ -20,10 +21,8 @@ from clusterrun.base.job import (
     is_run_id,
     one_cluster,
     split_tasks,
-    token_part,
 )
 from clusterrun.base.units import plural
-from clusterrun.records import run_record
 from clusterrun.records.ownership import JobIndex
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -60,31 +59,27 @@ class StateQuery(NamedTuple):
             older = ", ".join(run.run_id for run in runs[:-1])
             self.notify(f"job id {job} was reused by Slurm; showing the newest run (older: {older})")
         run, newest = runs[-1].as_job(job), runs[-1].newest.job_id
-        if None not in (run.job_id, newest) and newest != run.job_id:
+        if newest not in (None, run.job_id):
             self.notify(f"job {job} is an earlier job of this run; its newest is job {newest}")
         return run
 
     def _runs_of(self, job: JobId) -> list[RunRecord]:
         """Return the runs that had a job id, the newest last; none if it is the id of an external job now."""
         known = self.store.by_job(job)
-        here = [run for run in known if self._may_mean(job, run)]
-        if here or not self.factory.may_know(job):
-            return here or known
+        here = known if job.cluster else [run for run in known if self.is_here(run)]
+        if here:
+            return here
+        if not self.factory.may_know(job):
+            return known
         folders, exists = external.find_run_folders(job, self.factory.scheduler("slurm"))
         runs = self.store.by_job(job, hint=folders)
-        is_external = exists and not any(run.run_dir in folders for run in runs)
-        return [] if is_external else runs
-
-    def _may_mean(self, job: JobId, run: RunRecord) -> bool:
-        """Return whether an id may mean a run: without a cluster's name, of the cluster of this shell."""
-        return job.is_local or bool(job.cluster) or self.is_here(run)
+        return [run for run in runs if run.run_dir in folders] if exists else runs
 
     def status(self, targets: Sequence[Target]) -> list[RunState]:
         """Return the states of jobs, of a run that was named those of all its live jobs. Raises NoSuchJob."""
-        runs = list({target.key: target.run for target in targets if target.run is not None}.values())
+        runs, ids = reconcile.runs_and_external_ids(targets)
         answer = self.queue(runs)
         states = {state.key: state for state in self.states(runs, answer)}
-        ids = reconcile.external_ids(targets)
         others = external.query_states(ids, self.factory.slurm_for(ids), time.time()) if ids else {}
         found: list[RunState] = []
         for target in targets:
@@ -99,48 +94,48 @@ class StateQuery(NamedTuple):
 
     def states(self, runs: Sequence[RunRecord], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs, in their order. ``answer`` is a Slurm answer to use instead of a new query."""
+        here = defaultdict[tuple[str, bool], list[RunRecord]](list)
         states: dict[str, RunState] = {}
-        for name in dict.fromkeys(run.scheduler for run in runs):
-            states |= self._states_on(name, [run for run in runs if run.scheduler == name], answer)
+        for run in runs:
+            if why := self._why_not_here(run):
+                states[run.submission.key] = reconcile.state_from_records(self.store, run, why)
+            else:
+                here[run.scheduler, run.mine].append(run)
+        for (name, mine), group in here.items():
+            known = answer if mine and name != LOCAL else None
+            scheduler, now = self.factory.scheduler(name), time.time()
+            joined = reconcile.reconcile(self.store, scheduler, group, now=now, answer=known)
+            states |= {state.key: state for state in joined}
         return [states[run.submission.key] for run in runs]
 
-    def _states_on(self, name: str, runs: Sequence[RunRecord], answer: Answer | None) -> dict[str, RunState]:
-        """Return the states of runs of one scheduler, by their submissions."""
+    def _why_not_here(self, job: RunRecord | RunState) -> str:
+        """Return why a job's scheduler cannot be queried from this shell; empty if it can."""
         try:
-            scheduler = self.factory.scheduler(name)
+            return _elsewhere(job, self.factory.scheduler(job.scheduler))
         except NoScheduler as error:
-            return {run.submission.key: reconcile.state_from_records(self.store, run, error.message) for run in runs}
-        here, states = list[RunRecord](), list[RunState]()
-        for run in runs:
-            if _is_on(run, scheduler):
-                here.append(run)
-            else:
-                states.append(reconcile.state_from_records(self.store, run, _elsewhere(run, scheduler)))
-        states += reconcile.reconcile(self.store, scheduler, here, answer=None if name == LOCAL else answer)
-        return {state.key: state for state in states}
+            return error.message
 
-    def queue(self, runs: Sequence[RunRecord]) -> Answer | None:
-        """Return the queue as it is now, to be used for these runs; None if Slurm has no part in them."""
-        slurm = any(run.mine and self.is_queued(run) for run in runs)
-        return self.factory.scheduler("slurm").query() if slurm else None
+    def is_here(self, job: RunRecord | RunState) -> bool:
+        """Return whether a job's scheduler can be queried from this shell."""
+        return not self._why_not_here(job)
 
-    def is_queued(self, run: RunRecord | None) -> bool:
-        """Return whether the jobs of a run, or an external job (None), are in the queue of this shell's Slurm."""
-        if run is None:
-            return True
-        if run.scheduler == LOCAL or self.factory.facts() is None:
-            return False
-        return _is_on(run, self.factory.scheduler("slurm"))
+    def is_queued(self, job: RunRecord | RunState) -> bool:
+        """Return whether a job is one of the Slurm of this shell."""
+        return job.scheduler != LOCAL and self.is_here(job)
+
+    def queue(self, runs: Sequence[RunRecord]) -> Answer:
+        """Return the queue as it is now, to be used for these runs; empty if Slurm has no part in them."""
+        is_needed = any(run.mine and self.is_queued(run) for run in runs)
+        return self.factory.scheduler("slurm").query() if is_needed else Answer()
 
     def live_jobs(self, states: Sequence[RunState], answer: Answer | None = None) -> list[RunState]:
         """Return the states of runs with those of all their live jobs; a run that has one is not shown as ended."""
-        others = [run for state in states for run in _other_submissions(state)]
-        live = [state for state in self.states(others, answer) if not state.status.is_over]
         shown: list[RunState] = []
         for state in states:
-            of_run = [other for other in live if other.run_dir == state.run_dir]
-            shown += of_run
-            if not of_run or state.status.outcome in filters.OPEN:
+            earlier = self.states(_other_submissions(state.run), answer) if state.others else []
+            live = [other for other in earlier if not other.status.is_over]
+            shown += live
+            if not live or state.status.outcome in filters.OPEN:
                 shown.append(state)
         return shown
 
@@ -154,26 +149,22 @@ class StateQuery(NamedTuple):
 
     def live_targets(self, targets: Sequence[Target]) -> list[Target]:
         """Return the jobs that are meant, each once: of a run that was named, each live job, else its newest."""
-        again = [one.run for one in targets if one.run is not None and not one.job and len(one.run.submissions) > 1]
-        answer = self.queue(again)
-        live: dict[str, list[Target]] = {}
-        for state in self.live_jobs(self.states(again, answer), answer):
-            assert state.record is not None
-            live.setdefault(state.record.run_id, []).append(Target(state.record.run_id, state.record))
+        live = defaultdict[str, list[Target]](list)
+        for run in reconcile.runs_of(self.status([target for target in targets if target.may_be_several])):
+            live[run.run_id].append(Target(run.run_id, run))
         return list({one.key: one for target in targets for one in live.get(target.text, [target])}.values())
 
     def active_runs(self, name: str) -> list[RunState]:
         """Return the active runs of ``list`` whose name matches a glob; raises SchedulerError if one may be missing."""
         listing = self.list_jobs(everything=False, all_clusters=False, cached=False)
-        found = [s for s in filters.choose(listing.states, filters.JobFilter(name=name)) if s.record is not None]
-        notes = [state.note for state in found if state.status.outcome is Outcome.UNKNOWN]
-        if listing.answer is not None and not listing.answer.complete:
-            notes.append(listing.answer.note)  # a job that has ended by its record may be in the queue again
+        named = [s for s in filters.choose(listing.states, filters.JobFilter(name=name)) if s.record is not None]
+        # a job that has ended by its record may be in the queue again
+        notes = [*(state.note for state in named), listing.silence]
         if silence := next(filter(None, notes), ""):
             raise SchedulerError(
                 "the scheduler did not respond; nothing was cancelled", detail=silence, hint="try again in a moment"
             )
-        return [state for state in found if state.status.outcome is Outcome.RUNNING]
+        return [state for state in named if state.status.outcome is Outcome.RUNNING]
 
     def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
@@ -192,19 +183,24 @@ class StateQuery(NamedTuple):
         if slurm is None:
             listing = Listing(self.live_jobs(self.states(runs)))
         else:
-            listing = self._list_queue(slurm, runs, everything=everything, cached=cached)
-        states = _listed(listing.states, slurm, everything=everything, cluster=cluster)
-        if listing.answer is not None and not listing.answer.complete:
-            self._report_silence(listing.answer.note, states)
-        return Listing(states, listing.age, None if listing.age else listing.answer)
+            listing = self._list_queue(slurm, runs, everything=everything, cached=cached, cluster=cluster)
+        states = [state for state in listing.states if everything or state.status.outcome in filters.OPEN]
+        if listing.silence:
+            self._report_silence(listing.silence, states)
+        return listing._replace(states=states)
 
-    def _list_queue(self, slurm: Scheduler, runs: Sequence[RunRecord], *, everything: bool, cached: bool) -> Listing:
+    def _list_queue(
+        self, slurm: Scheduler, runs: Sequence[RunRecord], *, everything: bool, cached: bool, cluster: str
+    ) -> Listing:
         answer, age = self._cached_queue(runs) if cached and not everything else (slurm.query(), 0.0)
-        more, others = unmatched_jobs(runs, answer, everything=everything)
+        more, others = unmatched_jobs(self.store, runs, answer, everything=everything)
         if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
             answer, age = slurm.query(), 0.0
-            more, others = unmatched_jobs(runs, answer)
-        return Listing([*self.live_jobs(self.states([*runs, *more], answer), answer), *others], age, answer)
+            more, others = unmatched_jobs(self.store, runs, answer)
+        states = [*self.live_jobs(self.states([*runs, *more], answer), answer), *others]
+        at_hand = one_cluster(slurm.cluster)
+        states = [state for state in states if cluster in ("", state.cluster or at_hand)]
+        return Listing(states, age, None if age else answer)
 
     def _report_silence(self, note: str, states: Sequence[RunState]) -> None:
         """Report that Slurm is not responding; raises SchedulerError if there is nothing to show."""
@@ -225,19 +221,13 @@ class StateQuery(NamedTuple):
         at_hand = slurm.cluster if slurm is not None else ""
         if not name or covers(at_hand, name):
             return slurm
-        known = {*self.store.clusters(), LOCAL, *at_hand.split(",")}
-        if name not in known:  # the indexes may be lost
-            known |= {run.cluster for run in self.store.all()}
+        known = {LOCAL, *at_hand.split(","), *(run.cluster for run in self.store.all())}
         if name not in known:
-            hint = f"known clusters: {', '.join(sorted(known - {''})) or 'none'}"
+            hint = f"known clusters: {', '.join(sorted(known - {''}))}"
             raise RequestError(f"unknown cluster {name[:40]!r}", hint=hint)
         if name != LOCAL:
             self.notify(f"cannot reach cluster {name} from this shell; showing its jobs from clusterrun's records")
         return None
-
-    def is_here(self, run: RunRecord) -> bool:
-        """Return whether the run's scheduler can be queried from this shell."""
-        return run.scheduler == LOCAL or self.is_queued(run)
 
     def reachable(self, runs: Sequence[RunRecord], *, everything: bool = False) -> list[RunRecord]:
         """Return the runs whose scheduler can be queried from this shell; report the number of others in a line.
@@ -265,84 +255,56 @@ class StateQuery(NamedTuple):
 
 
 def unmatched_jobs(
-    runs: Sequence[RunRecord], answer: Answer, *, everything: bool = False
+    store: Store, runs: Sequence[RunRecord], answer: Answer, *, everything: bool = False
 ) -> tuple[list[RunRecord], list[RunState]]:
     """Return the jobs in the queue that belong to none of these runs: further runs, and external jobs.
 
     A run is found by the script that Slurm shows, so a run whose end was recorded and that was requeued is found too.
     With ``everything`` jobs that have ended count.
     """
-    rows = _split_sweeps(answer, runs)
-    jobs, listed = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
-    known, more = set[Path](), list[RunRecord]()
+    rows = _split_sweeps(answer)
+    jobs, rest = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
     for run in runs:
-        _take(listed, jobs, run)
-        known.add(run.run_dir)
-    for script in dict.fromkeys(job.script for job in listed.values()):
-        for run in _runs_of_script(script, known):
-            known.add(run.run_dir)
-            more += [run] * _take(listed, jobs, run)
-    if answer.complete:
-        return more, external.external_states(listed.values())
-    return more, external.external_states(listed.values(), answer.note, answer.last_at)
+        _take(rest, jobs, run)
+    taken = {run.run_dir for run in runs}
+    scripts = dict.fromkeys(job.script for job in rest.values())
+    folders = dict.fromkeys(chain.from_iterable(map(external.folders_of, scripts)))
+    more = [run for run in store.load_all(f for f in folders if f not in taken) if _take(rest, jobs, run)]
+    return more, external.external_states(rest.values(), answer)
 
 
-def _split_sweeps(answer: Answer, runs: Iterable[RunRecord]) -> list[JobStatus]:
+def _split_sweeps(answer: Answer) -> list[JobStatus]:
     """Return the newest known rows of the queue with those of a sweep split: each of its tasks is a run."""
-    arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
     split = list[JobStatus]()
     for row in answer.jobs if answer.complete else answer.last:
-        is_sweep = row.tasks and (token_part(row) in arrays or identity.sweep_of_script(row.script) is not None)
-        split += split_tasks(row) if is_sweep else [row]
+        is_of_sweep = identity.sweep_of_script(row.script) is not None
+        split += split_tasks(row) if is_of_sweep else [row]
     return split
 
 
-def _take(listed: dict[int, JobStatus], jobs: JobIndex, run: RunRecord) -> bool:
+def _take(rest: dict[int, JobStatus], jobs: JobIndex, run: RunRecord) -> bool:
     """Remove the jobs of a run, and return whether there were any."""
-    before = len(listed)
+    before = len(rest)
     for job in (*jobs.of(run), *jobs.others(run)):
-        listed.pop(id(job), None)
-    return len(listed) < before
+        rest.pop(id(job), None)
+    return len(rest) < before
 
 
-def _runs_of_script(script: str, known: Collection[Path]) -> list[RunRecord]:
-    """Return this user's runs that a job with this script may be, except the known ones."""
-    loaded = [run_record.load(folder) for folder in external.folders_of(script) if folder not in known]
-    return [run for run in loaded if run is not None and run.mine]
-
-
-def scheduler_of(run: RunRecord | None, factory: SchedulerFactory) -> Scheduler:
-    """Return the run's scheduler; Slurm for an external job (None). Raises SchedulerError if on another cluster."""
-    if run is None:
-        return factory.scheduler("slurm")
-    scheduler = factory.scheduler(run.scheduler)
-    if not _is_on(run, scheduler):
-        raise SchedulerError(
-            f"run {run.run_id}: {_elsewhere(run, scheduler)}",
-            hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster",
-        )
+def scheduler_of(job: RunRecord | RunState, factory: SchedulerFactory) -> Scheduler:
+    """Return a job's scheduler. Raises SchedulerError if it is on another cluster."""
+    scheduler = factory.scheduler(job.scheduler)
+    if why := _elsewhere(job, scheduler):
+        raise SchedulerError(f"run {job.run_id}: {why}", hint="set SLURM_CONF (or SLURM_CLUSTERS) for that cluster")
     return scheduler
 
 
-def _other_submissions(state: RunState) -> list[RunRecord]:
-    if state.record is None or not state.others:
-        return []
-    return [state.record.as_submission(one) for one in state.record.submissions[:-1]]
+def _other_submissions(run: RunRecord) -> list[RunRecord]:
+    return [run.as_submission(one) for one in run.submissions[:-1]]
 
 
-def _listed(
-    states: Sequence[RunState], slurm: Scheduler | None, *, everything: bool, cluster: str
-) -> list[RunState]:  # fmt: skip
-    """Return the open jobs, with ``everything`` all; those of one ``cluster`` if it is named."""
-    chosen = [state for state in states if everything or state.status.outcome in filters.OPEN]
-    at_hand = one_cluster(slurm.cluster) if slurm is not None else ""
-    return [state for state in chosen if cluster in ("", state.cluster or at_hand)]
-
-
-def _is_on(run: RunRecord, scheduler: Scheduler) -> bool:
-    return covers(scheduler.cluster, run.cluster)
-
-
-def _elsewhere(run: RunRecord, scheduler: Scheduler) -> str:
+def _elsewhere(job: RunRecord | RunState, scheduler: Scheduler) -> str:
+    """Return that a job was submitted to another cluster than this shell's; empty if it was not."""
+    if covers(scheduler.cluster, job.cluster):
+        return ""
     here = f"cluster {scheduler.cluster}" if scheduler.cluster else "an unnamed cluster"
-    return f"submitted to cluster {run.cluster or '(unknown)'}; this shell is configured for {here}"
+    return f"submitted to cluster {job.cluster or '(unknown)'}; this shell is configured for {here}"

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int
 from clusterrun.base.job import JobId, JobStatus, Outcome, one_cluster, outcome_of, split_tasks, token_part
-from clusterrun.base.units import format_duration
 from clusterrun.records import progress, run_record
 from clusterrun.records.end_records import end_of, load_hold, status_of, unknown_status
 from clusterrun.records.ownership import JobIndex
@@ -64,6 +63,16 @@ class RunState:
         return self.record.submission.key if self.record is not None else str(self.status.id)
 
     @property
+    def run(self) -> RunRecord:
+        """The record of a job that has one."""
+        assert self.record is not None
+        return self.record
+
+    @property
+    def run_id(self) -> str | None:
+        return self.record.run_id if self.record is not None else None
+
+    @property
     def subject(self) -> RunRecord | JobStatus:
         """What names the job, its user, its cluster and its submission: the run's record, else what Slurm shows."""
         return self.record or self.status
@@ -99,8 +108,8 @@ class RunState:
         """The last metrics of a run's training; after its end, those that were recorded with it."""
         if self.record is None:
             return None
-        recorded = (self.record.submission.final or {}).get("figures", ())
-        return progress.last_metrics(self.record) if recorded == () else progress.as_metrics(recorded)
+        final = self.record.submission.final
+        return progress.last_metrics(self.record) if final is None else progress.as_metrics(final.get("figures"))
 
     def belongs_to(self, user: str) -> bool:
         """Return whether it is this user's; a job whose user is unknown may be."""
@@ -110,6 +119,11 @@ class RunState:
     def is_unsubmitted(self) -> bool:
         """Whether it is a run that has no job id: its submission is in progress, or was cut off."""
         return self.record is not None and self.record.job_id is None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it or a copy of it is active."""
+        return not self.status.is_over or bool(self.copies)
 
     @property
     def is_old(self) -> bool:
@@ -154,6 +168,11 @@ class Target(NamedTuple):
         return self.job or (self.run.job_id if self.run is not None else None)
 
     @property
+    def may_be_several(self) -> bool:
+        """Whether it is a run that may have several live jobs, as it was submitted more than once."""
+        return self.run is not None and self.job is None and len(self.run.submissions) > 1
+
+    @property
     def is_part(self) -> bool:
         """Whether an array's task (``5_2``) or a component (``5+1``) was named."""
         return self.job is not None and (self.job.task, self.job.part) != (None, None)
@@ -165,9 +184,15 @@ class Target(NamedTuple):
         return self.job is not None and self.job.includes(state.status.id)
 
 
-def external_ids(targets: Sequence[Target]) -> list[JobId]:
-    """Return the ids of the jobs without a record."""
-    return [target.job for target in targets if target.run is None and target.job is not None]
+def runs_and_external_ids(targets: Iterable[Target]) -> tuple[list[RunRecord], list[JobId]]:
+    """Return the runs among the named jobs, and the ids of the jobs without a record."""
+    runs, ids = list[RunRecord](), list[JobId]()
+    for target in targets:
+        if target.run is not None:
+            runs.append(target.run)
+        elif target.job is not None:
+            ids.append(target.job)
+    return runs, ids
 
 
 def runs_of(states: Iterable[RunState]) -> list[RunRecord]:
@@ -190,62 +215,35 @@ class Listing(NamedTuple):
     age: float = 0.0
     answer: Answer | None = None
 
+    @property
+    def silence(self) -> str:
+        """Why Slurm did not respond; empty if it did, or was not queried."""
+        return self.answer.note if self.answer is not None else ""
+
     def _repr_html_(self) -> str:
         return _as_html(self.states)
 
 
 def _as_html(states: Sequence[RunState]) -> str:
-    rows = [
-        (str(state.status.id), state.name, state.status.state,
-         format_duration(state.status.elapsed) if state.status.elapsed is not None else "", state.status.nodes,
-         state.note or state.status.reason)
-        for state in states
-    ]  # fmt: skip
-    return tables.as_html(("JOBID", "NAME", "STATE", "TIME", "NODES", "REASON"), rows)
+    from clusterrun.state.show import STATE_COLUMNS, state_row
+
+    return tables.as_html(STATE_COLUMNS, list(map(state_row, states)))
 
 
 def reconcile(
-    store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float | None = None,
-    answer: Answer | None = None,
-) -> list[RunState]:  # fmt: skip
-    """Return the states of runs of one scheduler, in their order, with at most one query of queue and accounting.
+    store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], *, now: float, answer: Answer | None = None
+) -> list[RunState]:
+    """Return the states of runs of one scheduler, all of this user or all of others, in their order.
 
-    ``answer`` is a current answer of the queue, if the caller has one. Interrupted submissions are repaired, and ends
-    that are seen are recorded.
+    There is at most one query of queue and accounting; ``answer`` is a current answer of the queue, if the caller has
+    one. Interrupted submissions are repaired, and ends that are seen are recorded.
     """
-    now = time.time() if now is None else now
-    mine, theirs = [run for run in runs if run.mine], [run for run in runs if not run.mine]
-    states = _join(store, scheduler, mine, answer or _query(scheduler, mine, now), now)
-    states |= _join(store, scheduler, theirs, _query_theirs(scheduler, theirs), now)
-    return [states[run.submission.key] for run in runs]
-
-
-def _query(scheduler: Scheduler, runs: Sequence[RunRecord], now: float) -> Answer:
-    """Return the queue. Of local jobs, which are never forgotten, it has those since the oldest job of these runs."""
-    runs = [run for run in runs if needs_query(run, now)]
-    if not runs:
-        return Answer(complete=False)
-    if scheduler.local is None or any(run.job_id is None for run in runs):
-        return scheduler.query()
-    jobs = [JobId.parse(one.job_id) for run in runs for one in run.submissions if one.job_id]
-    return scheduler.local.query_since(min(jobs, key=lambda job: job.number))
-
-
-def _query_theirs(scheduler: Scheduler, runs: Sequence[RunRecord]) -> Answer:
-    """Return the jobs of other users' runs: a query without ids shows the jobs of this user only."""
-    ids = job_ids(runs)
-    return scheduler.query(ids) if ids else Answer()
-
-
-def _join(
-    store: Store, scheduler: Scheduler, runs: Sequence[RunRecord], answer: Answer, now: float
-) -> dict[str, RunState]:
-    """Return the states of runs, by their submissions: by the queue's answer and their records, else by accounting."""
+    answer = answer or _query(scheduler, runs, now)
     jobs, last, cluster = JobIndex(answer.jobs), JobIndex(answer.last), one_cluster(scheduler.cluster)
-    runs = [_identified(store, _settled(store, run, jobs, answer.complete, now), jobs, cluster) for run in runs]
+    runs = [identify(store, run, jobs, cluster, answered=answer.complete, now=now) for run in runs]
     known = [_known_state(store, run, jobs.own(run), now) for run in runs]
     past, accounted = _account(scheduler, runs, known, now) if answer.complete else (Answer(), {})
-    states = {}
+    states = []
     for run, state in zip(runs, known, strict=True):
         ended = _ended(run, accounted)
         if state is not None:
@@ -254,8 +252,23 @@ def _join(
             joined = _absent(store, run, ended, past, now)
         else:
             joined = _last_known(run, last, answer)
-        states[run.submission.key] = _with_others(run, joined, jobs)
+        states.append(_with_others(run, joined, jobs))
     return states
+
+
+def _query(scheduler: Scheduler, runs: Sequence[RunRecord], now: float) -> Answer:
+    """Return the queue. Of local jobs, which are never forgotten, it has those since the oldest job of these runs."""
+    if not runs[0].mine:  # a query without ids shows the jobs of this user only
+        ids = job_ids(runs)
+        return scheduler.query(ids) if ids else Answer()
+    runs = [run for run in runs if needs_query(run, now)]
+    if not runs:
+        return Answer(complete=False)
+    if scheduler.local is None:
+        return scheduler.query()
+    # a submission without a job may have any
+    jobs = [JobId.parse(one.job_id or "L0") for run in runs for one in run.submissions]
+    return scheduler.local.query_since(min(jobs, key=lambda job: job.number))
 
 
 def _account(
@@ -275,38 +288,52 @@ def _account(
     return past, rows
 
 
-def _settled(store: Store, run: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
-    """Return the run with what became of a submission whose submitter is gone."""
-    if run.submission.state == submissions.ACCEPTED:
-        return run
-    try:
-        return settle_submission(store, run, jobs, answered, now)
-    except OSError:  # a query must work on a full disk and in another user's folder
-        return run
+def identify(store: Store, run: RunRecord, jobs: JobIndex, cluster: str, *, answered: bool, now: float) -> RunRecord:
+    """Return the run with the job that its submission became, and record that; ``cluster`` is the scheduler's.
 
-
-def settle_submission(store: Store, record: RunRecord, jobs: JobIndex, answered: bool, now: float) -> RunRecord:
-    """Update a submission whose submitter is gone, from a scheduler answer, and return the record.
-
-    The submission is recorded as accepted or as not submitted, or stays as it is. A task of a sweep whose file shows
-    that its array was never sent is not submitted, without any answer. A submission recorded as not
-    submitted may still be accepted later.
+    ``jobs`` is a scheduler answer, empty unless ``answered``. A submission that will not become a job any more is
+    recorded as not submitted; it may still be accepted later.
     """
-    from clusterrun.records import sweeps  # most queries settle none
     from clusterrun.system.processes import submitter_is_alive
 
-    submission = record.submission
-    if submitter_is_alive(submission.submitter):
-        return record
-    claim, row = run_record.claim_of(record), jobs.own(record)
-    number = sweeps.job_of(record) if submission.task is not None else ""  # None: it was never sent
-    if claim is not None:
-        return store.commit(record, submission.job(claim.job), claim.cluster)
-    if found := row.id.base if row is not None else number:
-        return store.commit(record, submission.job(found))
-    if submission.state == submissions.SUBMITTING and _is_settled(record, answered, now, was_sent=number is not None):
-        return store.save_submission(record, replace(submission, state=submissions.NOT_SUBMITTED))
-    return record
+    row, submission = jobs.own(run), run.submission
+    if row is None and submission.final is not None:
+        return run
+    if submission.state != submissions.ACCEPTED and submitter_is_alive(submission.submitter):
+        return run
+    number, where = _find_job(run, row, cluster)
+    if number:
+        return _with_job(store, run, submission.job(number), where)
+    if submission.state == submissions.SUBMITTING and _is_settled(run, answered, now, was_sent=number is not None):
+        return _saved(store, run, state=submissions.NOT_SUBMITTED)
+    return run
+
+
+def _find_job(run: RunRecord, row: JobStatus | None, cluster: str) -> tuple[str | None, str]:
+    """Return the number of a run's job and its cluster: by its claim, its row of the queue, its record, its sweep.
+
+    If it was submitted twice, the claim is that of the job that runs. A recorded id may be a banner's; the token that
+    the queue shows is right. The number is empty if it is not known, None if the sweep's array was never sent.
+    """
+    if claim := run_record.claim_of(run):
+        return claim.job, claim.cluster or run.cluster
+    if row is not None:
+        return row.id.base, run.cluster or cluster
+    if run.job_id is not None:
+        return run.job_id.base, run.cluster
+    from clusterrun.records import sweeps  # most queries need none
+
+    return sweeps.job_of(run) if run.submission.task is not None else "", run.cluster
+
+
+def _with_job(store: Store, run: RunRecord, job: JobId, cluster: str) -> RunRecord:
+    """Return a run with the id and the cluster of its job."""
+    if (str(job), cluster) == (run.submission.job_id, run.cluster):
+        return run
+    try:
+        return store.commit(run, job, cluster)
+    except OSError:  # a query must work on a full disk and in another user's folder
+        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
 
 
 def _is_settled(record: RunRecord, answered: bool, now: float, *, was_sent: bool) -> bool:
@@ -318,35 +345,17 @@ def _is_settled(record: RunRecord, answered: bool, now: float, *, was_sent: bool
     return answered and now - record.submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
 
 
-def _identified(store: Store, run: RunRecord, jobs: JobIndex, cluster: str) -> RunRecord:
-    """Return the run with the job id and the cluster that its claim shows, else the queue.
-
-    If it was submitted twice, the claim is that of the job that runs. A recorded id may be a banner's; the token that
-    the queue shows is right.
-    """
-    row = jobs.own(run)
-    if run.job_id is None or (row is None and run.submission.final is not None):
-        return run
-    number, where = run.job_id.base, run.cluster
-    if claim := run_record.claim_of(run):
-        number, where = claim.job, claim.cluster or where
-    elif row is not None:
-        number, where = row.id.base, where or cluster
-    if (number, where) == (run.job_id.base, run.cluster):
-        return run
-    job = run.submission.job(number)
-    try:
-        return store.commit(run, job, where)
-    except OSError:  # a query must work on a full disk and in another user's folder
-        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
-
-
 def _known_state(store: Store, run: RunRecord, row: JobStatus | None, now: float) -> RunState | None:
     """Return the state of a run by its row of the queue, else by its own records; None if neither has one."""
     if run.job_id is None:  # its submission is in progress, or was cut off
         return _unsubmitted(run)
     if row is not None:
         return _with_end_recorded(store, run, _with_end(run, row))
+    return _recorded(store, run, now)
+
+
+def _recorded(store: Store, run: RunRecord, now: float) -> RunState | None:
+    """Return how a run ended by its own records; None if they do not have that."""
     final = run.submission.final
     ended = end_of(run) if needs_query(run, now) else None
     if ended is not None and _is_news(ended, final):
@@ -374,17 +383,14 @@ def _lacks_canceller(job: JobStatus) -> bool:
     return job.state == "CANCELLED" and job.cancelled_by is None
 
 
-def _with_canceller(store: Store, state: RunState, ended: Sequence[JobStatus]) -> RunState:
+def _with_canceller(store: Store, state: RunState, ended: JobStatus | None) -> RunState:
     """Return a cancelled run's state with who cancelled it, and record that, if accounting has it."""
-    run, job = state.record, state.status
-    named = [row for row in ended if row.cancelled_by is not None]
-    assert run is not None
-    if not named or not _lacks_canceller(job):
+    run, user = state.run, ended.cancelled_by if ended is not None else None
+    if user is None or not _lacks_canceller(state.status):
         return state
-    user = max(named, key=lambda row: row.ended or 0).cancelled_by
     if run.submission.final is not None:
-        run = _saved(store, run, {**run.submission.final, "cancelled_by": user})
-    return replace(state, record=run, status=replace(job, cancelled_by=user))
+        run = _saved(store, run, final={**run.submission.final, "cancelled_by": user})
+    return replace(state, record=run, status=replace(state.status, cancelled_by=user))
 
 
 def _with_others(run: RunRecord, state: RunState, jobs: JobIndex) -> RunState:
@@ -406,10 +412,10 @@ def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
     return ended.outcome is Outcome.DONE and final.get("state") == "FAILED"
 
 
-def _absent(store: Store, run: RunRecord, ended: Sequence[JobStatus], past: Answer, now: float) -> RunState:
+def _absent(store: Store, run: RunRecord, ended: JobStatus | None, past: Answer, now: float) -> RunState:
     """Return the state of a run that is not in the queue and has no end record; ``past`` is accounting's answer."""
-    if ended:
-        return _with_end_recorded(store, run, max(ended, key=lambda row: row.ended or 0))
+    if ended is not None:
+        return _with_end_recorded(store, run, ended)
     why = "" if run.mine else "the job left the queue"
     try:
         if claims.read(run.run_dir, run.submission.key) is not None:
@@ -434,18 +440,19 @@ def _never_started(run: RunRecord, past: Answer, now: float) -> RunState:
         why = "the job is not in the queue, and Slurm accounting (sacct) is not responding"
         return RunState(run, unknown_status(run, why), past.note)
     why = "the job never started, and Slurm has no record of it; it was cancelled, or the controller crashed"
-    return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST), past.note)
+    return RunState(run, replace(unknown_status(run, why), outcome=Outcome.LOST))
 
 
-def _ended(run: RunRecord, accounted: Mapping[tuple[str, int | None], Sequence[JobStatus]]) -> list[JobStatus]:
-    """Return the ended jobs that are the run's, by its token or, if renamed, its claim.
+def _ended(run: RunRecord, accounted: Mapping[tuple[str, int | None], Sequence[JobStatus]]) -> JobStatus | None:
+    """Return the last ended job that is the run's, by its token or, if renamed, its claim.
 
     ``accounted`` has accounting's rows by number and task; an open row is not life.
     """
     if run.job_id is None:
-        return []
+        return None
     rows = accounted.get((run.job_id.base, run.job_id.task), ())
-    return [row for row in rows if row.is_over and _is_of(row, run)]
+    ended = [row for row in rows if row.is_over and _is_of(row, run)]
+    return max(ended, key=lambda row: row.ended or 0, default=None)
 
 
 def _is_of(job: JobStatus, run: RunRecord) -> bool:
@@ -486,21 +493,20 @@ def _state_at_end(queued: str, ended: JobStatus, *, is_held: bool) -> str:
 
 def _with_end_recorded(store: Store, run: RunRecord, job: JobStatus) -> RunState:
     """Record the end of a run, or remove the recorded end of a run that was requeued; return the run's state."""
-    known, new = run.submission.final or {}, job.state if job.is_final else None
-    if known.get("state") == new:
-        by = as_int(known.get("cancelled_by"))
-        return RunState(run, job if by is None else replace(job, cancelled_by=by))
-    if new is None:
-        return RunState(_saved(store, run, None), job)
+    final = run.submission.final
+    if not job.is_final:
+        return RunState(run if final is None else _saved(store, run, final=None), job)
+    if final is not None and final.get("state") == job.state:
+        return RunState(run, replace(job, cancelled_by=as_int(final.get("cancelled_by"))))
     metrics = progress.last_metrics(run)
-    final = {name: getattr(job, name) for name in ("state", "source", *_KEPT_TEXTS, *_KEPT_NUMBERS)}
-    return RunState(_saved(store, run, {**final, "figures": metrics and metrics._asdict()}), job)
+    new = {name: getattr(job, name) for name in ("state", "source", *_KEPT_TEXTS, *_KEPT_NUMBERS)}
+    return RunState(_saved(store, run, final={**new, "figures": metrics and metrics._asdict()}), job)
 
 
-def _saved(store: Store, run: RunRecord, final: Mapping[str, Any] | None) -> RunRecord:
-    """Return the run with another recorded end; as it was if that cannot be written."""
+def _saved(store: Store, run: RunRecord, **changes: Any) -> RunRecord:
+    """Return the run with these changes of its submission; as it was if they cannot be written."""
     try:
-        return store.save_submission(run, replace(run.submission, final=final))
+        return store.save_submission(run, replace(run.submission, **changes))
     except OSError:
         return run  # a query must work on a full disk and in another user's folder
 
@@ -514,12 +520,7 @@ def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
 
 def state_from_records(store: Store, run: RunRecord, why: str) -> RunState:
     """Return the state of a run from its own records alone; ``why`` says why its scheduler was not queried."""
-    if run.submission.final is not None:
-        return RunState(run, _from_final(run, run.submission.final))
-    ended = end_of(run)
-    if ended is not None:
-        return _with_end_recorded(store, run, ended)
-    return RunState(run, unknown_status(run, why), why)
+    return _recorded(store, run, time.time()) or RunState(run, unknown_status(run, why), why)
 
 
 def _unsubmitted(run: RunRecord) -> RunState:

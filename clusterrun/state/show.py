@@ -137,11 +137,15 @@ def state_row(state: RunState) -> list[str]:
         handle(state),
         state.name,
         _word(job),
-        "" if job.elapsed is None else format_duration(job.elapsed),
-        format_duration(job.time_limit) if job.time_limit else "",
+        _duration(job.elapsed),
+        _duration(job.time_limit),
         _nodes(job),
         _why(state),
     ]
+
+
+def _duration(seconds: int | None) -> str:
+    return "" if seconds is None else format_duration(seconds)
 
 
 def _nodes(job: JobStatus) -> str:
@@ -167,24 +171,22 @@ def list_row(state: RunState) -> list[str]:
 
 def figure_cells(state: RunState) -> tuple[str, str, str]:
     """Return the last step, loss and speed of a run; empty for the tasks of an array, which share a row."""
-    if state.status.tasks:
-        return "", "", ""
-    figures = state.figures
+    figures = state.figures if not state.status.tasks else None
     if figures is None:
         return "", "", ""
-    return str(figures.step), format_figure(figures.loss), _speed(figures)
+    return str(figures.step), format_figure(figures.loss), if_known("{:,.0f}", figures.tokens_per_second)
 
 
-def _speed(figures: Metrics) -> str:
-    speed = figures.tokens_per_second
-    return "" if speed is None else f"{speed:,.0f}"
+def if_known(form: str, value: float | None) -> str:
+    """Return a value in this form; empty if it is not known."""
+    return "" if value is None else form.format(value)
 
 
 def handle(state: RunState) -> str:
     """Return what to type for a job: its id, or its run id while it has none; of array tasks also which."""
     job = state.status
-    if state.record is not None and state.record.job_id is None:
-        return state.record.run_id
+    if state.is_unsubmitted:
+        return state.run.run_id
     if not job.tasks:
         return str(job.id)
     count = task_count(job)
@@ -198,13 +200,13 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     ``first`` is the first cause of an end, if known.
     """
     now, run = time.time(), state.record
-    facts = {**_job_facts(state, now), "first": first}
+    facts, sources = {**_job_facts(state, now), "first": first}, list[str]()
     if run is not None:
         facts |= _run_facts(state, run, now)
+        sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
-    shown += [("" if n else "next", command) for n, command in enumerate(next_commands(state))]
-    lines = [f"{name:>9}  {value}" for name, value in shown]
-    return lines + _source_lines(run) if explain and run is not None else lines
+    shown += zip(("next", "", ""), next_commands(state), strict=False)
+    return [f"{name:>9}  {value}" for name, value in shown] + sources
 
 
 def _job_facts(state: RunState, now: float) -> dict[str, str]:
@@ -386,21 +388,19 @@ def _expected(job: JobStatus, now: float) -> str:
 def _training(figures: Metrics | None, now: float) -> str:
     if figures is None:
         return ""
-    parts = [f"last logged step {figures.step}"]
-    if figures.loss is not None:
-        parts.append(f"loss {format_figure(figures.loss)}")
-    if figures.val_loss is not None:
-        parts.append(f"held-out loss {format_figure(figures.val_loss)}")
-    if figures.tokens_per_second is not None:
-        parts.append(f"{_speed(figures)} tokens/s")
-    if figures.time is not None:
-        parts.append(f"{format_age(now - figures.time)} ago")
-    return ", ".join(parts)
+    parts = [
+        f"last logged step {figures.step}",
+        if_known("loss {:.4g}", figures.loss),
+        if_known("held-out loss {:.4g}", figures.val_loss),
+        if_known("{:,.0f} tokens/s", figures.tokens_per_second),
+        f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def format_figure(value: float | None) -> str:
     """Return a loss or another metric as a cell; empty if it is not known."""
-    return "" if value is None else f"{value:.4g}"
+    return if_known("{:.4g}", value)
 
 
 def _moment(at: int | None, now: float) -> str:

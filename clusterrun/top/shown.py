@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from clusterrun.base.units import plural
 from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, Metrics, RankProgress
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import find_stragglers, handle, list_row
+from clusterrun.state.show import find_stragglers, handle, if_known, list_row
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.top.feeds import Jobs
 from clusterrun.top.source import Ranks, key_of
@@ -36,23 +36,19 @@ def rank_rows(ranks: Ranks, now: float, over: bool) -> list[tuple[str, list[str]
 def rank_row(rank: RankProgress, now: float, over: bool, speed: float | None = None) -> list[str]:
     """Return the row of one rank; ``speed`` is that of a slow one. An unknown value is empty."""
     gpu = rank.gpu or Gpu()
-    memory = _if_known("{:.1f}", gpu.memory_gib)
+    memory = if_known("{:.1f}", gpu.memory_gib)
     return [
         str(rank.rank),
         safe_line(rank.node),
-        safe_line(rank.phase) + _if_known(" (slow: {:.2f})", speed),
-        _if_known("{}", rank.step) + (_if_known("/{}", rank.steps) if rank.step is not None else ""),
-        _if_known("{:,.0f}", rank.tokens_per_second),
-        _if_known("{:.0f}%", gpu.use),
-        memory + (_if_known("/{:.0f}", gpu.memory_total_gib) if memory else ""),
-        _if_known("{:.0f}", gpu.temperature),
-        _if_known("{:.1f}", rank.memory_gib),
+        safe_line(rank.phase) + if_known(" (slow: {:.2f})", speed),
+        if_known("{}", rank.step) + (if_known("/{}", rank.steps) if rank.step is not None else ""),
+        if_known("{:,.0f}", rank.tokens_per_second),
+        if_known("{:.0f}%", gpu.use),
+        memory + (if_known("/{:.0f}", gpu.memory_total_gib) if memory else ""),
+        if_known("{:.0f}", gpu.temperature),
+        if_known("{:.1f}", rank.memory_gib),
         (age(now - rank.time) if rank.time else "") + (" !" if rank in _silent([rank], now, over) else ""),
     ]
-
-
-def _if_known(form: str, value: float | None) -> str:
-    return "" if value is None else form.format(value)
 
 
 def _silent(ranks: Sequence[RankProgress], now: float, over: bool) -> list[RankProgress]:
@@ -77,9 +73,9 @@ def _training_parts(metrics: Metrics | None) -> list[str]:
     if metrics is None:
         return []
     parts = [
-        _if_known("loss {:.3f}", metrics.loss),
-        _if_known("val {:.3f}", metrics.val_loss),
-        _if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
+        if_known("loss {:.3f}", metrics.loss),
+        if_known("val {:.3f}", metrics.val_loss),
+        if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
     ]
     return [f"step {metrics.step}", *filter(None, parts)]
 

@@ -165,8 +165,8 @@ def _states(store: Store, run: RunRecord) -> Iterator[object]:
     yield from _shown(state)
     yield from _shown(_as_running(run))
     yield reconcile.needs_query(run, AT)
-    yield reconcile.settle_submission(store, replace(run, submissions=(replace(run.submission, state="submitting"),)),
-                                   reconcile.JobIndex([]), True, AT + 1e6)  # fmt: skip
+    yield reconcile.identify(store, replace(run, submissions=(replace(run.submission, state="submitting"),)),
+                             reconcile.JobIndex([]), "lab", answered=True, now=AT + 1e6)  # fmt: skip
 
 
 def all_runs(store: Store, run: RunRecord) -> Iterator[object]:
@@ -182,7 +182,7 @@ def all_runs(store: Store, run: RunRecord) -> Iterator[object]:
 
 def _joined(store: Store, run: RunRecord) -> Iterator[object]:
     answer = Answer([JobStatus(id=JobId("101"), state="RUNNING", outcome=Outcome.RUNNING, name="train.x")])
-    yield reconcile._join(store, _Silent(), [run], answer, AT + 700.0)  # type: ignore[arg-type]
+    yield reconcile.reconcile(store, _Silent(), [run], now=AT + 700.0, answer=answer)  # type: ignore[arg-type]
 
 
 class _Silent:

@@ -17,6 +17,7 @@ from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
 from clusterrun.free.shapes import Shape, shape_of, why_never
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, build_spec
+from clusterrun.records.store import Store
 from clusterrun.scheduler import ClusterFacts, Scheduler, Submission
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.sbatch import Start, estimate_start
@@ -126,7 +127,7 @@ def _state(state: str, number: str = "10", reason: str = "", **more: str) -> Run
 
 def _queue(run: RunCommand) -> Iterator[object]:
     for found in (_scheduler(run).query(), _scheduler(run).query([JOB]), _scheduler(run).find("a" * 16, 0, Path("/s"))):
-        _, others = query.unmatched_jobs([], found)
+        _, others = query.unmatched_jobs(Store(Path("/r"), Path("/r")), [], found)
         for state in others:
             yield json.dumps(show.status_json(state)), show.state_lines(state), show.list_row(state)
             yield external.folders_of(state.status.script)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -88,19 +89,24 @@ def _find(cluster: Cluster, word: str, *, active: bool = False) -> list[Target]:
 
         tasks = cluster.store().array_of(JobId.parse(word))
         return [Target(run.run_id, run) for run in tasks] or [cluster.find(word)]
-    found = cluster.find(_last(cluster, active=active) if word == LAST else _find_named(cluster, word, active=active))
-    return _tasks(cluster, found.run) if found.run is not None and found.run.sweep else [found]
+    target = cluster.find(_last(cluster, active=active) if word == LAST else _find_named(cluster, word, active=active))
+    return _tasks(cluster, target)
 
 
-def _tasks(cluster: Cluster, run: RunRecord) -> list[Target]:
-    """Return the newest run of each task of the sweep that a run belongs to."""
+def _tasks(cluster: Cluster, target: Target) -> list[Target]:
+    """Return the newest run of each task of the sweep that a job belongs to, of any other job itself."""
     from clusterrun.records.sweeps import sweep_of
 
-    sweep, store = sweep_of(run), cluster.store(run.root)
-    if sweep is None:  # the command that made it was interrupted
-        same = sorted((one for one in store.summaries(here=True) if one.sweep == run.sweep), key=_AGE)
-        return [cluster.find(one.run_id) for one in same]
-    return [cluster.find(run_id) for run_id in sweep.newest_runs() if run_id] or [cluster.find(run.run_id)]
+    run = target.run
+    if run is None or not run.sweep:
+        return [target]
+    sweep = sweep_of(run)
+    if sweep is not None:
+        run_ids = sweep.newest_runs()
+    else:  # the command that made it was interrupted
+        summaries = sorted(cluster.store(run.root).summaries(here=True), key=_AGE)
+        run_ids = [one.run_id for one in summaries if one.sweep == run.sweep]
+    return [cluster.find(run_id) for run_id in run_ids if run_id] or [target]
 
 
 def _find_named(cluster: Cluster, name: str, *, active: bool) -> str:
@@ -108,12 +114,21 @@ def _find_named(cluster: Cluster, name: str, *, active: bool) -> str:
     runs = _runs_named(cluster, name)
     if not runs and not name[:1].isalpha():
         JobId.parse(name)  # raises RequestError: it is more likely a mistyped id than a name
-    if active and (found := _find_active(cluster, name, runs[-1] if runs else None)):
-        return found
+    if (active or not runs) and (active_job := _find_active(cluster, name, runs)):
+        return active_job
     if not runs:
-        return _external(cluster, name)
+        raise NoSuchJob(f"no job is named {name[:40]}", hint=_near(cluster, name))
     _note_older(cluster, *runs)
     return runs[-1].run_id
+
+
+def _near(cluster: Cluster, name: str) -> str:
+    """Return the hint for a name that no job has."""
+    import difflib  # its import takes longer than the rest of this module
+
+    names = {LAST, *(run.name for run in cluster.store().summaries())}
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"did you mean {near[0]}?" if near else "`clusterrun list --all` shows your jobs"
 
 
 def _note_older(cluster: Cluster, *runs: RunSummary) -> None:
@@ -133,66 +148,61 @@ def _runs_named(cluster: Cluster, name: str) -> list[RunSummary]:
     return [run for run in runs if run.root in (store.root, store.base)] or runs
 
 
-def _find_active(cluster: Cluster, name: str, newest: RunSummary | None) -> str:
-    """Return the active job of a name, whose newest run is given; empty if there is none.
+def _find_active(cluster: Cluster, name: str, runs: Sequence[RunSummary]) -> str:
+    """Return the active job of a name, also another tool's, by what to type for it; empty if there is none.
 
-    The user chooses one of several; raises RequestError if there is no terminal for that.
+    ``runs`` are those of the name. The user chooses one of several; raises RequestError if there is no terminal for
+    that, and SchedulerError if only Slurm may know the name and does not respond.
     """
-    named = [state for state in _listed(cluster, newest) if state.name == name]
-    found = _handles(_of_here(cluster, named) or named)
-    if len(found) < 2:
-        return next(iter(found.values()), "")
-    return _choose(f"{len(found)} jobs are named {safe_line(name)}", found)
+    store = cluster.store()
+    named = [state for state in _listed(cluster, runs[-1].run_id if runs else "") if state.name == name]
+    here = [state for state in named if state.record is not None and store.is_here(state.record)]
+    jobs = _handles(here or named)
+    if len(jobs) < 2:
+        return "".join(jobs.values())
+    message = f"{len(jobs)} jobs are named {safe_line(name)}"
+    if not sys.stdin.isatty():
+        raise RequestError(f"{message}: {', '.join([*jobs][:_LISTED])}", hint="give one of these ids")
+    return jobs[click.prompt(f"{message}. Which one", type=click.Choice([*jobs]), err=True)]
 
 
-def _listed(cluster: Cluster, newest: RunSummary | None) -> list[RunState]:
+def _listed(cluster: Cluster, newest: str) -> list[RunState]:
     """Return the active jobs of ``list``; none if Slurm does not respond, which a later query reports.
 
     The newest run that a word may mean counts as active unless it is known that it is not: while its submission is in
-    progress or in doubt, no older job stands for it.
+    progress or in doubt, no older job stands for it. Without such a run it raises SchedulerError.
     """
     try:
         states = cluster.listing(all_clusters=True).states  # without a notice about runs out of reach
     except SchedulerError:
+        if not newest:
+            raise
         return []
-    return [state for state in states if state.status.outcome is Outcome.RUNNING or _is_in_doubt(state, newest)]
+    return [state for state in states if _may_be_active(state, newest)]
 
 
-def _is_in_doubt(state: RunState, newest: RunSummary | None) -> bool:
-    run = state.record
-    is_newest = run is not None and newest is not None and run.run_id == newest.run_id
-    return is_newest and state.status.outcome is Outcome.UNKNOWN
-
-
-def _of_here(cluster: Cluster, states: Sequence[RunState]) -> list[RunState]:
-    roots = cluster.store().root, cluster.store().base
-    return [state for state in states if state.record is not None and state.record.root in roots]
+def _may_be_active(state: RunState, newest: str) -> bool:
+    is_in_doubt = state.status.outcome is Outcome.UNKNOWN and state.run_id == newest
+    return is_in_doubt or not state.status.is_over
 
 
 def _handles(states: Sequence[RunState]) -> dict[str, str]:
     """Return what to show and what to type for each job; a run, a sweep and an array are each one job."""
-    jobs: dict[tuple[str, str], list[RunState]] = {}
+    from clusterrun.state.show import handle
+
+    jobs: dict[tuple[str, str], list[RunState]] = defaultdict(list)
     for state in states:
-        run, named = state.record, state.status.id
-        key = (named.cluster, named.base) if run is None else ("", run.sweep or run.run_id)
-        jobs.setdefault(key, []).append(state)
-    found = {}
-    for (where, base), rows in jobs.items():
-        run, job = rows[0].record, rows[0].status
-        if run is not None:  # a run without a job has none but its run id
-            found[run.run_id if run.job_id is None else str(job.id)] = run.run_id
+        run, job = state.record, state.status.id
+        jobs[("", run.sweep or run.run_id) if run is not None else (job.cluster, job.base)].append(state)
+    words: dict[str, str] = {}
+    for (cluster, base), (first, *others) in jobs.items():
+        if first.record is not None:
+            words[handle(first)] = first.record.run_id
         else:
-            external = base if rows[1:] or job.tasks else str(job.id)
-            external += f";{where}" if where else ""
-            found[external] = external
-    return found
-
-
-def _choose(message: str, found: Mapping[str, str]) -> str:
-    """Return what to type for the job that the user chooses; raises RequestError without a terminal."""
-    if not sys.stdin.isatty():
-        raise RequestError(f"{message}: {', '.join([*found][:_LISTED])}", hint="give one of these ids")
-    return found[click.prompt(f"{message}. Which one", type=click.Choice([*found]), err=True)]
+            number = base if others or first.status.tasks else str(first.status.id)
+            external = f"{number};{cluster}" if cluster else number
+            words[external] = external
+    return words
 
 
 def _last(cluster: Cluster, *, active: bool) -> str:
@@ -214,23 +224,5 @@ def _last(cluster: Cluster, *, active: bool) -> str:
 
 def _newest_active(cluster: Cluster, runs: Sequence[RunSummary], newest: RunSummary) -> RunSummary:
     """Return the newest active run; the newest of all if none is active."""
-    states = _of_here(cluster, _listed(cluster, newest))
-    active = {state.record.run_id for state in states if state.record is not None}
+    active = {state.run_id for state in _listed(cluster, newest.run_id)}
     return max((run for run in runs if run.run_id in active), key=_AGE, default=newest)
-
-
-def _external(cluster: Cluster, name: str) -> str:
-    """Return the id of the user's only active job of this name that clusterrun did not submit."""
-    states = cluster.listing().states if cluster.facts() is not None else ()
-    found = _handles([state for state in states if state.record is None and state.status.name == name])
-    if len(found) > 1:
-        ids = ", ".join([*found][:_LISTED])
-        raise RequestError(f"{len(found)} jobs are named {name}: {ids}", hint="give one of these ids")
-    if found:
-        return next(iter(found.values()))
-    import difflib  # its import takes longer than the rest of this module
-
-    names = {LAST, *(run.name for run in cluster.store().summaries())}
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    hint = f"did you mean {near[0]}?" if near else "`clusterrun list --all` shows your jobs"
-    raise NoSuchJob(f"no job is named {name[:40]}", hint=hint)

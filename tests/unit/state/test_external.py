@@ -149,10 +149,10 @@ def test_the_queue_beyond_our_runs(tmp_path: Path) -> None:
             for run in (known, unknown)]  # fmt: skip
     renamed = row("900", name="x.zzzzzzzz", script=mine[1].script)
     queue = [*mine, row("7", name="theirs"), renamed, row("8", "COMPLETED", name="done")]
-    more, others = unmatched_jobs([known], Answer(queue))
+    more, others = unmatched_jobs(store, [known], Answer(queue))
     assert [run.run_id for run in more] == [unknown.run_id], "a run is found by the script Slurm was given"
     assert [str(state.status.id) for state in others] == ["7"], "a job that a site renamed is that of its script"
-    _, others = unmatched_jobs([known], Answer(queue), everything=True)
+    _, others = unmatched_jobs(store, [known], Answer(queue), everything=True)
     assert [str(state.status.id) for state in others] == ["7", "8"]
 
 

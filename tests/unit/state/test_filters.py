@@ -64,11 +64,17 @@ def test_filters() -> None:
     def chosen(**wanted: object) -> list[str]:
         return names(choose(rows, JobFilter(**wanted)))  # type: ignore[arg-type]
 
-    assert chosen() == ["1", "2", "4"] and chosen(everything=True) == ["1", "2", "3", "4"]
-    assert chosen(name="sweep-*") == ["1"] and chosen(since=50) == ["1", "4"]
+    assert chosen() == ["1", "2", "3", "4"]
+    assert chosen(name="sweep-*") == ["1"] and chosen(since=50) == ["1", "3", "4"]
     assert chosen(states=parse_states("pd,R")) == ["1", "2"] and chosen(states=parse_states("lost")) == ["4"]
-    assert chosen(states=parse_states("CD")) == ["3"], "a state that means an end asks for those that are over"
+    assert chosen(states=parse_states("CD")) == ["3"]
     assert chosen(states=parse_states("PROWLING")) == []
+
+
+@pytest.mark.parametrize(("typed", "history"), [("CD", True), ("R,lost", True), ("PD,R", False)])
+def test_a_state_that_means_an_end_asks_for_those_that_are_over(typed: str, history: bool) -> None:
+    assert JobFilter(states=parse_states(typed)).history is history
+    assert JobFilter(everything=True).history and not JobFilter().history
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("CANCELED", "CANCELLED"), ("pendng", "PENDING"), ("R,FAIL", "FAILED")])
