@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from clusterrun.base.job import (
     is_run_id,
     one_cluster,
     split_tasks,
+    token_part,
 )
 from clusterrun.base.units import plural
 from clusterrun.records.ownership import JobIndex
@@ -262,7 +263,7 @@ def unmatched_jobs(
     A run is found by the script that Slurm shows, so a run whose end was recorded and that was requeued is found too.
     With ``everything`` jobs that have ended count.
     """
-    rows = _split_sweeps(answer)
+    rows = _split_sweeps(answer, runs)
     jobs, rest = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
     for run in runs:
         _take(rest, jobs, run)
@@ -273,11 +274,12 @@ def unmatched_jobs(
     return more, external.external_states(rest.values(), answer)
 
 
-def _split_sweeps(answer: Answer) -> list[JobStatus]:
+def _split_sweeps(answer: Answer, runs: Iterable[RunRecord]) -> list[JobStatus]:
     """Return the newest known rows of the queue with those of a sweep split: each of its tasks is a run."""
+    arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
     split = list[JobStatus]()
     for row in answer.jobs if answer.complete else answer.last:
-        is_of_sweep = identity.sweep_of_script(row.script) is not None
+        is_of_sweep = token_part(row) in arrays or identity.sweep_of_script(row.script) is not None
         split += split_tasks(row) if is_of_sweep else [row]
     return split
 
