@@ -45,19 +45,19 @@ def cancel(
     cluster: Cluster = ctx.obj.cluster(ui.note)
     targets = _choose(cluster, job_ids, name, state, everything)
     count = sum(target.is_alive and target.belongs_to(cluster.user) for target in targets)
-    rows = [state_row(target) for target in targets]
+    rows = list(map(state_row, targets))
     if not targets:
         ui.data([])
         ui.note("no matching active jobs")
     elif dry_run:
-        ui.data([state_json(target) for target in targets])
+        ui.data(list(map(state_json, targets)))
         ui.table(STATE_COLUMNS, rows)
         ui.note(f"would cancel {plural(count, 'job')}; nothing was cancelled")
     elif job_ids or yes or not count or confirm(ui, "cancel", plural(len(targets), "job"), STATE_COLUMNS, rows):
         results = cluster.cancel(targets)
         _print(ui, results)
         # a job that is alive, 3, counts before one of which that is not known, 75
-        ctx.exit(min({_exit_code(*each) for each in results} - {0}, default=0))
+        ctx.exit(min(_exit_codes(results) - {0}, default=0))
 
 
 def _choose(cluster: Cluster, ids: tuple[str, ...], name: str, state: str | None, everything: bool) -> list[RunState]:
@@ -82,10 +82,14 @@ def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:
     return list({state.key: state for state in states}.values())
 
 
-def _exit_code(target: RunState, result: Cancelled) -> int:
-    """Return 0 if a job is not alive any more, 3 if it is, 75 if it is not known: it may run out of sight."""
-    if result.done:
-        return 0
-    if not result.may_be and (result.alive or target.is_alive):
-        return 3
-    return 75 if result.may_be or target.status.outcome is Outcome.UNKNOWN else 0
+def _exit_codes(results: Sequence[tuple[RunState, Cancelled]]) -> set[int]:
+    """Return 0 for a job that is not alive any more, 3 if it is, 75 if it is not known: it may run out of sight."""
+    codes = set()
+    for target, result in results:
+        if result.done:
+            codes.add(0)
+        elif not result.may_be and (result.alive or target.is_alive):
+            codes.add(3)
+        elif result.may_be or target.status.outcome is Outcome.UNKNOWN:
+            codes.add(75)
+    return codes

@@ -106,17 +106,19 @@ class ExternalJobs:
             return
         answer = self._scheduler.query(self._requested(open_ids))
         if not answer.complete:
-            for job in open_ids:
-                self._states[job] = replace(self._states[job], note=answer.note)
+            self._states |= {job: replace(self._states[job], note=answer.note) for job in open_ids}
             return
         queued = self._take(answer.jobs)
         absent = [job for job in open_ids if job not in queued]
-        for job in absent:
-            # what accounting answered about a job counts until it answers again
-            if self._states[job].status.outcome is not Outcome.UNKNOWN:
-                self._mark_unknown(job, END_UNKNOWN, "")
+        self._mark_left(absent)
         if absent and self._now() - self._accounted >= ACCOUNTING:
             self._account(absent)
+
+    def _mark_left(self, absent: Sequence[JobId]) -> None:
+        """Set jobs to unknown that have left the queue, until accounting answers about them again."""
+        for job in absent:
+            if self._states[job].status.outcome is not Outcome.UNKNOWN:
+                self._mark_unknown(job, END_UNKNOWN, "")
 
     def _account(self, absent: Sequence[JobId]) -> None:
         self._accounted = now = self._now()

@@ -176,11 +176,7 @@ class StateQuery(NamedTuple):
         is nothing to show, RequestError for an unknown cluster.
         """
         slurm = self._slurm_of(cluster)
-        runs = self.store.all() if everything else self.store.open_runs()
-        if cluster:
-            runs = [run for run in runs if run.cluster == cluster]
-        elif not all_clusters:
-            runs = self.reachable(runs, everything=everything)
+        runs = self._runs_to_list(everything=everything, all_clusters=all_clusters, cluster=cluster)
         if slurm is None:
             listing = Listing(self.live_jobs(self.states(runs)))
         else:
@@ -189,6 +185,12 @@ class StateQuery(NamedTuple):
         if listing.silence:
             self._report_silence(listing.silence, states)
         return listing._replace(states=states)
+
+    def _runs_to_list(self, *, everything: bool, all_clusters: bool, cluster: str) -> list[RunRecord]:
+        runs = self.store.all() if everything else self.store.open_runs()
+        if cluster:
+            return [run for run in runs if run.cluster == cluster]
+        return runs if all_clusters else self._reachable(runs, everything=everything)
 
     def _list_queue(
         self, slurm: Scheduler, runs: Sequence[RunRecord], *, everything: bool, cached: bool, cluster: str
@@ -230,7 +232,7 @@ class StateQuery(NamedTuple):
             self.notify(f"cannot reach cluster {name} from this shell; showing its jobs from clusterrun's records")
         return None
 
-    def reachable(self, runs: Sequence[RunRecord], *, everything: bool = False) -> list[RunRecord]:
+    def _reachable(self, runs: Sequence[RunRecord], *, everything: bool) -> list[RunRecord]:
         """Return the runs whose scheduler can be queried from this shell; report the number of others in a line.
 
         Others that have ended, by their own records, count only with ``everything``.
@@ -267,10 +269,11 @@ def unmatched_jobs(
     jobs, rest = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
     for run in runs:
         _take(rest, jobs, run)
-    taken = {run.run_dir for run in runs}
     scripts = dict.fromkeys(job.script for job in rest.values())
     folders = dict.fromkeys(chain.from_iterable(map(external.folders_of, scripts)))
-    more = [run for run in store.load_all(f for f in folders if f not in taken) if _take(rest, jobs, run)]
+    for run in runs:
+        folders.pop(run.run_dir, None)
+    more = [run for run in store.load_all(folders) if _take(rest, jobs, run)]
     return more, external.external_states(rest.values(), answer)
 
 
