@@ -6,9 +6,11 @@ LAB    ?= dev
 # Workers side by side, each with labs of its own; a file's tests stay together and in their order. Three times as many as a
 # machine of two cores has cores: much of their time they wait for Slurm.
 WORKERS ?= 6
+# beside them, for tests that compute in the worker itself and have no lab
+COMPUTING ?= 2
 # thousands of commands are started here: without byte code each would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
-SIDE_BY_SIDE = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+SIDE_BY_SIDE = --dist loadfile --no-loadscope-reorder -m "not faults and not alone" $(FEW)
 # a quarter of the generated examples (tests/conftest.py)
 FEW = --hypothesis-profile=check
 # a worker that is done takes tests of the others
@@ -38,14 +40,16 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a mi
 coverage: $(VENV)/.dev  ## the lines that no unit test runs
 	$(BIN)/python -m pytest -q -m "not faults" -n auto --cov=clusterrun --cov-report=term-missing:skip-covered tests/unit
 
-# the tests are found once first: six workers would each compile them, for 8 s of a processor
+# two runs at once, and each worker finds the tests of its own run only: finding all of them takes 14 s of a processor
 test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it installs where it is root
 	$(BIN)/python -m lab.install || [ "$${CI:-}" != true ]
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q --collect-only >/dev/null; \
-	  $(BIN)/python -m pytest -m "not faults and not alone" $(SIDE_BY_SIDE) $(FEW) && wait $$types
+	$(BIN)/mypy & types=$$!; \
+	  $(BIN)/python -m pytest -q -n $(COMPUTING) $(SIDE_BY_SIDE) tests/unit tests/worker >.computing.log 2>&1 & computing=$$!; \
+	  $(BIN)/python -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) --ignore tests/unit --ignore tests/worker; waiting=$$?; \
+	  wait $$computing; computed=$$?; cat .computing.log; wait $$types && exit $$((waiting + computed))
 	$(BIN)/python -m pytest -m "alone and not faults" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
 faults: $(VENV)/.dev  ## the long fault-injection runs on the lab, and the generated tests with all their examples
@@ -79,4 +83,4 @@ lab-down: $(VENV)/.dev  ## take it down again
 	$(BIN)/python -m lab down --name $(LAB)
 
 clean:          ## remove what was built and measured here
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist .computing.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

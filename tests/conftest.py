@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -47,6 +48,28 @@ LONG = (
     "local/test_training.py", "slurm/test_why_ended.py", "worker/test_models_gguf.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent
+
+
+FOUND_S = 120.0  # that the other workers wait for the first
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """The first worker finds the tests before the others do: it compiles them, which each would do otherwise."""
+    worker = getattr(session.config, "workerinput", {"workerid": "", "testrunuid": ""})
+    found = Path(tempfile.gettempdir(), f"clusterrun-tests-found-{worker['testrunuid']}")
+    deadline = time.monotonic() + FOUND_S
+    while worker["workerid"] not in ("", "gw0") and not found.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    result = yield
+    if worker["workerid"] == "gw0":
+        found.touch()
+    return result
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if uid := getattr(session.config, "workerinput", {}).get("testrunuid"):
+        Path(tempfile.gettempdir(), f"clusterrun-tests-found-{uid}").unlink(missing_ok=True)
 
 
 gc.disable()  # the tests' modules stay: collecting garbage meanwhile is a fifth of the time of finding them

@@ -51,6 +51,12 @@ class Done:
         return ends_of(self.run_dir / "attempt")
 
 
+def write_llama(folder: Path, **settings: Any) -> None:
+    """Make a model folder of an architecture without weights, and without an import of transformers in this process."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **settings}))
+
+
 Starter = Callable[..., Done]
 Process = subprocess.Popen[str] | WarmProcess
 

@@ -6,16 +6,12 @@ import hashlib
 import json
 from pathlib import Path
 
-from transformers import LlamaConfig
-
-from .conftest import Done, Starter
+from .conftest import Done, Starter, write_llama
 
 
 def test_two_ranks_measure_and_train_as_one_does(step: Starter, tmp_path: Path) -> None:
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    LlamaConfig(**shape, num_key_value_heads=1, vocab_size=300, max_position_embeddings=64).save_pretrained(
-        tmp_path / "m"
-    )
+    write_llama(tmp_path / "m", **shape, num_key_value_heads=1, vocab_size=300, max_position_embeddings=64)
     words = ("red", "green", "blue")
     rows = [f"it is {words[i % 3]} {'!' * (i % 5)},{i % 3},{i % 2 if i % 4 else ''}\n" for i in range(101)]
     (tmp_path / "data.csv").write_text("text,colour,odd\n" + "".join(rows))

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
-from clusterrun.worker.training import checkpoint
 from tests.support.patience import HUNG
 from tests.support.warm_programs import WarmProcess, WarmPrograms
 
-from .conftest import WORKER
+from .conftest import WORKER, write_llama
 
 Start = Callable[..., WarmProcess]
 
@@ -27,7 +25,7 @@ def start(tmp_path: Path, warm: WarmPrograms) -> Iterator[Start]:
     """Start one rank of a very small training, as attempt `number` of a run: `start("run", 1, key=value …)`."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 300}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
-    LlamaConfig(**shape, **heads).save_pretrained(tmp_path / "m")
+    write_llama(tmp_path / "m", **shape, **heads)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {i} is {i * i} and {i % 7}\n" for i in range(200)))
     started: list[WarmProcess] = []
@@ -83,8 +81,15 @@ def freeze(process: WarmProcess) -> None:
         time.sleep(0.001)
 
 
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, newest first."""
+    from clusterrun.worker.training import checkpoint  # imports torch
+
+    return [step for step, _ in checkpoint.found(folder)]
+
+
 def newest(folder: Path) -> int:
-    return max([0, *(step for step, _ in checkpoint.found(folder))])
+    return max([0, *steps_in(folder)])
 
 
 def lasting(run: Path) -> dict[str, bytes]:
@@ -123,7 +128,7 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(frozen_at + 13)), "a line is missing or doubled"
     assert (run / "checkpoints" / "latest").read_text() == f"step-{frozen_at + 12:08d}\n"
-    assert [step for step, _ in checkpoint.found(run / "checkpoints")] == [frozen_at + n for n in (12, 11, 10, 0)]
+    assert steps_in(run / "checkpoints") == [frozen_at + n for n in (12, 11, 10, 0)]
 
 
 def test_a_frozen_attempt_that_wakes_after_its_successor_has_ended_changes_no_byte(
@@ -159,13 +164,13 @@ def test_a_second_job_is_refused_the_folder_of_a_first_that_lives(start: Start, 
     first.send_signal(signal.SIGUSR2)
     first.communicate(timeout=60)
     assert first.returncode == 0
-    steps = {step for step, _ in checkpoint.found(kept)}
+    steps = set(steps_in(kept))
 
     third = start("d", 1, steps=max(steps) + 5, checkpoint_dir=kept, keep_last=1)
     out, err = third.communicate(timeout=120)
     assert third.returncode == 0, err
     assert "took over checkpoint_dir from run a (job 140, since " in out and f"(step {max(steps)})" in out
-    assert {step for step, _ in checkpoint.found(kept)} == steps | {max(steps) + 5}
+    assert set(steps_in(kept)) == steps | {max(steps) + 5}
 
 
 def test_a_job_that_was_cut_off_finds_its_folder_taken_over_and_stops(start: Start, tmp_path: Path) -> None:

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
 
 from clusterrun.records.progress import RankProgress, read_ranks
 from clusterrun.state.show import Straggler, find_stragglers
-from clusterrun.worker.training.throughput import WINDOW
 from tests.support.patience import HUNG
 
-from .conftest import Starter
+from .conftest import Starter, write_llama
 
 # beside other tests on two cores, the system slows ranks too
 pytestmark = pytest.mark.alone
@@ -65,9 +63,11 @@ def is_only_the_slowed(ranks: list[RankProgress]) -> bool:
 
 
 def test_the_slow_rank_is_named_and_while_none_is_slow_nobody(step: Starter, tmp_path: Path) -> None:
+    from clusterrun.worker.training.throughput import WINDOW  # imports torch
+
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 300}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    LlamaConfig(**shape, **heads, tie_word_embeddings=True, max_position_embeddings=64).save_pretrained(tmp_path / "m")
+    write_llama(tmp_path / "m", **shape, **heads, tie_word_embeddings=True, max_position_embeddings=64)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {i} is {i * i} and {i % 7}\n" for i in range(4000)))
     attempt = tmp_path / "runs" / "one" / "attempt"

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
-from clusterrun.worker.training import checkpoint
 from tests.support.patience import HUNG
 
-from .conftest import Done, Starter
+from .conftest import Done, Starter, write_llama
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def lm(step: Starter, tmp_path: Path) -> Callable[..., Done]:
     """Train a very small model on two ranks: `lm(run, key=value …)`."""
     shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 300}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
-    LlamaConfig(**shape, **heads).save_pretrained(tmp_path / "m")
+    write_llama(tmp_path / "m", **shape, **heads)
     text = tmp_path / "text.txt"
     text.write_text("".join(f"line {i} is {i * i} and {i % 7}\n" for i in range(200)))
 
@@ -69,6 +67,8 @@ def said(done: Done) -> list[str]:
 
 def whole(folder: Path) -> list[int]:
     """The steps of the checkpoints in a folder, each of them proved whole."""
+    from clusterrun.worker.training import checkpoint  # imports torch
+
     found = checkpoint.found(folder)
     for _, path in found:
         checkpoint.verify(path)
@@ -91,6 +91,8 @@ def test_what_every_rank_finds_is_said_once(lm: Callable[..., Done]) -> None:
 def test_a_killed_rank_ends_the_others_in_seconds_and_the_run_goes_on_from_its_checkpoint(
     lm: Callable[..., Done], tmp_path: Path
 ) -> None:
+    from clusterrun.worker.training import checkpoint  # imports torch
+
     kept = tmp_path / "kept"
 
     def cut(rank: int, step: int) -> Done:

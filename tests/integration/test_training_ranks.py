@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from transformers import LlamaConfig
 
 from tests.support.patience import HUNG
 
-from .conftest import Done, Starter
+from .conftest import Done, Starter, write_llama
 
 STEPS = 120
 
@@ -27,7 +26,7 @@ def model(tmp_path: Path) -> Path:
     """An architecture with dropout, so that the randomness of a step counts too."""
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 300}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "attention_dropout": 0.1}
-    LlamaConfig(**shape, **heads, tie_word_embeddings=True, max_position_embeddings=64).save_pretrained(tmp_path / "m")
+    write_llama(tmp_path / "m", **shape, **heads, tie_word_embeddings=True, max_position_embeddings=64)
     return tmp_path / "m"
 
 

@@ -5,18 +5,36 @@ That a cancelled one saves first: conformance/test_launchers.py and, resumed, co
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
-from tests.support.installed_command import Job, Site
-from tests.support.lm_runs import reached
+from tests.support.installed_command import Job, Site, until
+from tests.support.lm_runs import LIGHT, reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
 
 def train(site: Site, *options: str, settings: tuple[str, ...]) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
-    return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, "lm")
+    return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, *LIGHT, "lm")
+
+
+def rest_until(moment: float, job: Job) -> None:
+    """Stop the ranks once they train, until that moment: they would compute for nothing."""
+    until(lambda: reached(job) >= 5 or job.end(), 240, job.err.read_text)
+    if job.end():
+        return
+    ranks = [job.pid(rank) for rank in range(2)]
+    with contextlib.suppress(ProcessLookupError):  # ended by now: there is nothing to wait for
+        for pid in ranks:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(max(0.0, moment - time.time()))
+        for pid in ranks:
+            os.kill(pid, signal.SIGCONT)
 
 
 def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoint(site: Site, tmp_path: Path) -> None:
@@ -24,6 +42,7 @@ def test_a_run_stops_before_its_time_limit_and_another_goes_on_from_its_checkpoi
     for trains in (15, 60, 240):  # seconds until the margin begins: on a slow machine the first may end before step 1
         limit = ("--time", "20:00", "--set", f"time_margin={1200 - trains}")
         job = train(site, *limit, settings=("steps=1000000", kept))
+        rest_until(time.time() + trains, job)
         done = site.cli("wait", job.id, status=1, timeout=200)
         assert "stopped" in done.stdout + done.stderr
         state = site.state(job)

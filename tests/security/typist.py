@@ -6,6 +6,7 @@ forked when clusterrun is loaded already, which saves most of its time; one that
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -64,6 +65,8 @@ def run(words: list[str], cwd: str, env: dict[str, str], umask: int, limit: floa
 
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # a fork's first collection would copy all of this program's memory
     for line in sys.stdin:
         order = json.loads(line)
         print(json.dumps(run(**order)), flush=True)

