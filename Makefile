@@ -11,7 +11,7 @@ COMPUTING ?= 2
 # thousands of commands are started here: without byte code each would compile the package anew
 unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = --dist loadfile --no-loadscope-reorder -m "not faults and not alone" $(FEW)
-# a quarter of the generated examples (tests/conftest.py)
+# a seventh of the generated examples (tests/conftest.py)
 FEW = --hypothesis-profile=check
 # a worker that is done takes tests of the others
 QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)

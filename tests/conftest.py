@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from lab.cluster import Lab
 from tests.support.command_desk import Desk
@@ -26,9 +28,9 @@ hypothesis.settings.register_profile("work", deadline=None)
 hypothesis.settings.register_profile("ci", derandomize=True, print_blob=True, deadline=None)
 usual = "ci" if os.environ.get("CI") == "true" else "work"
 hypothesis.settings.load_profile(usual)
-# `make check` and `make test` try a quarter of the examples, `make faults` all; a test that wants more says how many
+# `make check` and `make test` try a seventh of the examples, `make faults` all; a test that wants more says how many
 # times as many.
-hypothesis.settings.register_profile("check", hypothesis.settings.get_profile(usual), max_examples=25)
+hypothesis.settings.register_profile("check", hypothesis.settings.get_profile(usual), max_examples=15)
 
 # A script's background commands ignore Ctrl-C, and so would every program that a test means to interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -38,14 +40,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # a second takes ten. Read when torch is imported, and by the jobs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-#: Files that take more than a minute in one worker: begun first, so that no worker is alone with them at the end. Those
-#: that wait and those that compute take turns.
+#: Folders whose files stay together in one worker, as they share processes that take seconds to start.
+TOGETHER = ("tests/integration", "tests/security")
+#: What takes a minute in one worker: begun first, so that no worker is alone with it at the end. What waits and what
+#: computes take turns.
 LONG = (
-    "slurm/test_lost_nodes.py", "conformance/test_launchers.py", "slurm/test_ends.py",
-    "security/test_crafted_runs.py", "lab/test_faults.py", "conformance/test_restarts.py", "process/test_script.py",
+    "slurm/test_lost_nodes.py", "security", "integration", "conformance/test_launchers.py", "slurm/test_ends.py",
+    "lab/test_faults.py", "conformance/test_restarts.py", "process/test_script.py",
     "slurm/test_check.py", "conformance/test_launched_scripts.py", "slurm/test_chains.py", "worker/test_watchdog.py",
-    "conformance/test_resume.py", "slurm/test_list.py", "integration/test_ranks_together.py",
-    "local/test_training.py", "slurm/test_why_ended.py", "worker/test_models_gguf.py",
+    "conformance/test_resume.py", "slurm/test_list.py",
+    "local/test_separate_ranks.py", "slurm/test_why_ended.py", "lab/test_life.py", "process/test_shared_answers.py",
+    "slurm/test_lost_supervisor.py", "slurm/test_training.py",
+    "local/test_training.py", "slurm/test_submit_killed.py", "local/test_plan_measure.py", "slurm/test_stage_env.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent
 
@@ -83,7 +89,18 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {TESTS / name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+    items.sort(key=lambda item: min(place.get(path, len(LONG)) for path in (item.path, item.path.parent)))
+
+
+class ByFile(LoadFileScheduling):
+    """The tests of a file go to one worker, and so do those of a folder of TOGETHER."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(f"{folder}/")), super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    return ByFile(config, log) if config.option.dist == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

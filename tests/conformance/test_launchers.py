@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.installed_command import SCRIPTS, Job, Site, read_json, until
+from tests.support.lm_runs import STAND_IN
 from tests.support.rank_files import ends_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -57,17 +58,18 @@ def test_ranks_meet_and_each_line_has_its_ranks_label(site: Site, launcher: str)
     assert site.state(job)["joined_group"] is True
 
 
-def look_at_ranks_that_met(site: Site, job: Job) -> None:
-    """Labels, words, the start record and `logs` of four ranks on two nodes."""
-    for rank in range(4):
-        assert f"{rank}: rank {rank} of 4: sum 6 {[*WORDS]}" in lines_of(job)
+def look_at_ranks_that_met(site: Site, job: Job, per_node: int = 2) -> None:
+    """Labels, words, the start record and `logs` of the ranks on two nodes."""
+    world = 2 * per_node
+    for rank in range(world):
+        assert f"{rank}: rank {rank} of {world}: sum {sum(range(world))} {[*WORDS]}" in lines_of(job)
         assert f"{rank}: error line of {rank}" in lines_of(job, "err")
     ranks = (job.start() or {})["ranks"]
-    assert [(r["rank"], r["task"], r["node_rank"]) for r in ranks] == [(0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1)]
-    assert len({r["node"] for r in ranks[:2]}) == len({r["node"] for r in ranks[2:]}) == 1
-    assert ranks[0]["node"] < ranks[2]["node"]  # in the scheduler's order
-    shown = site.cli("logs", job.id, "--rank", "3").stdout
-    assert "rank 3 of 4" in shown and "rank 2 of 4" not in shown
+    assert [(r["rank"], r["task"], r["node_rank"]) for r in ranks] == [(r, r, r // per_node) for r in range(world)]
+    assert len({r["node"] for r in ranks[:per_node]}) == len({r["node"] for r in ranks[per_node:]}) == 1
+    assert ranks[0]["node"] < ranks[per_node]["node"]  # in the scheduler's order
+    shown = site.cli("logs", job.id, "--rank", str(world - 1)).stdout
+    assert f"rank {world - 1} of {world}" in shown and f"rank {world - 2} of {world}" not in shown
 
 
 def test_the_exit_status_is_the_failing_ranks(site: Site) -> None:
@@ -108,11 +110,11 @@ def look_at_a_killed_rank(site: Site, job: Job, rank: int) -> None:
 
 @pytest.mark.parametrize("site", ["slurm"], indirect=True)  # torchrun itself restarts them
 def test_ranks_that_fail_are_restarted_and_meet_again(site: Site) -> None:
-    job = launch(site, "torchrun", "--max-restarts", "2", "--", JOINS, "once", *WORDS)
+    job = launch(site, "torchrun", "--max-restarts", "2", "--", JOINS, "once", *WORDS, shape=ONE_EACH)
     assert site.wait_state(job, "COMPLETED", "FAILED", timeout=LIMIT)["state"] == "COMPLETED", job.err.read_text()
-    assert all(f"{rank}: rank {rank} after a restart" in lines_of(job) for rank in range(4))
-    look_at_ranks_that_met(site, job)
-    assert statuses(job) == dict.fromkeys(range(4), 0)
+    assert all(f"{rank}: rank {rank} after a restart" in lines_of(job) for rank in range(2))
+    look_at_ranks_that_met(site, job, per_node=1)
+    assert statuses(job) == dict.fromkeys(range(2), 0)
     assert site.state(job)["joined_group"] is True
     assert not (job.attempts()[-1] / "first_failure.json").exists()
 
@@ -145,7 +147,8 @@ def children(pid: int) -> list[str]:
 def test_a_built_in_task_saves_on_sigterm(site: Site) -> None:
     settings = ("steps=1000000", "vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
     chosen = [word for setting in settings for word in ("--set", setting)]
-    job = site.submit(*ONE_EACH, "--launcher", "torchrun", *chosen, "lm")
+    light = () if site.lab else STAND_IN  # the real model on one of them
+    job = site.submit(*ONE_EACH, "--launcher", "torchrun", *chosen, *light, "lm")
     metrics = job.run_dir / "metrics.jsonl"
     until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 1, LIMIT, job.err.read_text)
     if site.lab:

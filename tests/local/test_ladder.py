@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.support.installed_command import Site
+from tests.support.lm_runs import STAND_IN
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 #: A training that ends in seconds.
@@ -10,7 +11,7 @@ SMALL = ("--set", "steps=3", "--set", "eval_samples=8", "--set", "seq_len=32", "
 
 
 def test_the_rungs_have_the_same_loss(site: Site) -> None:
-    done = site.cli("submit", *site.scheduler, "lm", *SHAPE, *SMALL, "--ladder", "--wait", timeout=240)
+    done = site.cli("submit", *site.scheduler, "lm", *SHAPE, *SMALL, *STAND_IN, "--ladder", "--wait", timeout=240)
     assert "same loss at step 3, within 2%" in done.stdout and "speed-up with" in done.stdout
     _, *rows = [line.split() for line in done.stdout.splitlines() if "COMPLETED" in line or line.startswith("RUNG")]
     assert [row[2] for row in rows] == ["1", "2"] and [row[-1] for row in rows] == ["COMPLETED"] * 2

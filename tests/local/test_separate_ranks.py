@@ -12,13 +12,14 @@ from tests.support.patience import until
 from tests.support.rank_files import ends_of
 
 SEPARATE = str(ROOT / "tests" / "data" / "separate_script.py")
+ONE_NODE = ("--gpus-per-node", "0", "--tasks-per-node", "2")
 LINE = "clusterrun: rank 0: no rank used a process group: the job ran as 2 separate programs"
 TWO = ("--gpus-per-node", "0", "--nodes", "2", "--tasks-per-node", "1")
 REQUIRED = "clusterrun: rank 0: --require-group: no rank used a process group: the job ran as 2 separate programs"
 
 
-def ended(site: Site, *words: str, state: str = "COMPLETED") -> Job:
-    job = site.submit(*TWO, *words)
+def ended(site: Site, *words: str, state: str = "COMPLETED", shape: tuple[str, ...] = TWO) -> Job:
+    job = site.submit(*shape, *words)
     site.wait_end(job)
     site.wait_state(job, state)
     return job
@@ -41,7 +42,7 @@ def test_ranks_that_never_meet_are_reported_at_the_end(site: Site) -> None:
 
 # that a group is seen under a launcher: conformance/test_launchers.py
 def test_ranks_that_never_meet_are_reported_under_torchrun(site: Site) -> None:
-    job = ended(site, "--launcher", "torchrun", "--", SEPARATE)
+    job = ended(site, "--launcher", "torchrun", "--", SEPARATE, shape=ONE_NODE)
     assert site.state(job)["joined_group"] is False
     assert "no rank used a process group" in job.err.read_text()
 
@@ -105,9 +106,8 @@ def test_a_program_that_gave_up_before_it_trained_is_shown_by_its_last_line(site
     assert "the last line that its program printed: Unable to locate sufficient 2 gpus" in why
 
 
-@pytest.mark.parametrize("meets_at", ["own", "given"])
-def test_processes_that_a_single_rank_spawns_meet(site: Site, meets_at: str) -> None:
-    job = site.rank("spawns.py", arguments=[meets_at])
+def test_processes_that_a_single_rank_spawns_meet(site: Site) -> None:
+    job = site.rank("spawns.py", arguments=["given"])  # own: below
     site.wait_state(job, "COMPLETED", timeout=120)
     assert job.out.read_text().count("sum 2.0") == 2
 

@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 
 from tests.support.installed_command import Job, Site, until
-from tests.support.lm_runs import LIGHT, reached
+from tests.support.lm_runs import STAND_IN, reached
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
 
 def train(site: Site, *options: str, settings: tuple[str, ...]) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
-    return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, *LIGHT, "lm")
+    return site.submit("--nodes", "1", "--tasks-per-node", "2", *options, *chosen, *STAND_IN, "lm")
 
 
 def rest_until(moment: float, job: Job) -> None:

@@ -45,8 +45,8 @@ def site(four: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
     return new_site(four)
 
 
-def check(site: Site, *options: str, status: int) -> dict[str, Any]:
-    found: dict[str, Any] = site.json("check", "--nodes", "4", "--gpus-per-node", "2", *options, status=status)
+def check(site: Site, *options: str, status: int, nodes: int = 4) -> dict[str, Any]:
+    found: dict[str, Any] = site.json("check", "--nodes", str(nodes), "--gpus-per-node", "2", *options, status=status)
     return found
 
 
@@ -89,7 +89,7 @@ def test_connection_that_is_cut_between_two_nodes_is_named_in_time(site: Site, f
     block = ["ip", "route", "add", "unreachable", four.address(other)]
     assert four.on_node(one, block).returncode == 0
     try:
-        found = check(site, "--tasks-per-node", "1", status=1)
+        found = check(site, "--tasks-per-node", "1", status=1, nodes=3)
     finally:
         four.on_node(one, ["ip", "route", "del", "unreachable", four.address(other)])
     assert wrong(found) == {("links", f"{one} {other}")}, found["findings"]
@@ -99,24 +99,14 @@ def test_connection_that_is_cut_between_two_nodes_is_named_in_time(site: Site, f
 def test_job_that_checks_first_runs_on_slow_links_and_not_on_a_broken_node(
     site: Site, four: Lab, missing: Path
 ) -> None:
-    _, slow, _, poor = four.node_names
-    words = (
-        "--nodes",
-        "4",
-        "--gpus-per-node",
-        "2",
-        "--tasks-per-node",
-        "1",
-        "--check",
-        "--",
-        str(SCRIPTS / "says_hello.sh"),
-    )
+    _, slow, third, poor = four.node_names
+    words = ("--gpus-per-node", "2", "--tasks-per-node", "1", "--check", "--", str(SCRIPTS / "says_hello.sh"))
     four.slow_link(slow, "50mbit")
     try:
-        ran = site.submit(*words)
+        ran = site.submit("--nodes", "3", *words)
         site.cli("wait", ran.id)
         missing.write_text(poor)
-        broken = site.submit(*words)
+        broken = site.submit("--nodes", "2", "--nodelist", f"{third},{poor}", *words)
         site.cli("wait", broken.id, status=1)
     finally:
         missing.write_text("")

@@ -25,6 +25,10 @@ if "wait" in sys.argv:
 """
 
 
+#: The script as a command, whose ranks import no torch.
+COMMAND = ("python", "where.py")
+
+
 @pytest.fixture(scope="module")
 def venv(site: Site) -> Path:
     """A small environment: its packages are those of the tests' own, which a .pth file names."""
@@ -39,10 +43,10 @@ def venv(site: Site) -> Path:
 
 @pytest.fixture
 def submit(site: Site, venv: Path, lab: Lab, tmp_path: Path) -> Iterator[Submit]:
-    def make(*words: str, options: tuple[str, ...] = ()) -> Job:
+    def make(*words: str, options: tuple[str, ...] = (), program: tuple[str, ...] = COMMAND) -> Job:
         return site.submit(
             "--stage-env", "--venv", str(venv), "--nodes", "2", *ONE_RANK, "--env", f"TMPDIR={lab.local_disk}",
-            *options, "--", "where.py", str(tmp_path), *words,
+            *options, "--", *program, str(tmp_path), *words,
         )  # fmt: skip
 
     yield make
@@ -62,7 +66,7 @@ def local_files(lab: Lab) -> list[str]:
 def test_the_ranks_use_a_copy_that_is_gone_after_the_end(
     site: Site, lab: Lab, venv: Path, submit: Submit, tmp_path: Path
 ) -> None:
-    job = submit()
+    job = submit(program=("where.py",))
     assert site.wait_end(job)["status"] == 0
     first, second = seen(tmp_path)
     assert first["prefix"] == second["prefix"] != str(venv)

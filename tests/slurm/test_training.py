@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import Job, Site, read_json, until
-from tests.support.lm_runs import LIGHT, ONE, lm, reached, wait_saved
+from tests.support.lm_runs import ONE, STAND_IN, lm, reached, wait_saved
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
@@ -31,7 +31,7 @@ def site(patient_lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 def train(site: Site, *settings: str) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
-    return site.submit("--nodes", "2", "--gpus-per-node", "1", *chosen, *LIGHT, "lm")
+    return site.submit("--nodes", "2", "--gpus-per-node", "1", *chosen, *STAND_IN, "lm")
 
 
 def test_a_requeued_job_saves_first_and_goes_on_from_there(patient_lab: Lab, site: Site) -> None:

@@ -1,7 +1,7 @@
 """Small runs of the task lm for tests that interrupt them: how far one is, and the bytes of its model.
 
 Their ranks import a stand-in for transformers, which saves two thirds of a rank's processor time: these tests are about
-our loop and what is around it. conformance/test_launchers.py runs the task with the real one, on both schedulers.
+our loop and what is around it. conformance/test_launchers.py runs the task with the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.installed_command import ROOT, Job, Site, until
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = ("eval_every=0", "save_every=5", "log_every=5", "vocab=300", "seq_len=16", "global_batch_size=4")
 #: The stand-in comes before the real package.
-LIGHT = ("--env", f"PYTHONPATH={ROOT / 'tests' / 'data' / 'light'}")
+STAND_IN = ("--env", f"PYTHONPATH={ROOT / 'tests' / 'data' / 'light'}")
 #: One rank in place of two, with the same steps to the bit.
 ONE = ("--nodes", "1", "--set", "micro_batch_size=2")
 STEPS = 150  # of a run that is interrupted
@@ -27,7 +27,7 @@ def lm(site: Site, steps: int, *options: str, save_every: int = 5) -> Job:
     """Submit a run of two ranks on two nodes."""
     settings = (f"steps={steps}", *SETTINGS, f"save_every={save_every}")
     words = [word for setting in settings for word in ("--set", setting)]
-    return site.submit(*SHAPE, *words, *LIGHT, *options, "lm")
+    return site.submit(*SHAPE, *words, *STAND_IN, *options, "lm")
 
 
 def weights(job: Job) -> str:

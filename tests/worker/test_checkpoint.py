@@ -108,7 +108,7 @@ def test_the_config_tells_the_precision_of_the_weights_in_the_file() -> None:
     assert (document["dtype"], document["architectures"]) == ("float32", ["LlamaForCausalLM"])
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(
     st.dictionaries(
         st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(lambda name: name != "__metadata__"),
@@ -146,7 +146,7 @@ def test_a_snapshot_shares_nothing_with_the_run() -> None:
     assert snapshot.state == {"best": {"loss": 2.0}}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.sampled_from(FILES[2:]), st.floats(0, 1, exclude_max=True), st.integers(1, 255))
 def test_one_flipped_byte_is_found(name: str, where: float, mask: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,7 @@ def test_one_flipped_byte_is_found(name: str, where: float, mask: int) -> None:
             checkpoint.verify(path)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.one_of(st.binary(max_size=40), st.recursive(st.integers() | st.text(), st.lists).map(json.dumps)))
 def test_whatever_stands_in_the_manifest_is_a_bad_checkpoint_and_no_crash(content: bytes | str) -> None:
     with tempfile.TemporaryDirectory() as folder:

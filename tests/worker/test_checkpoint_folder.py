@@ -64,7 +64,7 @@ def test_nothing_gets_its_name_before_it_is_on_the_disk(tmp_path: Path, monkeypa
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(
     saves=st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=7),
     keep_last=st.integers(1, 4),

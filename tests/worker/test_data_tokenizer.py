@@ -25,7 +25,7 @@ def plain():
     return train_bpe(TEXTS, 280)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.text(st.characters(exclude_categories=("Cs",)), max_size=30))
 def test_any_text_comes_back(plain, text: str) -> None:
     if "<|" not in text:

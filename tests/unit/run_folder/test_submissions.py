@@ -93,7 +93,7 @@ def test_a_link_is_not_followed(run_dir: Path, tmp_path: Path) -> None:
 OBJECTS = st.dictionaries(TEXT, TEXT | st.integers()).map(json.dumps)
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.binary(max_size=60) | st.dictionaries(TEXT, TEXT | st.integers()).map(lambda d: json.dumps(d).encode())
 )
