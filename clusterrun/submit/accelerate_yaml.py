@@ -13,7 +13,7 @@ from clusterrun.config.files import is_file
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.run_folder.safe_files import read_plain
 from clusterrun.submit.job_python import JobPython, NotStarted
-from clusterrun.submit.launcher_options import Option, Table, Typed
+from clusterrun.submit.launcher_table import Launcher, Option
 
 _LIMIT = 64_000
 """The maximum size of a configuration, in bytes; accelerate writes about one thousand."""
@@ -34,14 +34,14 @@ except Exception as error:
 
 
 def defaults(
-    typed: Sequence[Typed], table: Table, cwd: Path, python: JobPython, environ: Mapping[str, str]
-) -> tuple[list[Typed], str]:
+    typed: Sequence[Option], launcher: Launcher, cwd: Path, python: JobPython, environ: Mapping[str, str]
+) -> tuple[list[Option], str]:
     """Return the options that the configuration adds to the typed ones, and its path.
 
     The file is the one of ``--config_file``, else the user's default file unless ``--cpu`` was typed. Raises
     RequestError if it cannot be read, or if its ``distributed_type`` is not plain data parallelism.
     """
-    values = {option.option.name: option.value for option in typed}
+    values = {option.name: option.value for option in typed}
     given = values.get("config-file", "")
     path = cwd / given if given else _default_file(environ)
     if not given and ("cpu" in values or not is_file(path)):
@@ -51,10 +51,10 @@ def defaults(
     kind = str(data.get("distributed_type", "")).upper()
     if kind == "NO":
         data["num_processes"] = 1
-    options = list(_options(data, table, source, set(values)))
+    options = list(_options(data, launcher, source, set(values)))
     if not _is_data_parallel(kind) and "multi-gpu" not in values:
-        refused = Option(f"distributed_type {kind} in {source}", "accelerate", "", 0)
-        options.insert(0, Typed(refused, refused.name))
+        name = f"distributed_type {kind} in {source}"
+        options.insert(0, Option(name, "accelerate", spelled=name))
     return options, source
 
 
@@ -105,19 +105,17 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
     return data
 
 
-def _options(data: Mapping[str, Any], table: Table, source: str, typed: set[str]) -> Iterator[Typed]:
+def _options(data: Mapping[str, Any], launcher: Launcher, source: str, typed: set[str]) -> Iterator[Option]:
     """Yield the options of a configuration that the line does not set itself."""
     for key, value in {**data, **_dynamo_keys(data)}.items():
-        option = table.options.get(key.replace("_", "-"))
-        if option is None or option.kind == "own" or option.name in typed:
-            continue
-        if value in (None, "", []):
+        option = launcher.options.get(key.replace("_", "-"))
+        if option is None or option.kind == "own" or option.name in typed or value in (None, "", []):
             continue
         if option.values:
             is_no = key == "mixed_precision" and value is False  # YAML 1.1 reads no as False
-            yield Typed(option, f"--{key} in {source}", "no" if is_no else str(value))
+            yield option._replace(spelled=f"--{key} in {source}", value="no" if is_no else str(value))
         elif value is True:
-            yield Typed(option, f"--{key} in {source}")
+            yield option._replace(spelled=f"--{key} in {source}")
 
 
 def _dynamo_keys(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,66 +4,32 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.fields import FIELDS
+from clusterrun.base.fields import FIELD
 from clusterrun.base.units import plural
 from clusterrun.jobspec.fields import Value, gres_gpus, typed_option
 from clusterrun.submit.launcher_table import on_each_node
-from clusterrun.submit.launchers import Launch, Place
+from clusterrun.submit.launchers import Around, Launch, number
 
 Values = Mapping[str, Value]
-_NO_GPUS = Value(0, "default")
-
-
-class Around(NamedTuple):
-    """What surrounds a launcher's line: the options, and where it was typed; ``notify`` gets lines for the user.
-
-    ``given`` are the typed options and those of the job file, which the line must not contradict; ``below`` are those
-    of the profiles.
-    """
-
-    given: Values
-    below: Values
-    place: Place
-    notify: Callable[[str], None] = lambda line: None
-
-    def value(self, name: str) -> Any:
-        """Return the value of an option, None if it is not set."""
-        value = self.given.get(name) or self.below.get(name)
-        return None if value is None else value.value
-
-    @property
-    def nodes(self) -> int:
-        return int(self.value("nodes") or 1)
-
-    @property
-    def gpus(self) -> Value | None:
-        """The GPUs per node."""
-        return gpus_of(self.given) or gpus_of(self.below)
-
-    @property
-    def typed_ranks(self) -> Value | None:
-        """The ranks per node that are typed, one per GPU if only GPUs are."""
-        gpus = gpus_of(self.given) or _NO_GPUS
-        return self.given.get("tasks-per-node") or (gpus if gpus.value else None)
 
 
 def job_options(launch: Launch, around: Around) -> dict[str, Value]:
     """Return the options that a launch sets. Raises RequestError if they contradict the given ones."""
     nodes, ranks = _shape(launch, around)
-    count = nodes.value if nodes else around.nodes
+    count, typed_ranks = number(nodes, around.nodes), _typed_ranks(around)
     gpus = _slurm_gpus(launch, count, ranks, around)
     options = launch.options | _nodes_option(launch, nodes, around) | _gpu_options(launch, gpus)
-    if ranks and around.typed_ranks:
-        _refuse_difference(around.typed_ranks, ranks)
+    if ranks and typed_ranks:
+        _refuse_difference(typed_ranks, ranks)
     elif ranks:
         options |= _rank_options(ranks, gpus, around)
-    devices = gpus_of(options) or around.gpus
-    ranks = ranks or around.typed_ranks or devices
-    if launch.node_cpus:
-        options["cpus-per-task"] = _share_of_rank(launch.node_cpus, ranks)
+    devices = gpus_of(options) or gpus_around(around)
+    ranks = ranks or typed_ranks or devices
+    if launch.node_cpus:  # all ranks of a node share these
+        each = launch.node_cpus.value // max(1, number(ranks))
+        options["cpus-per-task"] = Value(max(1, each), launch.node_cpus.source)
     env = launch.env | _shape_env(launch, count, devices, ranks)
     if env:
         options["env"] = Value(env, f"--env of {launch.title}")
@@ -71,99 +37,87 @@ def job_options(launch: Launch, around: Around) -> dict[str, Value]:
     return options
 
 
+def gpus_around(around: Around) -> Value | None:
+    """Return the GPUs per node that the options around a line set."""
+    return gpus_of(around.given) or gpus_of(around.below)
+
+
+def _typed_ranks(around: Around) -> Value | None:
+    """Return the ranks per node that are typed, one per GPU if only GPUs are."""
+    gpus = gpus_of(around.given)
+    if gpus is not None and not gpus.value:
+        gpus = None
+    return around.given.get("tasks-per-node", gpus)
+
+
 def _nodes_option(launch: Launch, nodes: Value | None, around: Around) -> dict[str, Value]:
     """Return the option for the nodes of a line, unless they are a default that the options around it have already."""
-    if nodes is None:
+    if nodes is None or (launch.nodes is None and nodes.value == around.nodes):
         return {}
-    is_default = launch.nodes is None and nodes.value == around.nodes
-    return {} if is_default else {"nodes": nodes}
-
-
-def _share_of_rank(cpus: Value, ranks: Value | None) -> Value:
-    """Return the cores of each rank, if all ranks of a node share these."""
-    count = ranks.value if ranks else 1
-    return Value(max(1, cpus.value // max(1, count)), cpus.source)
+    return {"nodes": nodes}
 
 
 def _gpu_options(launch: Launch, gpus: Value | None) -> dict[str, Value]:
     """Return the option for the GPUs that a line asks Slurm for."""
-    if gpus is None:
-        return {}
-    if launch.gpu_type and gpus.value:
+    if gpus is not None and launch.gpu_type and gpus.value:
         return {"gres": Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)}
-    return {} if "gres" in launch.options else {"gpus-per-node": gpus}
+    if gpus is None or "gres" in launch.options:
+        return {}
+    return {"gpus-per-node": gpus}
 
 
 def _rank_options(ranks: Value, gpus: Value | None, around: Around) -> dict[str, Value]:
     """Return the options that give a node this many ranks: one GPU each, unless the line or a profile sets the GPUs."""
     options = {}
-    devices = gpus or around.gpus
-    if gpus is None and not _fit(ranks, devices):
-        devices = options["gpus-per-node"] = ranks
-    if devices is None or devices.value != ranks.value or "tasks-per-node" in around.below:
+    devices = number(gpus or gpus_around(around), -1)
+    if gpus is None and devices not in (0, ranks.value):  # there must be one for each, or none for all
+        options["gpus-per-node"], devices = ranks, ranks.value
+    if devices != ranks.value or "tasks-per-node" in around.below:
         options["tasks-per-node"] = ranks
     return options
 
 
-def _fit(ranks: Value, devices: Value | None) -> bool:
-    """Return whether ranks can run on these GPUs: there is one for each, or none for all."""
-    return devices is not None and devices.value in (0, ranks.value)
-
-
 def _shape_env(launch: Launch, nodes: int, devices: Value | None, ranks: Value | None) -> dict[str, str]:
     """Return the variables in which fabric passes the shape, and accelerate the CPU."""
+    variables = {}
     if launch.title == "fabric run":
-        variables = {"LT_NUM_NODES": str(nodes)}
+        variables["LT_NUM_NODES"] = str(nodes)
         if ranks:
             variables["LT_DEVICES"] = str(ranks.value or 1)
-        return variables
-    on_cpu = devices is not None and devices.value == 0
-    if launch.title == "accelerate launch" and on_cpu:  # without it, each process trains alone
-        return {"ACCELERATE_USE_CPU": "true"}
-    return {}
+    elif launch.title == "accelerate launch" and number(devices) == 0:  # without it, each process trains alone
+        variables["ACCELERATE_USE_CPU"] = "true"
+    return variables
 
 
 def _refuse_conflicts(options: Values, given: Values) -> None:
     """Raise RequestError if an option of the line has another value than the typed one."""
     for name, value in options.items():
-        if name not in given or name in ("sbatch-arg", "setup"):
-            continue
-        if name == "env":
-            _refuse_other_variables(given[name], value)
-        else:
-            _refuse_difference(given[name], value)
-
-
-def _refuse_other_variables(typed: Value, other: Value) -> None:
-    for name, text in other.value.items():
-        if typed.value.get(name, text) != text:
-            raise _conflict(typed, other)
+        if name not in ("sbatch-arg", "setup"):
+            _refuse_difference(given.get(name, value), value)
 
 
 def _refuse_difference(typed: Value, other: Value) -> None:
-    if typed.value != other.value:
-        raise _conflict(typed, other)
-
-
-def _conflict(typed: Value, other: Value) -> RequestError:
-    return RequestError(
-        f"{typed.source} is {typed.value}, but {other.source} is {other.value}", hint="give only one of the two"
-    )
+    """Raise RequestError for two values of an option, or of a variable in both."""
+    differs = typed.value != other.value
+    if isinstance(typed.value, Mapping):
+        differs = {**other.value, **typed.value} != {**typed.value, **other.value}
+    if differs:
+        message = f"{typed.source} is {typed.value}, but {other.source} is {other.value}"
+        raise RequestError(message, hint="give only one of the two")
 
 
 def _shape(launch: Launch, around: Around) -> tuple[Value | None, Value | None]:
     """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
-    devices = around.typed_ranks or gpus_of(around.below)
+    devices = None
+    if launch.title != "accelerate launch":  # its number of processes means one node
+        devices = _typed_ranks(around) or gpus_of(around.below)
     ranks = launch.ranks or _ranks_of_gpus(launch, devices)
     nodes = launch.nodes or around.given.get("nodes")
-    if nodes is not None:
-        if launch.total and not ranks:
-            ranks = _divided(launch.total, nodes)
-        return launch.nodes, ranks
-    per_node = ranks or launch.gpus.get("gpus-per-node")
-    if launch.title != "accelerate launch":  # its number of processes means one node
-        per_node = per_node or devices
-    return _shape_of_total(launch, ranks, per_node)
+    if nodes is None:
+        return _shape_of_total(launch, ranks, ranks or launch.gpus.get("gpus-per-node", devices))
+    if launch.total and not ranks:
+        ranks = _divided(launch.total, nodes)
+    return launch.nodes, ranks
 
 
 def _shape_of_total(launch: Launch, ranks: Value | None, per_node: Value | None) -> tuple[Value | None, Value | None]:
@@ -208,21 +162,18 @@ def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None, around: Around)
         return Value(total.value // nodes, total.source)
     if "gpus-per-task" in launch.gpus:
         each = launch.gpus["gpus-per-task"]
-        return Value(each.value * (ranks.value if ranks else 1), each.source)
-    asked = gpus_of({"gres": launch.options["gres"]}) if "gres" in launch.options else None
-    if asked is None and launch.title in ("srun", "python") and around.gpus is None:
+        return Value(each.value * number(ranks), each.source)
+    asked = gpus_of(launch.options)
+    if asked is None and launch.title in ("srun", "python") and gpus_around(around) is None:
         return Value(0, f"--gres: {launch.title} without GPUs")
     return asked
 
 
 def gpus_of(values: Values) -> Value | None:
     """Return the GPUs per node of ``--gpus-per-node`` or ``--gres``."""
-    gres = values.get("gres")
-    if gres is not None:
-        count = gres_gpus(str(gres.value))
-        if count is not None:
-            return Value(count, gres.source)
-    return values.get("gpus-per-node")
+    gres = values.get("gres", Value("", ""))
+    count = gres_gpus(str(gres.value))
+    return values.get("gpus-per-node") if count is None else Value(count, gres.source)
 
 
 def format_line(options: Values, program: Sequence[str], quote: Callable[[str], str] = shlex.quote) -> str:
@@ -233,9 +184,8 @@ def format_line(options: Values, program: Sequence[str], quote: Callable[[str], 
 
 def format_options(options: Values, quote: Callable[[str], str] = shlex.quote) -> str:
     """Return options as they are typed, in the order of ``FIELDS``."""
-    in_order = [field.name for field in FIELDS if field.name in options]
     words: list[str] = []
-    for name in dict.fromkeys([*in_order, *options]):
+    for name in sorted(options, key=list(FIELD).index):
         words += typed_option(name, options[name].value, quote)
     return " ".join(words)
 
@@ -250,7 +200,7 @@ def one_gpu_each(launch: Launch) -> str:
 
 def refused_line(launch: Launch, options: Values, around: Around) -> str:
     """Return the line that runs a launch which cannot be translated; ``options`` are all."""
-    kept = {**options, **{name: Value(value, "") for name, value in launch.instead.items()}}
+    kept = {**options, **launch.alternative}
     launcher = launch.instead.get("launcher")
     if launcher is not None:
         kept = _of_launcher(kept, launch, around.given)
@@ -259,18 +209,21 @@ def refused_line(launch: Launch, options: Values, around: Around) -> str:
     around = around._replace(given=options)
     program = on_each_node(launch.line, around.nodes)
     if program is None:
-        return f"{launch.title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"
-    if "tasks-per-node" in options and not (around.gpus or _NO_GPUS).value:
+        return of_one_node(launch.title)
+    if "tasks-per-node" in options and not number(gpus_around(around), 0):
         kept["tasks-per-node"] = options["tasks-per-node"]
     return format_line(kept, program)
+
+
+def of_one_node(title: str) -> str:
+    """Return the hint for a launcher that cannot make the ranks of several nodes one group."""
+    return f"{title} starts the ranks of one node only: use --nodes 1, or a line that torchrun would start"
 
 
 def _of_launcher(options: Values, launch: Launch, given: Values) -> dict[str, Value]:
     """Return the options of a launch for its own launcher, which sets its variables and starts the ranks."""
     kept = {name: value for name, value in options.items() if name not in ("tasks-per-node", "env")}
-    env = dict(launch.typed)
-    if "env" in given:
-        env = given["env"].value | env
+    env = given.get("env", Value({}, "")).value | launch.typed
     if env:
         kept["env"] = Value(env, "")
     return kept

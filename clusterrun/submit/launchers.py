@@ -18,14 +18,16 @@ from clusterrun.base.fields import FIELD
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.job_python import JobPython
-from clusterrun.submit.launcher_options import Table, Typed, parse_options
 from clusterrun.submit.launcher_table import (
     DEVICES,
+    Launcher,
+    Option,
     assignments,
     is_own_program,
     is_set_here,
-    launcher_of,
+    parse_options,
     prefix_length,
+    split_launcher,
     variables_before,
 )
 from clusterrun.submit.python_line import as_variables, split_python
@@ -47,6 +49,8 @@ class Launch:
     node for the ranks that a launcher starts in srun's tasks. ``own`` are the names of what clusterrun replaces,
     ``line`` all its words, ``typed`` the variables before it.
     ``refusal`` is the reason why the line cannot be translated, and ``instead`` the options that can run it.
+    Of a script, ``titles`` are the names of the launchers in it, and ``innermost`` is the command of the script that it
+    runs in the end.
     """
 
     title: str
@@ -66,12 +70,19 @@ class Launch:
     warning: str = ""
     refusal: str = ""
     instead: dict[str, Any] = field(default_factory=dict)
+    titles: set[str] = field(default_factory=set)
+    innermost: list[str] = field(default_factory=list)
 
     def refuse(self, reason: str, **instead: Any) -> None:
         """Record why the line cannot be translated, and the options that can run it; the first reason counts."""
         if not self.refusal:
             self.refusal = reason
             self.instead = instead
+
+    @property
+    def alternative(self) -> dict[str, Value]:
+        """The options that can run a line which cannot be translated."""
+        return {name: Value(value, "") for name, value in self.instead.items()}
 
     @property
     def sees_one_gpu(self) -> str:
@@ -82,29 +93,47 @@ class Launch:
         return each.source
 
 
-class Place(NamedTuple):
-    """The folder and the environment that a line was typed in, and the job's Python."""
+class Around(NamedTuple):
+    """What surrounds a typed line: the options, and where it was typed; ``notify`` gets lines for the user.
 
+    ``given`` are the typed options and those of the job file, which the line must not contradict; ``below`` are those
+    of the profiles. ``cwd`` and ``environ`` are the folder and the environment, ``python`` is the job's Python.
+    """
+
+    given: Mapping[str, Value]
+    below: Mapping[str, Value]
     cwd: Path
     environ: Mapping[str, str]
+    notify: Callable[[str], None] = lambda line: None
     python: JobPython = JobPython(sys.executable)
 
+    def value(self, name: str) -> Any:
+        """Return the value of an option, None if it is not set."""
+        return {**self.below, **self.given}.get(name, Value(None, "")).value
 
-def find_launch(words: Sequence[str], place: Place) -> Launch | None:
+    @property
+    def nodes(self) -> int:
+        return int(self.value("nodes") or 1)
+
+
+def number(value: Value | None, otherwise: int = 1) -> int:
+    """Return the number that an option sets, or the one that counts without it."""
+    return otherwise if value is None else int(value.value)
+
+
+def find_launch(words: Sequence[str], around: Around) -> Launch | None:
     """Return what a command asks of its launcher, or None if it does not start one whose lines are translated.
 
     Variables before it (``NCCL_DEBUG=INFO torchrun …``) belong to it. Raises RequestError for an option that the
     launcher does not have, and for commands that start no training.
     """
     line = list(words[prefix_length(words) :])
-    started = launcher_of(line)
-    if started is None:
+    launcher, arguments = split_launcher(line)
+    if not launcher.title:
         _refuse_other_commands(line)
+    if not launcher.options:
         return None
-    table = started.launcher.options
-    if table is None:
-        return None
-    launch = parse_launch(started.title, table, started.words, place)
+    launch = parse_launch(launcher, arguments, around)
     launch.line = line
     _add_variables(launch, words)
     return launch
@@ -138,49 +167,43 @@ def _add_variables(launch: Launch, words: Sequence[str]) -> None:
         launch.ranks = Value(len(assigned[DEVICES].split(",")), f"--gpus-per-node from {DEVICES}")
 
 
-def parse_launch(title: str, table: Table, words: Sequence[str], place: Place) -> Launch:
+def parse_launch(launcher: Launcher, words: Sequence[str], around: Around) -> Launch:
     """Parse the words after a launcher's name."""
-    typed, program = parse_options(title, table, words)
-    names = {option.option.name for option in typed}
+    typed, program = parse_options(launcher, words)
+    names = {option.name for option in typed}
     config = ""
-    if title == "accelerate launch":
-        added, config = accelerate_yaml.defaults(typed, table, place.cwd, place.python, place.environ)
+    if launcher.title == "accelerate launch":
+        added, config = accelerate_yaml.defaults(typed, launcher, around.cwd, around.python, around.environ)
         typed += added
     if "module" in names and program:
         program = ["-m", *program]
-    launch = Launch(title, program, one_node=title not in ("srun", "#SBATCH"))
+    launch = Launch(launcher.title, program, one_node=launcher.title not in ("srun", "#SBATCH"))
     for option in typed:
-        apply = _APPLY.get(option.option.kind)
-        if apply is not None:
-            apply(launch, option, _source_of(option, title))
-    if config:
-        _use_configuration(launch, config, only_config=names <= _BESIDE_CONFIG)
-    elif launch.instead.get("launcher") == "accelerate":
-        launch.instead["launcher"] = "none"  # its options have no place without a file
+        _APPLY.get(option.kind, _do_nothing)(launch, option, _source_of(option, launcher.title))
+    if launch.instead.get("launcher") == "accelerate":
+        _leave_to_accelerate(launch, config, names)
     if program:
-        _finish(launch, names, place)
+        _finish(launch, names, around.cwd)
     return launch
 
 
-def _source_of(typed: Typed, title: str) -> str:
+def _source_of(option: Option, title: str) -> str:
     """Return the name of a typed option in messages; `why` repeats options whose source starts with two hyphens."""
-    name = typed.spelled.lstrip("-")
+    name = option.spelled.lstrip("-")
     if len(name) == 1:
-        name = typed.option.name
+        name = option.name
     return f"--{name} of {title}"
 
 
-def _use_configuration(launch: Launch, config: str, *, only_config: bool) -> None:
-    """Let accelerate itself read its configuration where clusterrun cannot use it."""
-    if launch.instead.get("launcher") != "accelerate":
-        return
-    if only_config:
+def _leave_to_accelerate(launch: Launch, config: str, names: set[str]) -> None:
+    """Let accelerate itself read its configuration; it has no place for other options."""
+    if config and names <= _BESIDE_CONFIG:
         launch.instead["accelerate-config"] = config
-    else:  # other options beside a file have no place in it
+    else:
         launch.instead["launcher"] = "none"
 
 
-def _finish(launch: Launch, names: set[str], place: Place) -> None:
+def _finish(launch: Launch, names: set[str], cwd: Path) -> None:
     """Do to the program what its launcher does beside its options."""
     if launch.title == "srun":
         python, launch.program = split_python(launch.program)
@@ -188,16 +211,16 @@ def _finish(launch: Launch, names: set[str], place: Place) -> None:
         launch.env |= variables
         launch.own += others
     elif launch.title == "torch.distributed.launch" and "use-env" not in names:
-        _add_declared_local_rank(launch, place)
+        _add_declared_local_rank(launch, cwd)
     elif launch.title == "deepspeed" and "no-local-rank" not in names:
         add_local_rank(launch.program, "--local_rank")
     elif launch.title == "fabric run":
         launch.env["LT_CLI_USED"] = "1"
 
 
-def _add_declared_local_rank(launch: Launch, place: Place) -> None:
+def _add_declared_local_rank(launch: Launch, cwd: Path) -> None:
     """Add the local rank as the script spells it, and note if the script would refuse it."""
-    source = source_of(launch.program, place.cwd)
+    source = source_of(launch.program, cwd)
     option = local_rank_option(source) or "--local-rank"
     if refuses_option(source, option):
         script = launch.program[0]
@@ -261,12 +284,9 @@ def _share_task(outer: Launch, inner: Launch) -> None:
 
 
 def _tasks_per_node(launch: Launch) -> float:
-    if launch.ranks:
-        return float(launch.ranks.value)
-    if not launch.total:
-        return 1.0
-    nodes = launch.nodes.value if launch.nodes else 1
-    return float(launch.total.value / nodes)
+    if launch.total and not launch.ranks:
+        return float(launch.total.value / number(launch.nodes))
+    return float(number(launch.ranks))
 
 
 def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict[str, Value]:
@@ -283,18 +303,22 @@ def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict
 # --- what an option does to a launch; ``source`` names the option in messages ---
 
 
-def _set_nodes(launch: Launch, typed: Typed, source: str) -> None:
+def _do_nothing(launch: Launch, typed: Option, source: str) -> None:
+    """Leave what is about the whole line, which ``parse_launch`` reads."""
+
+
+def _set_nodes(launch: Launch, typed: Option, source: str) -> None:
     launch.one_node = False
     launch.nodes = _count(launch, typed.value, source)
 
 
-def _set_ranks(launch: Launch, typed: Typed, source: str) -> None:
+def _set_ranks(launch: Launch, typed: Option, source: str) -> None:
     if typed.value == "cpu":
         launch.gpus["gpus-per-node"] = Value(0, source)
     launch.ranks = _count(launch, typed.value, source)
 
 
-def _set_total(launch: Launch, typed: Typed, source: str) -> None:
+def _set_total(launch: Launch, typed: Option, source: str) -> None:
     launch.total = _count(launch, typed.value, source)
 
 
@@ -312,22 +336,22 @@ def _count(launch: Launch, text: str, source: str) -> Value | None:
     return Value(int(low), source)
 
 
-def _use_cpu(launch: Launch, typed: Typed, source: str) -> None:
+def _use_cpu(launch: Launch, typed: Option, source: str) -> None:
     launch.gpus["gpus-per-node"] = Value(0, source)
     launch.env["ACCELERATE_USE_CPU"] = "true"
 
 
-def _leave_out(launch: Launch, typed: Typed, source: str) -> None:
+def _leave_out(launch: Launch, typed: Option, source: str) -> None:
     launch.own.append(typed.spelled)
 
 
-def _leave_hosts_out(launch: Launch, typed: Typed, source: str) -> None:
+def _leave_hosts_out(launch: Launch, typed: Option, source: str) -> None:
     """Leave out which hosts to use, which is the scheduler's choice."""
     launch.own.append(typed.spelled)
     launch.one_node = False
 
 
-def _include_devices(launch: Launch, typed: Typed, source: str) -> None:
+def _include_devices(launch: Launch, typed: Option, source: str) -> None:
     """Take the number of devices from ``--include localhost:0,1``."""
     if not re.fullmatch(r"localhost:\d+(,\d+)*", typed.value):
         launch.refuse(f"{source} is not supported", launcher="none")
@@ -337,9 +361,9 @@ def _include_devices(launch: Launch, typed: Typed, source: str) -> None:
     launch.ranks = Value(typed.value.count(",") + 1, source)
 
 
-def _set_variable(launch: Launch, typed: Typed, source: str) -> None:
+def _set_variable(launch: Launch, typed: Option, source: str) -> None:
     """Set the variable that the launcher would set, unless its value needs the launcher itself."""
-    name, value = typed.option.target, typed.value or "True"
+    name, value = typed.target, typed.value or "True"
     match name, value:
         case "ACCELERATE_MIXED_PRECISION", "fp8":
             launch.refuse(f"{source}: fp8 is not supported", launcher="accelerate")
@@ -353,41 +377,41 @@ def _set_variable(launch: Launch, typed: Typed, source: str) -> None:
     launch.env[name] = value
 
 
-def _refuse_output(launch: Launch, typed: Typed, source: str) -> None:
+def _refuse_output(launch: Launch, typed: Option, source: str) -> None:
     if _has_effect(typed):
         launch.refuse(f"{source} is not supported; `clusterrun logs JOBID --rank N` shows the output of one rank")
 
 
-def _refuse(launch: Launch, typed: Typed, source: str) -> None:
+def _refuse(launch: Launch, typed: Option, source: str) -> None:
     launch.refuse(f"{source} is not supported")
 
 
-def _refuse_for_launcher(launch: Launch, typed: Typed, source: str) -> None:
+def _refuse_for_launcher(launch: Launch, typed: Option, source: str) -> None:
     """Refuse an option that only the ``--launcher`` named by its kind can use."""
     if not _has_effect(typed):
         return
-    launch.refuse(f"{source} is not supported", launcher=typed.option.kind)
-    if typed.option.name == "max-restarts" and typed.value.isdigit():
+    launch.refuse(f"{source} is not supported", launcher=typed.kind)
+    if typed.name == "max-restarts" and typed.value.isdigit():
         launch.instead.setdefault("max-restarts", int(typed.value))
 
 
-def _has_effect(typed: Typed) -> bool:
+def _has_effect(typed: Option) -> bool:
     """Return whether an option has an effect: the table names the value that has none."""
-    return typed.option.target == "" or typed.value != typed.option.target
+    return typed.target == "" or typed.value != typed.target
 
 
-def _set_field(launch: Launch, typed: Typed, source: str) -> None:
+def _set_field(launch: Launch, typed: Option, source: str) -> None:
     """Set the option of clusterrun that has the same name."""
-    kind, value = FIELD[typed.option.name].kind, typed.value
+    kind, value = FIELD[typed.name].kind, typed.value
     read: Any = value
     if kind == "int" and value.isdigit():
         read = int(value)
     elif kind == "list":
         read = [value]
-    launch.options[typed.option.name] = Value(read, source)
+    launch.options[typed.name] = Value(read, source)
 
 
-def _export(launch: Launch, typed: Typed, source: str) -> None:
+def _export(launch: Launch, typed: Option, source: str) -> None:
     """Export ``NAME=VALUE`` of ``--export``; NAME alone exports the shell's value, as sbatch does by itself."""
     if typed.value.startswith("NONE"):
         launch.own.append(typed.spelled)
@@ -397,7 +421,7 @@ def _export(launch: Launch, typed: Typed, source: str) -> None:
             launch.env[name] = value
 
 
-def _set_gres(launch: Launch, typed: Typed, source: str) -> None:
+def _set_gres(launch: Launch, typed: Option, source: str) -> None:
     if re.fullmatch(r"gpu(:[^:,]+)?(:\d+)?", typed.value, re.ASCII):
         text = typed.value.removeprefix("gpu").removeprefix(":")
         _set_gpus(launch, "gpus-per-node", text, source)
@@ -405,8 +429,8 @@ def _set_gres(launch: Launch, typed: Typed, source: str) -> None:
         launch.options["gres"] = Value(typed.value, source)
 
 
-def _set_gpu_option(launch: Launch, typed: Typed, source: str) -> None:
-    _set_gpus(launch, typed.option.kind, typed.value, source)
+def _set_gpu_option(launch: Launch, typed: Option, source: str) -> None:
+    _set_gpus(launch, typed.kind, typed.value, source)
 
 
 def _set_gpus(launch: Launch, kind: str, text: str, source: str) -> None:
@@ -423,11 +447,11 @@ def _set_gpus(launch: Launch, kind: str, text: str, source: str) -> None:
         launch.gpus[kind] = number
 
 
-def _set_ranks_per_gpu(launch: Launch, typed: Typed, source: str) -> None:
+def _set_ranks_per_gpu(launch: Launch, typed: Option, source: str) -> None:
     launch.gpus["ranks-per-gpu"] = Value(int(typed.value) if typed.value.isdecimal() else 1, source)
 
 
-def _name_job(launch: Launch, typed: Typed, source: str) -> None:
+def _name_job(launch: Launch, typed: Option, source: str) -> None:
     """Leave out ``--jobid $SLURM_JOB_ID``; a number names another job."""
     if "$" in typed.value:
         launch.own.append(typed.spelled)
@@ -435,27 +459,27 @@ def _name_job(launch: Launch, typed: Typed, source: str) -> None:
         launch.refuse(f"{source} is not supported: each run is a job of its own")
 
 
-def _set_requeue(launch: Launch, typed: Typed, source: str) -> None:
-    launch.options["requeue"] = Value(typed.option.name == "requeue", source)
+def _set_requeue(launch: Launch, typed: Option, source: str) -> None:
+    launch.options["requeue"] = Value(typed.name == "requeue", source)
 
 
-def _pass_to_sbatch(launch: Launch, typed: Typed, source: str) -> None:
-    name, value = typed.option.name, typed.value
-    if typed.option.values == 1 and not value:  # ``--mail-user=``
+def _pass_to_sbatch(launch: Launch, typed: Option, source: str) -> None:
+    name, value = typed.name, typed.value
+    if typed.values == 1 and not value:  # ``--mail-user=``
         return
     argument = f"--{name}={value}" if value else f"--{name}"
     before = launch.options.get("sbatch-arg", Value([], "")).value
     launch.options["sbatch-arg"] = Value([*before, argument], "--sbatch-arg")
 
 
-def _change_folder(launch: Launch, typed: Typed, source: str) -> None:
+def _change_folder(launch: Launch, typed: Option, source: str) -> None:
     if typed.value != ".":
         reason = f"{source}: the job runs in the folder that it is submitted from; cd to {typed.value} first"
         launch.refuse(reason)
 
 
-#: What an option does, by its kind in the tables; other kinds do nothing, or change how the whole line is read.
-_APPLY: dict[str, Callable[[Launch, Typed, str], None]] = {
+#: What an option does, by its kind in the tables.
+_APPLY: dict[str, Callable[[Launch, Option, str], None]] = {
     "nodes": _set_nodes,
     "ranks": _set_ranks,
     "total": _set_total,

@@ -132,11 +132,10 @@ def load_request(
         given = profiles.merge([*levels.typed, in_file])
         python = job_python(given.get("python") or below.get("python"))
         # the tables of other launchers, which a job file without a command does not need
-        from clusterrun.submit.launch_shape import Around
-        from clusterrun.submit.launchers import Place
+        from clusterrun.submit.launchers import Around
         from clusterrun.submit.typed_launch import translate
 
-        around = Around(given, below, Place(folder, environ, python), notices.append)
+        around = Around(given, below, folder, environ, notices.append, python)
         command, options = translate(words, around)
         if job is None:
             levels.typed.append(options)
@@ -243,12 +242,12 @@ def _refuse_separate_groups(
     launcher, nodes = values.get("launcher"), values.get("nodes")
     if launcher is None or launcher.value != "none" or nodes is None or nodes.value == 1:
         return
-    from clusterrun.submit.launchers import Place  # the tables of launchers
+    from clusterrun.submit.launchers import Around  # the tables of launchers
     from clusterrun.submit.own_ranks import refuse_separate
 
     words = args.command or command_of(work)
     if words:
-        refuse_separate(words, args.flags, values, Place(cwd, environ))
+        refuse_separate(words, args.flags, Around(values, {}, cwd, environ))
 
 
 def command_of(work: Work) -> tuple[str, ...]:
@@ -396,7 +395,7 @@ def _check_words(words: Sequence[str]) -> None:
     for word in words:
         check_text(word, "the script's arguments", "after --")
     if ":" in words and words[0] in ("srun", "sbatch"):
-        from clusterrun.submit.typed_script import several_groups  # most commands start no script
+        from clusterrun.submit.own_ranks import several_groups  # most commands have no groups
 
         raise several_groups(f"this {words[0]} command", "`:`")
     if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)

@@ -16,8 +16,7 @@ from clusterrun.jobspec.spec import Command, Module, Script, Work
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 from clusterrun.submit.environments import without_environment
-from clusterrun.submit.launch_shape import Around
-from clusterrun.submit.launchers import Place
+from clusterrun.submit.launchers import Around
 from clusterrun.submit.plan import load_planned
 from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
 from clusterrun.submit.typed_launch import with_local_rank
@@ -48,7 +47,7 @@ def resubmit_args(
     work = _with_words(spec.work, words)
     if isinstance(work, Script | Module):
         program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
-        words = with_local_rank((*program, *work.args), Around(values, {}, Place(folder, environ), notify))
+        words = with_local_rank((*program, *work.args), Around(values, {}, folder, environ, notify))
         work = replace(work, args=words[len(program) :])
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
 from clusterrun.config.files import is_file
 from clusterrun.jobspec.fields import Value
-from clusterrun.submit.launcher_options import SBATCH, SRUN, parse_options
-from clusterrun.submit.launcher_table import has_starter_variable, launcher_of, prefix_length
-from clusterrun.submit.launchers import Launch, Place, combine, find_launch, parse_launch
+from clusterrun.submit.launcher_table import (
+    SBATCH,
+    has_starter_variable,
+    launcher_of,
+    parse_options,
+    prefix_length,
+    split_launcher,
+)
+from clusterrun.submit.launchers import Around, Launch, combine, find_launch, parse_launch
 from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.submit.script_source import read_text
-
-if TYPE_CHECKING:
-    from clusterrun.submit.shell_scripts import ShellScript
 
 _SHELL = re.compile(r"(ba|z|k|da)?sh")
 _SHEBANG = re.compile(r"#!\s*(\S*/)?(env\s+(-\S+\s+)*)?(\S*/)?(ba|z|k|da)?sh\b")
@@ -38,18 +40,33 @@ _MOST = 50
 """The maximum number of scripts that are read because one names another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A script in a command: its name, text and arguments, and sbatch's typed options (None without sbatch)."""
+@dataclass(slots=True)
+class ShellScript:
+    """A script in a command: its name, text and arguments, sbatch's typed options (None without sbatch), what it does.
+
+    ``directives`` are the words of its #SBATCH lines, ``command`` those of its launcher. ``late`` are the numbers of
+    #SBATCH lines after the first command, which sbatch ignores. ``setup`` are the lines before the command, ``env`` its
+    exported constants. ``lost`` are the numbers of lines that are in none of these; ``exact`` is False if the command
+    may not run exactly once as it is, ``loop`` is the line of the loop around it, and ``output`` its redirections.
+    """
 
     name: str
     text: str
     arguments: Sequence[str] = ()
     sbatch: Sequence[str] | None = None
     wrapper: bool = False
+    directives: list[str] = field(default_factory=list)
+    late: list[int] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    exact: bool = True
+    loop: int = 0
+    output: str = ""
 
 
-def script_of(words: Sequence[str], cwd: Path) -> Script | None:
+def script_of(words: Sequence[str], cwd: Path) -> ShellScript | None:
     """Return the script that a command starts, or None. Raises RequestError if sbatch's script is missing."""
     words = words[prefix_length(words) :]
     if not words:
@@ -63,36 +80,37 @@ def script_of(words: Sequence[str], cwd: Path) -> Script | None:
         return _shell_script(words, cwd)
     text = read_text(cwd / words[0])
     if program.endswith(".sh") or _SHEBANG.match(text):
-        return Script(words[0], text, rest)
+        return ShellScript(words[0], text, rest)
     return None
 
 
-def _batch_script(words: list[str], cwd: Path) -> Script:
-    typed, program = parse_options("sbatch", SBATCH, words)
+def _batch_script(words: list[str], cwd: Path) -> ShellScript:
+    typed, program = parse_options(SBATCH._replace(title="sbatch"), words)
     options = words[: len(words) - len(program)]
     for option in typed:
-        if option.option.kind == "wrap":
-            return Script("--wrap", option.value, (), options)
-    if not program or not is_file(cwd / program[0]):
-        raise RequestError(f"sbatch: no such script: {' '.join(program[:1])}")
-    return Script(program[0], read_text(cwd / program[0]), program[1:], options)
+        if option.kind == "wrap":
+            return ShellScript("--wrap", option.value, (), options)
+    name = "".join(program[:1])
+    if not is_file(cwd / name):
+        raise RequestError(f"sbatch: no such script: {name}")
+    return ShellScript(name, read_text(cwd / name), program[1:], options)
 
 
-def _shell_script(words: Sequence[str], cwd: Path) -> Script | None:
+def _shell_script(words: Sequence[str], cwd: Path) -> ShellScript | None:
     """Return the script of ``bash x.sh`` or ``bash -c …``."""
     for at, word in enumerate(words[1:], 1):
         if not word.startswith("-"):
-            return Script(word, read_text(cwd / word), words[at + 1 :])
+            return ShellScript(word, read_text(cwd / word), words[at + 1 :])
         if "c" in word and not word.startswith("--"):
-            return Script(shlex.join(words[:2]), "".join(words[at + 1 : at + 2]), words[at + 3 :])
+            return ShellScript(shlex.join(words[:2]), "".join(words[at + 1 : at + 2]), words[at + 3 :])
     return None
 
 
-def _wrapped_launcher(words: Sequence[str]) -> Script | None:
+def _wrapped_launcher(words: Sequence[str]) -> ShellScript | None:
     """Return the launcher's part of a wrapper's line (``uv run torchrun …``), None if it starts none."""
     for at in range(1, len(words)):
-        if launcher_of(words[at:]) is not None and not _is_value(words, at):
-            return Script(words[0], shlex.join(words[at:]), wrapper=True)
+        if split_launcher(words[at:])[0].title and not _is_value(words, at):
+            return ShellScript(words[0], shlex.join(words[at:]), wrapper=True)
         if words[at].endswith(".py") or is_python(words[at]):
             return None  # the program: the rest is its arguments
     return None
@@ -108,12 +126,12 @@ def _is_value(words: Sequence[str], at: int) -> bool:
     return at + 1 < len(words) and is_python(words[at + 1])
 
 
-def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> ShellScript:
-    """Parse a script; its command is a launcher's line, or starts another script that has one.
+def read(script: ShellScript, around: Around, seen: dict[str, bool] | None = None) -> ShellScript:
+    """Read what a script does; its command is a launcher's line, or starts another script that has one.
 
     ``seen`` is whether the texts that were read before have such a line; it is not known yet of those being read.
     """
-    from clusterrun.submit.shell_scripts import parse_script  # most commands start no script
+    from clusterrun.submit import shell_scripts  # most commands start no script
 
     has_command = {} if seen is None else seen
     has_command[script.text] = False
@@ -122,113 +140,102 @@ def parse(script: Script, place: Place, seen: dict[str, bool] | None = None) -> 
         rest = words[prefix_length(words) :]
         if not rest or not _NO_START.isdisjoint(rest):
             return False
-        return _starts_ranks(words, rest, script) or _runs_launcher(rest, place, has_command)
+        return _starts_ranks(words, rest[0], script) or _runs_launcher(rest, around, has_command)
 
-    parsed = parse_script(script.text, script.arguments, is_command, script.name, place.environ)
-    has_command[script.text] = bool(parsed.command)
-    return parsed
+    shell_scripts.read(script, is_command, around.environ)
+    has_command[script.text] = bool(script.command)
+    return script
 
 
-def _starts_ranks(words: Sequence[str], rest: Sequence[str], script: Script) -> bool:
-    """Return whether a line starts a launcher, or in a batch script Python; ``rest`` is it without variables."""
-    if launcher_of(rest) is not None or has_starter_variable(words):
+def _starts_ranks(words: Sequence[str], program: str, script: ShellScript) -> bool:
+    """Return whether a line starts a launcher, or in a batch script Python; ``program`` is its first word."""
+    if launcher_of(words).title or has_starter_variable(words):
         return True
-    return script.sbatch is not None and is_python(rest[0])
+    return script.sbatch is not None and is_python(program)
 
 
-def _runs_launcher(rest: Sequence[str], place: Place, has_command: dict[str, bool]) -> bool:
+def _runs_launcher(rest: Sequence[str], around: Around, has_command: dict[str, bool]) -> bool:
     """Return whether a line runs a script with a launcher in it."""
     if rest[0] == "sbatch":
         return False
-    inner = script_of(rest, place.cwd)
+    inner = script_of(rest, around.cwd)
     if inner is None:
         return False
     if inner.text not in has_command and len(has_command) < _MOST:
-        parse(inner, place, has_command)
+        read(inner, around, has_command)
     return has_command.get(inner.text, False)
 
 
-def launch_in(script: Script, parsed: ShellScript, place: Place) -> Launch:
-    """Return what a parsed script asks for; if it starts no launcher, one process.
+def launch_in(script: ShellScript, around: Around) -> Launch:
+    """Return what a script asks for that was read; if it starts no launcher, one process.
 
-    What the scripts inside it do is added to ``parsed``, with the names of all launchers. Raises RequestError for a
-    line that cannot be understood.
+    What the scripts inside it do is added to it. Raises RequestError for a line that cannot be understood.
     """
     layers: list[Launch] = []
     texts: set[str] = set()
-    current, inside = script, parsed
+    current = script
     while True:
         texts.add(current.text)
-        layers += _directives(current, inside, place)
-        command = _command_of(inside)
-        launches = _launches_of(command, place)
-        layers += launches
-        program = launches[-1].program if launches else command[prefix_length(command) :]
-        inner = script_of(program, place.cwd)
-        if inner is None or inner.text in texts:
+        command = _command_of(current)
+        launches = _launches_of(command, around)
+        layers += [*_directives(current, around), *launches]
+        inner = script_of(launches[-1].program if launches else command, around.cwd)
+        if inner is None or inner.text in texts or not read(inner, around).command:
             break
-        inside = parse(inner, place)
-        if not inside.command:
-            break
-        _absorb(parsed, inside, inner)
+        _absorb(script, inner)
         current = inner
     if not launches:
         layers.append(_one_process(current, command))
-    parsed.innermost = command
-    parsed.titles = {layer.title for layer in layers}
     launch = reduce(combine, layers)
-    launch.env = parsed.env | launch.env
-    if parsed.setup and command:
-        launch.options["setup"] = Value(parsed.setup, "--setup")
+    launch.innermost, launch.titles = command, {layer.title for layer in layers}
+    launch.env = script.env | launch.env
+    if script.setup and command:
+        launch.options["setup"] = Value(script.setup, "--setup")
     return launch
 
 
-def _directives(script: Script, parsed: ShellScript, place: Place) -> list[Launch]:
+def _directives(script: ShellScript, around: Around) -> list[Launch]:
     """Return what the #SBATCH lines of a script and the options typed for sbatch ask for."""
-    directives = [*parsed.directives, *(script.sbatch or ())]
-    return [parse_launch("#SBATCH", SBATCH, directives, place)] if directives else []
+    directives = [*script.directives, *(script.sbatch or ())]
+    return [parse_launch(SBATCH, directives, around)] if directives else []
 
 
-def _launches_of(command: Sequence[str], place: Place) -> list[Launch]:
+def _launches_of(command: Sequence[str], around: Around) -> list[Launch]:
     """Return the launchers of a line, outermost first: srun and torchrun for ``srun torchrun …``."""
     launches: list[Launch] = []
-    launch = find_launch(command, place)
-    while launch is not None:
+    while launch := find_launch(command, around):
         launches.append(launch)
-        launch = find_launch(launch.program, place)
+        command = launch.program
     return launches
 
 
-def _command_of(parsed: ShellScript) -> list[str]:
+def _command_of(script: ShellScript) -> list[str]:
     """Return the command of a script, in a loop without the srun of one pass, whose options are about that pass."""
-    command = list(parsed.command)
-    start = prefix_length(command)
-    started = launcher_of(command[start:])
-    if not parsed.loop or started is None or started.title != "srun":
-        return command
-    _, program = parse_options("srun", SRUN, started.words)
-    return [*command[:start], *program]
+    start = prefix_length(script.command)
+    launcher, arguments = split_launcher(script.command[start:])
+    if not script.loop or launcher.title != "srun":
+        return list(script.command)
+    return [*script.command[:start], *parse_options(launcher, arguments)[1]]
 
 
-def _one_process(script: Script, command: Sequence[str]) -> Launch:
+def _one_process(script: ShellScript, command: Sequence[str]) -> Launch:
     launch = Launch("python", split_python(command)[1] or ["train.py"])
     if command:
         launch.ranks = Value(1, f"--tasks-per-node of {script.name} (one process)")
     return launch
 
 
-def _absorb(parsed: ShellScript, inside: ShellScript, inner: Script) -> None:
+def _absorb(script: ShellScript, inner: ShellScript) -> None:
     """Add what a script inside another does to the outer one."""
-    parsed.env |= inside.env
-    parsed.setup += inside.setup
-    parsed.lost += [f"{number} of {inner.name}" for number in inside.lost]
-    if inner.wrapper or not inside.exact:
-        parsed.exact = False
-    parsed.loop = parsed.loop or inside.loop
-    parsed.output = parsed.output or inside.output
+    script.env |= inner.env
+    script.setup += inner.setup
+    script.lost += [f"{number} of {inner.name}" for number in inner.lost]
+    script.exact = script.exact and inner.exact and not inner.wrapper
+    script.loop = script.loop or inner.loop
+    script.output = script.output or inner.output
 
 
-def text_of_all(script: Script, cwd: Path) -> str:
+def text_of_all(script: ShellScript, cwd: Path) -> str:
     """Return the texts of a script and of the shell scripts that it names, and those that they name."""
     texts = {script.name: script.text}
     waiting = [script.text]

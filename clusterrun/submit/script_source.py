@@ -5,30 +5,38 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from clusterrun.config.files import is_file
 
 LIMIT = 1 << 20
 """The maximum size of a script that is searched, in bytes."""
+_LOCAL_RANK = ("--local_rank", "--local-rank")
 _SUBCOMMANDS = re.compile(r"\badd_subparsers\(|\.group\(")
+_STARTERS = re.compile(
+    r"(?:\S*/)?(torchrun|accelerate launch)(?:\s|$)|(?:.*\s)?(torch\.distributed\.(?:run|launch))(?:\s|$)"
+)
+_CALLS = ("elastic_launch", "launch_agent", "spawn", "start_processes", "notebook_launcher", "debug_launcher")
 
 
 def read_text(path: Path) -> str:
     """Return the text of a regular file of at most ``LIMIT`` bytes, else an empty text."""
     try:
-        return path.read_text("utf-8", "replace") if is_file(path) and path.stat().st_size <= LIMIT else ""
+        if is_file(path) and path.stat().st_size <= LIMIT:
+            return path.read_text("utf-8", "replace")
     except OSError:
-        return ""
+        pass
+    return ""
 
 
 def source_of(program: Sequence[str], cwd: Path) -> str:
     """Return the source of a script or of ``-m MODULE`` below the current folder, else an empty text."""
-    if program[:1] == ["-m"] and len(program) > 1:
-        base = cwd / program[1].replace(".", "/")
+    first, module = [*program, "", ""][:2]
+    if first == "-m" and module:
+        base = cwd / module.replace(".", "/")
         return read_text(base.with_suffix(".py")) or read_text(base / "__main__.py")
-    return read_text(cwd / program[0]) if program and program[0].endswith(".py") else ""
+    return read_text(cwd / first) if first.endswith(".py") else ""
 
 
 def local_rank_option(source: str) -> str:
@@ -36,11 +44,13 @@ def local_rank_option(source: str) -> str:
 
     Declared means a string argument of ``add_argument``, or of click's ``option``.
     """
-    for node in ast.walk(_tree(source)) if re.search("--local[_-]rank", source) else ():
+    if not re.search("--local[_-]rank", source):
+        return ""
+    for node in ast.walk(_tree(source)):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add_argument", "option"):
-            for one in node.args:
-                if isinstance(one, ast.Constant) and one.value in ("--local_rank", "--local-rank"):
-                    return str(one.value)
+            for text in _texts(node.args):
+                if text in _LOCAL_RANK:
+                    return text
     return ""
 
 
@@ -53,20 +63,14 @@ def wanted_local_rank(source: str) -> str:
     option = local_rank_option(source)
     if not option or _SUBCOMMANDS.search(source):
         return ""
-    texts = {node.value for node in ast.walk(_tree(source)) if isinstance(node, ast.Constant)}
-    return "" if {"LOCAL_RANK", "SLURM_LOCALID"} & texts else option
+    reads_variable = {"LOCAL_RANK", "SLURM_LOCALID"}.intersection(_texts(ast.walk(_tree(source))))
+    return "" if reads_variable else option
 
 
 def refuses_option(source: str, option: str) -> bool:
     """Return whether a script's argparse would end it with a usage error at this option."""
     strict = "ArgumentParser(" in source and ".parse_args(" in source and "parse_known_args" not in source
     return strict and option not in source and "local_rank" not in source
-
-
-_STARTERS = re.compile(
-    r"(?:\S*/)?(torchrun|accelerate launch)(?:\s|$)|(?:.*\s)?(torch\.distributed\.(?:run|launch))(?:\s|$)"
-)
-_CALLS = ("elastic_launch", "launch_agent", "spawn", "start_processes", "notebook_launcher", "debug_launcher")
 
 
 def started_launcher(source: str) -> str:
@@ -77,26 +81,35 @@ def started_launcher(source: str) -> str:
     tree = _tree(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        name = _starter(node) if id(node) not in docstrings or isinstance(node, ast.Call) else ""
+        name = ""
+        if isinstance(node, ast.Call):
+            name = _called(node.func)
+        elif id(node) not in docstrings:
+            name = _started_by(*_texts([node]))
         if name:
             return name
     return ""
 
 
-def _starter(node: ast.AST) -> str:
-    """Return what a node of the syntax tree starts ranks with, else an empty text."""
-    if isinstance(node, ast.Call):
-        name = _name_of(node.func)
-        return name if name in _CALLS else ""
-    match = _STARTERS.match(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+def _called(function: ast.expr) -> str:
+    """Return the name of a function that starts ranks: ``spawn`` for ``torch.multiprocessing.spawn``; else empty."""
+    if isinstance(function, ast.Call):  # elastic_launch(config, main)(args)
+        return _called(function.func)
+    name = str(getattr(function, "attr", getattr(function, "id", "")))
+    return name if name in _CALLS else ""
+
+
+def _started_by(command: str = "") -> str:
+    """Return the launcher that a string starts, else an empty text."""
+    match = _STARTERS.match(command)
     return "" if match is None else match[1] or match[2]
 
 
-def _name_of(function: ast.expr) -> str:
-    """Return the last name of what is called: ``spawn`` for ``torch.multiprocessing.spawn``."""
-    if isinstance(function, ast.Call):  # elastic_launch(config, main)(args)
-        return _name_of(function.func)
-    return str(getattr(function, "attr", getattr(function, "id", "")))
+def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the strings among nodes of a syntax tree."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
 def _tree(source: str) -> ast.AST:

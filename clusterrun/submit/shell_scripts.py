@@ -10,10 +10,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.secrets import refuse_assignments, refuse_shapes
+
+if TYPE_CHECKING:
+    from clusterrun.submit.script_launch import ShellScript
 
 _CONTROL = re.compile(
     r"(if|then|else|elif|fi|for|while|until|do|done|case|esac|function|select|trap|exit|return|getopts|eval|\[\[?|[{}(])(\s|;|$)"
@@ -35,6 +38,9 @@ _VARIABLE = re.compile(
     r"|\$(?:(?P<plain>[A-Za-z_]\w*|[@*#\d])|\{(?P<name>[A-Za-z_]\w*|[@*\d]+)(?::?[-=](?P<default>[^{}]*))?\})",
     re.ASCII,
 )
+#: What separates the commands of a line, and quotes that may contain it.
+_SEPARATOR = re.compile(r"\s*(?:&&|;)\s*")
+_QUOTED_SEPARATOR = re.compile(r"['\"].*(&&|;).*['\"]")
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*['\"]?([A-Za-z_]\w*)")
 _REDIRECTION = re.compile(r"\s+(?:[12&]?>>?|\|&?|&$).*")
 _SUBSTITUTION = re.compile(r"\$\([^()]*\)|\$\(\([^()]*\)\)|`[^`]*`")
@@ -48,68 +54,35 @@ _CD_PWD = re.compile(
 Words = Sequence[str]
 
 
-@dataclass(slots=True)
-class ShellScript:
-    """What a script does: ``directives`` are the words of its #SBATCH lines, ``command`` those of its launcher.
-
-    ``late`` are the numbers of #SBATCH lines after the first command, which sbatch ignores. ``setup`` are the lines
-    before the command, ``env`` its exported constants. ``lost`` are the numbers of lines that are in none of these;
-    ``exact`` is False if the command may not run exactly once as it is, ``loop`` is the line of the loop around it, and
-    ``output`` its redirections. ``innermost`` is the command of the script that it runs in the end, and ``titles`` are
-    the names of all launchers, once that script was read.
-    """
-
-    directives: list[str] = field(default_factory=list)
-    late: list[int] = field(default_factory=list)
-    command: list[str] = field(default_factory=list)
-    setup: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    exact: bool = True
-    loop: int = 0
-    output: str = ""
-    innermost: list[str] = field(default_factory=list)
-    titles: set[str] = field(default_factory=set)
-
-
-def parse_script(
-    text: str,
-    args: Words,
-    is_command: Callable[[Words], bool],
-    name: str = "",
-    environ: Mapping[str, str] | None = None,
-) -> ShellScript:
-    """Parse a script that runs with ``args``; ``is_command`` recognises the line to find.
+def read(script: ShellScript, is_command: Callable[[Words], bool], environ: Mapping[str, str]) -> None:
+    """Read what a script does, which runs with its arguments; ``is_command`` recognises the line to find.
 
     A value is filled in where the script, the arguments or the name give it, and for ``${GPUS:-8}`` also from the
     environment; other variables stay (``$HOME``).
     """
-    parser = _Parser(list(args), is_command, environ or {}, {"0": name} if name else {})
-    for number, line in _logical_lines(text):
+    reader = _Reader(script, is_command, environ)
+    for number, line in _logical_lines(script.text):
         if line.startswith("#"):
-            parser.read_directive(number, line)
+            reader.read_directive(number, line)
         else:
-            parser.read_line(number, line)
-    return parser.script
+            reader.read_line(number, line)
 
 
-@dataclass(slots=True)
-class _Parser:
+class _Reader:
     """A script as far as it was read: ``known`` are the values of its variables, ``lists`` those of its arrays.
 
     ``unknown`` are variables that only the node will know. ``blocks`` are the open blocks: what opened each, and its
     line.
     """
 
-    args: list[str]
-    is_command: Callable[[Words], bool]
-    environ: Mapping[str, str]
-    known: dict[str, str]
-    lists: dict[str, list[str]] = field(default_factory=dict)
-    unknown: set[str] = field(default_factory=set)
-    blocks: list[tuple[str, int]] = field(default_factory=list)
-    begun: bool = False
-    script: ShellScript = field(default_factory=ShellScript)
+    def __init__(self, script: ShellScript, is_command: Callable[[Words], bool], environ: Mapping[str, str]) -> None:
+        self.script, self.is_command, self.environ = script, is_command, environ
+        self.args = list(script.arguments)
+        self.known = {"0": script.name}
+        self.lists: dict[str, list[str]] = {}
+        self.unknown: set[str] = set()
+        self.blocks: list[tuple[str, int]] = []
+        self.begun = False
 
     def read_directive(self, number: int, line: str) -> None:
         words = _words(line.removeprefix("#SBATCH")) or []
@@ -120,8 +93,9 @@ class _Parser:
     def read_line(self, number: int, line: str) -> None:
         self.begun = True
         control = len(line) > _LONGEST or _CONTROL.match(line) is not None
-        self.script.exact = self.script.exact and not control
-        for part in [line] if re.search(r"['\"].*(&&|;).*['\"]", line) else re.split(r"\s*(?:&&|;)\s*", line):
+        if control:
+            self.script.exact = False
+        for part in [line] if _QUOTED_SEPARATOR.search(line) else _SEPARATOR.split(line):
             if control or not self.read_command(part):
                 self.script.lost.append(str(number))
         self.enter_blocks(number, line[:_LONGEST])
@@ -135,33 +109,34 @@ class _Parser:
                 self.blocks.pop()
 
     def read_command(self, typed: str) -> bool:
-        """Add a line, with its variables filled in, to the script; return False if it is lost."""
+        """Add a command, with its variables filled in, to the script; return False if it is lost."""
         line = self.fill(typed)
         words = self.words_of(line)
-        match = _ASSIGNMENT.fullmatch(line)
-        done: bool | None = None
+        assignment = _ASSIGNMENT.fullmatch(line)
         if words and self.is_command(words):
-            done = self.set_command(line, words)
-        elif words and (match is None or _has_several(match, words)):
-            done = self.read_builtin(words)
-        elif match is not None:
-            done = self.assign(match, typed)
-        return self.read_other(line, words, is_assignment=match is not None) if done is None else done
+            return self.set_command(line, words)
+        if assignment is not None and not _has_several(assignment, words or ()):
+            must_run = assignment["export"] is not None and words is not None
+            return self.assign(assignment, typed) or (must_run and self.add_setup(line))
+        return words is not None and self.read_builtin(line, words)
 
-    def read_builtin(self, words: list[str]) -> bool | None:
-        """Do what ``shift`` and ``export A B=2`` do; return None for another command."""
-        if words[0] == "shift" and not self.blocks:
-            del self.args[: int(words[1]) if words[1:] and words[1].isdigit() else 1]
+    def read_builtin(self, line: str, words: list[str]) -> bool:
+        """Do what ``shift`` and ``export A B=2`` do; pass over what only prints, and keep other commands as setup."""
+        first = next(iter(words), ":")  # a comment does nothing
+        if first == "export":
+            return self.export(words[1:])
+        if first == "shift" and not self.blocks:
+            count = "".join(words[1:2])
+            del self.args[: int(count) if count.isdigit() else 1]
             return True
-        return self.export(words[1:]) if words[0] == "export" else None
+        return first in _QUIET or _stays(words) or self.add_setup(line)
 
-    def read_other(self, line: str, words: list[str] | None, *, is_assignment: bool) -> bool:
-        """Add a line that is no launcher to the setup; return False if it is lost."""
-        if not is_assignment and words is not None and (not words or words[0] in _QUIET or _stays(words)):
-            return True
-        lost = words is None or self.script.command or _is_secret(line) or re.match(r"cd\b", line)
-        self.script.setup += [] if lost else [line]
-        return not lost
+    def add_setup(self, line: str) -> bool:
+        """Add a line that must run before the ranks; return False if it cannot."""
+        if self.script.command or _is_secret(line) or re.match(r"cd\b", line):
+            return False
+        self.script.setup.append(line)
+        return True
 
     def export(self, words: Words) -> bool:
         """Read the words after ``export``: ``A B=2``."""
@@ -185,39 +160,37 @@ class _Parser:
         self.script.env[name] = text
         return True
 
-    def assign(self, match: re.Match[str], typed: str) -> bool | None:
-        """Note an assignment: return whether the script has it, None if it must run before the ranks.
+    def assign(self, match: re.Match[str], typed: str) -> bool:
+        """Note an assignment; return whether its value is known, and the ranks get it if they need it.
 
         ``typed`` is the line before variables were filled in: bash splits no value of theirs in an assignment.
         """
-        name, own = match["name"], _OWN.fullmatch(match["name"]) is not None
-        elsewhere = None if match["export"] else False
-        if self.script.command or not self.note(match, typed):
-            return own or elsewhere
-        return True if own or not match["export"] else self.exported(name)
+        name = match["name"]
+        is_known = not self.script.command and self.note(match, typed)
+        if _OWN.fullmatch(name):
+            return True
+        if not is_known or not match["export"]:
+            return is_known
+        is_part = self.is_command(self.known.get(name, "").split())  # of the launcher's line
+        return is_part or self.export_known(name)
 
     def note(self, match: re.Match[str], typed: str) -> bool:
         """Note the value of a variable; return False if it is not known."""
         name, value = match["name"], match["value"]
+        before, items_before = self.known.pop(name, None), self.lists.pop(name, [])
+        if not match["plus"]:
+            before, items_before = "", []
         items = self.array(value)
         if items is not None:
-            self.lists[name] = [*self.lists.pop(name, []), *items] if match["plus"] else items
+            self.lists[name] = [*items_before, *items]
             return True
         is_one_word = re.fullmatch(r"[^\s\"']*", typed.partition("=")[2].strip()) is not None
         text = self.constant(value, is_one_word=is_one_word)
-        before = self.known.pop(name, None) if match["plus"] else ""
-        self.lists.pop(name, None)
         if text is None or before is None:
-            self.known.pop(name, None)
             self.unknown.add(name)
             return False
         self.known[name] = before + text
         return True
-
-    def exported(self, name: str) -> bool | None:
-        """Give the ranks a variable, unless only the launcher's line uses it; None if it must run before them."""
-        is_part = self.is_command(self.known.get(name, "").split())
-        return is_part or self.export_known(name) or None
 
     def array(self, value: str) -> list[str] | None:
         """Return the elements of ``(--lr 1 "$HOME/x")``; None if they are not known."""
@@ -316,7 +289,7 @@ def _shown(word: str, hidden: Sequence[str]) -> str:
 
 def _stays(words: Words) -> bool:
     """Return whether a command is ``cd`` to the folder that the script runs in."""
-    return words[0] == "cd" and len(words) == 2 and os.path.normpath(words[1]) == "."
+    return len(words) == 2 and words[0] == "cd" and os.path.normpath(words[1]) == "."
 
 
 def _is_secret(line: str) -> bool:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.submit.launch_shape import (
-    Around,
     Values,
     format_line,
     format_options,
@@ -19,9 +18,10 @@ from clusterrun.submit.launch_shape import (
     refused_line,
 )
 from clusterrun.submit.launcher_table import STARTER_NUMBERS, assignments, launcher_of, prefix_length, variables_before
-from clusterrun.submit.launchers import Launch, Place, add_local_rank, combine, find_launch, join_options
-from clusterrun.submit.own_ranks import line_instead, starts_own_ranks
+from clusterrun.submit.launchers import Around, Launch, add_local_rank, combine, find_launch, join_options
+from clusterrun.submit.own_ranks import line_instead, script_options, starts_own_ranks
 from clusterrun.submit.python_line import as_variables, split_python
+from clusterrun.submit.script_launch import script_of
 from clusterrun.submit.script_source import source_of, wanted_local_rank
 
 Command = tuple[tuple[str, ...], dict[str, Value]]
@@ -36,7 +36,7 @@ def translate(words: Sequence[str], around: Around) -> Command:
     """
     words = _with_variables_of_python(words, around.notify)
     launcher = around.value("launcher") or ""
-    launch = None if launcher == "none" else find_launch(words, around.place)
+    launch = None if launcher == "none" else find_launch(words, around)
     if launcher not in ("none", "srun"):  # with these two the user knows what the program starts
         _refuse_own_ranks(words, launcher, around)
     if launcher in ("torchrun", "accelerate", "deepspeed") and launch is not None and launch.program:
@@ -62,20 +62,12 @@ def _with_variables_of_python(words: Sequence[str], notify: Callable[[str], None
 def _refuse_own_ranks(words: Sequence[str], launcher: str, around: Around) -> None:
     """Raise RequestError for a program that starts a node's ranks, which ``--launcher`` would start once per rank."""
     title = starts_own_ranks(words)
-    if not title or _is_script(words, around.place):
+    if not title or (not launcher_of(words).title and script_of(words, around.cwd)):  # which says what it starts
         return
     message = f"{title} starts the ranks of a node itself"
     if launcher:
         message = f"--launcher {launcher} would start {title} once per rank"
     raise RequestError(message, hint=line_instead(words, around))
-
-
-def _is_script(words: Sequence[str], place: Place) -> bool:
-    """Return whether a program of the user's own is a shell script, which says itself what it starts."""
-    from clusterrun.submit.script_launch import script_of  # most commands start no script
-
-    rest = words[prefix_length(words) :]
-    return launcher_of(rest) is None and script_of(rest, place.cwd) is not None
 
 
 def _with_variables(words: Sequence[str], around: Around) -> Command:
@@ -85,19 +77,17 @@ def _with_variables(words: Sequence[str], around: Around) -> Command:
     if not assigned or start == len(words):
         return _own_program(words, around)
     variables = variables_before(words)
-    environ = {**around.place.environ, **variables}
+    around = around._replace(environ={**around.environ, **variables})
     if around.value("launcher") == "none":
         variables = {name: text for name, text in variables.items() if name not in STARTER_NUMBERS}
     env = {"env": Value(variables, "--env from the variables before the program")} if variables else {}
-    place, given = around.place._replace(environ=environ), join_options(around.given, env)
-    program, options = _own_program(words[start:], around._replace(place=place, given=given))
+    program, options = _own_program(words[start:], around._replace(given=join_options(around.given, env)))
     if env:
         around.notify("environment variables before the program are passed as: " + format_options(env))
-        options |= env
     ignored = sorted(assigned.keys() - variables.keys())
     if ignored:
         around.notify(f"ignoring {', '.join(ignored)}: set by the scheduler or by clusterrun")
-    return program, options
+    return program, options | env
 
 
 def _own_program(words: Sequence[str], around: Around) -> Command:
@@ -105,18 +95,12 @@ def _own_program(words: Sequence[str], around: Around) -> Command:
     launcher = around.value("launcher")
     options: dict[str, Value] = {}
     if not launcher:  # with --launcher srun the user knows that the script fits one rank per GPU
-        options = _script_options(words, around)
+        options = script_options(words, around)
     if options:
         return tuple(words[prefix_length(words) :]), options
     if launcher in (None, "srun"):
         return with_local_rank(words, around), {}
     return tuple(words), {}
-
-
-def _script_options(words: Sequence[str], around: Around) -> dict[str, Value]:
-    from clusterrun.submit.typed_script import script_options  # most commands start no script
-
-    return script_options(words, around)
 
 
 def _translated(launch: Launch, around: Around) -> Command:
@@ -128,7 +112,7 @@ def _translated(launch: Launch, around: Around) -> Command:
     all_options = join_options(around.given, options)
     if launch.refusal:
         raise RequestError(launch.refusal, hint=refused_line(launch, all_options, around))
-    once = _script_options(launch.program, around._replace(given=_explicit(launch, all_options)))
+    once = script_options(launch.program, around._replace(given=_explicit(launch, all_options)))
     if once:
         return tuple(launch.program), {**options, **once}
     own = f"   (left out: {', '.join(dict.fromkeys(launch.own))})" if launch.own else ""
@@ -153,12 +137,10 @@ def _refuse_nested(launch: Launch, around: Around) -> Launch:
         options.pop("tasks-per-node", None)
         line = line_instead(launch.program, around._replace(given=options))
         raise RequestError(f"{launch.title} would start {title} once per rank", hint=line)
-    inner = find_launch(launch.program, around.place)
-    while inner is not None:
+    while inner := find_launch(launch.program, around):
         outer_title = launch.title
         launch = combine(launch, inner)
         launch.refuse(f"{outer_title} around {launch.title} is not needed, since clusterrun starts the ranks")
-        inner = find_launch(launch.program, around.place)
     return launch
 
 
@@ -177,7 +159,7 @@ def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
 def with_local_rank(words: Sequence[str], around: Around) -> tuple[str, ...]:
     """Return a command with the local rank as an argument, if its script needs it and there are several ranks."""
     program = split_python(words)[1]
-    option = wanted_local_rank(source_of(program, around.place.cwd))
+    option = wanted_local_rank(source_of(program, around.cwd))
     if not option or _has_local_rank(program) or _is_one_rank(around):
         return tuple(words)
     python = words[: len(words) - len(program)]

@@ -6,12 +6,12 @@ import argparse
 
 import pytest
 
-from clusterrun.submit.launcher_options import ACCELERATE, TORCHRUN, Table, parse_options
+from clusterrun.submit.launcher_table import ACCELERATE, TORCHRUN, Launcher, parse_options
 
 SUBCOMMAND_OPTIONS = ("-h", "--help")
 
 
-def parsers() -> list[tuple[Table, argparse.ArgumentParser]]:
+def parsers() -> list[tuple[Launcher, argparse.ArgumentParser]]:
     run = pytest.importorskip("torch.distributed.run")
     launch = pytest.importorskip("accelerate.commands.launch")
     return [(TORCHRUN, run.get_args_parser()), (ACCELERATE, launch.launch_command_parser())]
@@ -19,12 +19,12 @@ def parsers() -> list[tuple[Table, argparse.ArgumentParser]]:
 
 def test_every_option_is_known_with_its_number_of_values() -> None:
     wrong = []
-    for table, parser in parsers():
+    for launcher, parser in parsers():
         for action in parser._actions:
             for spelled in set(action.option_strings) - set(SUBCOMMAND_OPTIONS):
                 values = [] if action.nargs == 0 else ["1"]
                 try:
-                    found = parse_options("launcher", table, [spelled, *values, "train.py", "a"])
+                    found = parse_options(launcher, [spelled, *values, "train.py", "a"])
                 except Exception as error:
                     wrong.append(f"{spelled}: {error}")
                 else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 
-from clusterrun.submit.launcher_options import SBATCH, SRUN
+from clusterrun.submit.launcher_table import SBATCH, SRUN
 from lab.cluster import Lab
 
 
@@ -20,7 +20,7 @@ def names(lab: Lab, program: str) -> set[str]:
 
 
 def test_each_option_of_slurm_is_known(lab: Lab) -> None:
-    for program, table in (("sbatch", SBATCH), ("srun", SRUN)):
+    for program, launcher in (("sbatch", SBATCH), ("srun", SRUN)):
         found = names(lab, program)
         assert len(found) > 90
-        assert sorted(name for name in found if name.replace("_", "-") not in table.options) == [], program
+        assert sorted(name for name in found if name.replace("_", "-") not in launcher.options) == [], program

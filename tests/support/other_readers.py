@@ -24,7 +24,7 @@ from clusterrun.scheduler.slurm import client
 from clusterrun.scheduler.slurm.cache import QueueCache
 from clusterrun.sizing import job_facts
 from clusterrun.submit import accelerate_yaml, script_source
-from clusterrun.submit.launcher_options import ACCELERATE
+from clusterrun.submit.launcher_table import ACCELERATE
 from clusterrun.sweeps import parameters
 from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks

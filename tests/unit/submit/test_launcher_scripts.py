@@ -14,9 +14,9 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.units import parse_time_limit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, Module, Script
-from clusterrun.submit.launch_shape import Around
-from clusterrun.submit.launchers import Place
-from clusterrun.submit.shell_scripts import parse_script
+from clusterrun.submit.launchers import Around
+from clusterrun.submit.script_launch import ShellScript
+from clusterrun.submit.shell_scripts import read
 from clusterrun.submit.typed_launch import translate
 
 #: What `accelerate config` writes for one machine.
@@ -98,12 +98,14 @@ def test_a_script_that_takes_its_local_rank_as_an_argument_gets_it(
 
 
 def test_another_launcher_is_left_alone(project: Path) -> None:
-    place = Place(project, {})
     for words in (["torchrun", "--tee", "3", "train.py"], ["./twice.sh"], ["sbatch", "x.sh"], ["old.py"]):
-        assert translate(words, Around({"launcher": Value("none", "")}, {}, place, pytest.fail)) == (tuple(words), {})
+        assert translate(words, Around({"launcher": Value("none", "")}, {}, project, {}, pytest.fail)) == (
+            tuple(words),
+            {},
+        )
     with pytest.raises(RequestError):
-        translate(["./twice.sh"], Around({"nodes": Value(2, "--nodes")}, {}, place, pytest.fail))
-    assert translate(["./twice.sh"], Around({"launcher": Value("srun", "")}, {}, place, pytest.fail)) == (
+        translate(["./twice.sh"], Around({"nodes": Value(2, "--nodes")}, {}, project, {}, pytest.fail))
+    assert translate(["./twice.sh"], Around({"launcher": Value("srun", "")}, {}, project, {}, pytest.fail)) == (
         ("./twice.sh",),
         {},
     )
@@ -112,7 +114,7 @@ def test_another_launcher_is_left_alone(project: Path) -> None:
 def test_a_launcher_within_a_launcher_is_refused(project: Path) -> None:
     words = ["torchrun", "--nproc_per_node", "4", "train.py"]
     with pytest.raises(RequestError, match="would start torchrun once per rank") as error:
-        translate(words, Around({"launcher": Value("torchrun", "")}, {}, Place(project, {}), pytest.fail))
+        translate(words, Around({"launcher": Value("torchrun", "")}, {}, project, {}, pytest.fail))
     assert error.value.hint == "clusterrun submit --gpus-per-node 4 --launcher torchrun -- train.py"
 
 
@@ -131,7 +133,7 @@ def test_a_launcher_within_a_launcher_is_refused(project: Path) -> None:
 )
 def test_words_that_are_no_launcher_pass(project: Path, line: str) -> None:
     words = tuple(line.split())
-    assert translate(words, Around({}, {}, Place(project, {}), pytest.fail)) == (words, {})
+    assert translate(words, Around({}, {}, project, {}, pytest.fail)) == (words, {})
 
 
 @pytest.mark.parametrize(
@@ -148,38 +150,37 @@ def test_words_that_are_no_launcher_pass(project: Path, line: str) -> None:
 )
 def test_a_launcher_after_a_flag_of_the_program_that_starts_it_is_refused(project: Path, line: str) -> None:
     with pytest.raises(RequestError, match="once per rank"):
-        translate(tuple(line.split()), Around({}, {}, Place(project, {}), pytest.fail))
+        translate(tuple(line.split()), Around({}, {}, project, {}, pytest.fail))
 
 
 def test_a_launcher_in_usage_text_or_asked_for_its_version_is_no_launch(project: Path) -> None:
     (project / "usage.sh").write_text("#!/bin/sh\ncat <<EOF\ntorchrun train.py\nEOF\ntorchrun --version\npython x.py\n")
-    assert translate(["./usage.sh"], Around({}, {}, Place(project, {}), pytest.fail)) == (("./usage.sh",), {})
+    assert translate(["./usage.sh"], Around({}, {}, project, {}, pytest.fail)) == (("./usage.sh",), {})
 
 
 def test_a_program_of_ones_own_with_a_launchers_name_passes(project: Path) -> None:
     for name in ("accelerate", "deepspeed", "srun"):
         words = (f"./{name}", "-N", "2", "train.py")
-        assert translate(words, Around({}, {}, Place(project, {}), pytest.fail)) == (words, {})
+        assert translate(words, Around({}, {}, project, {}, pytest.fail)) == (words, {})
 
 
 def test_variables_that_clusterrun_sets_are_left_out(project: Path) -> None:
     words = ["MASTER_PORT=29501", "A=1", "torchrun", "--nproc_per_node", "4", "train.py"]
-    command, options = translate(words, Around({}, {}, Place(project, {}), lambda notice: None))
+    command, options = translate(words, Around({}, {}, project, {}, lambda notice: None))
     assert command == ("train.py",)
     assert options["env"].value == {"A": "1"}
 
 
 def test_a_local_rank_of_subcommands_or_of_one_rank_is_not_added(project: Path) -> None:
     (project / "sub.py").write_text("s = p.add_subparsers()\ns.add_parser('train').add_argument('--local_rank')\n")
-    place = Place(project, {})
-    assert translate(["sub.py", "train"], Around({}, {}, place, pytest.fail)) == (("sub.py", "train"), {})
+    assert translate(["sub.py", "train"], Around({}, {}, project, {}, pytest.fail)) == (("sub.py", "train"), {})
     single = {"gpus-per-node": Value(0, "--gpus-per-node")}
-    assert translate(["old.py"], Around(single, {}, place, pytest.fail)) == (("old.py",), {})
+    assert translate(["old.py"], Around(single, {}, project, {}, pytest.fail)) == (("old.py",), {})
 
 
 def test_a_long_chain_of_calls_does_not_stop_a_submission(project: Path) -> None:
     (project / "chain.py").write_text("# --local_rank\nA()" + ".add(0)" * 900)
-    assert translate(["chain.py"], Around({}, {}, Place(project, {}), pytest.fail)) == (("chain.py",), {})
+    assert translate(["chain.py"], Around({}, {}, project, {}, pytest.fail)) == (("chain.py",), {})
 
 
 def test_shell_scripts_without_a_launcher_run_as_before(project: Path) -> None:
@@ -203,7 +204,7 @@ LAUNCHERS = st.sampled_from([
 def test_the_scripts_own_words_pass_unchanged(project: Path, launcher: str, words: list[str]) -> None:
     notices: list[str] = []
     typed = [*launcher.split(), "train.py", *words]
-    program, _ = translate(typed, Around({}, {}, Place(project, {}), notices.append))
+    program, _ = translate(typed, Around({}, {}, project, {}, notices.append))
     assert program == ("train.py", *words)
     line = notices[0].partition(" to: ")[2].partition("   (left out: ")[0]
     assert shlex.split(line)[-len(words) - 1 :] == ["train.py", *words]
@@ -213,12 +214,13 @@ def test_the_scripts_own_words_pass_unchanged(project: Path, launcher: str, word
 def test_any_words_give_a_command_or_an_error(project: Path, words: list[str]) -> None:
     for launcher in (["torchrun"], ["srun"], ["mpirun"], ["fabric", "run"], ["sbatch"], ["bash", "-c"]):
         try:
-            translate([*launcher, *words], Around({}, {}, Place(project, {}), lambda line: None))
+            translate([*launcher, *words], Around({}, {}, project, {}, lambda line: None))
         except RequestError as error:
             assert error.message
 
 
 def test_variables_that_double_each_other_do_not_fill_the_memory() -> None:
     lines = [f"A{number}=$A{number - 1}$A{number - 1}\n" for number in range(1, 17)]
-    script = parse_script("A0=x\n" + "".join(lines) + "torchrun $A16 train.py\n", [], lambda words: "torchrun" in words)
+    script = ShellScript("x.sh", "A0=x\n" + "".join(lines) + "torchrun $A16 train.py\n")
+    read(script, lambda words: "torchrun" in words, {})
     assert script.command[0] == "torchrun" and sum(map(len, script.command)) < 20_000

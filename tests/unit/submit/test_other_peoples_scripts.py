@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command
-from clusterrun.submit.launch_shape import Around
 from clusterrun.submit.launcher_table import LAUNCHERS, in_shell
-from clusterrun.submit.launchers import Place
+from clusterrun.submit.launchers import Around
 from clusterrun.submit.own_ranks import knows_node, refuse_separate
 from clusterrun.submit.python_line import as_variables, split_python
 from clusterrun.submit.request import Request, SubmitArgs, load_request, resolve_spec
@@ -43,9 +42,9 @@ def refusal(line: str, environ: dict[str, str] | None = None, **flags: Any) -> t
 
 def passes(line: str, **flags: Any) -> bool:
     """Whether a line stays as it is; its program need not be here."""
-    words, place = shlex.split(line), Place(SCRIPTS, {})
-    refuse_separate(words, {}, flag_values(flags), place)
-    return translate(words, Around(flag_values(flags), {}, place, lambda notice: None))[0] == tuple(words)
+    words, around = shlex.split(line), Around(flag_values(flags), {}, SCRIPTS, {})
+    refuse_separate(words, {}, around)
+    return translate(words, around)[0] == tuple(words)
 
 
 @pytest.mark.parametrize(
@@ -354,11 +353,10 @@ def test_any_script_gives_a_line_or_an_error(
     (folder / "self.sh").write_bytes("\n".join(lines).encode("utf-8", "replace"))
     for launcher in ("", "none"):
         values = flag_values({"nodes": 2, **({"launcher": launcher} if launcher else {})})
+        around = Around(values, {}, folder, {})
         try:
-            translate(
-                [*start.split(), "self.sh", "4", "a b"], Around(values, {}, Place(folder, {}), lambda notice: None)
-            )
-            refuse_separate([*start.split(), "self.sh"], values, values, Place(folder, {}))
+            translate([*start.split(), "self.sh", "4", "a b"], around)
+            refuse_separate([*start.split(), "self.sh"], values, around)
         except RequestError as error:
             assert error.message
 
@@ -366,4 +364,4 @@ def test_any_script_gives_a_line_or_an_error(
 def test_scripts_that_run_each_other_are_read_once(tmp_path: Path) -> None:
     for name, other in (("a.sh", "b.sh"), ("b.sh", "a.sh")):
         (tmp_path / name).write_text(f"bash {other}\n" * 200)
-    assert translate(["bash", "a.sh"], Around({}, {}, Place(tmp_path, {}), lambda notice: None))[0] == ("bash", "a.sh")
+    assert translate(["bash", "a.sh"], Around({}, {}, tmp_path, {}))[0] == ("bash", "a.sh")
