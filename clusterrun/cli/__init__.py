@@ -178,7 +178,7 @@ def _session(script: list[str] | None) -> Session:
         return Session(script)
     from clusterrun.cli.common.link import read_link
 
-    return Session(script, read_link(sys.stdin.read(), os.environ))
+    return Session(script, *read_link(sys.stdin.read(), os.environ))
 
 
 def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:

@@ -118,7 +118,11 @@ def _find_leftovers(cluster: Cluster, before: float, note: Callable[[str], None]
 
 
 def _split(runs: Sequence[RunRecord], ids: Container[str]) -> tuple[list[RunRecord], list[RunRecord]]:
-    return [run for run in runs if run.run_id in ids], [run for run in runs if run.run_id not in ids]
+    inside: list[RunRecord] = []
+    outside: list[RunRecord] = []
+    for run in runs:
+        (inside if run.run_id in ids else outside).append(run)
+    return inside, outside
 
 
 def _find_checkpoints(

@@ -55,7 +55,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     environment, missing, mixed = compare_environments(first, second)
     metrics, unmeasured = compare_metrics(first, second)
     data = {
-        "runs": [{"job_id": str(run.job_id or "") or None, "run_id": run.run_id, "name": run.name}
+        "runs": [{"job_id": str(run.job_id) if run.job_id else None, "run_id": run.run_id, "name": run.name}
                  for run in (first, second)],
         "options": list(map(_json, options)),
         "code": _code_json(codes),
@@ -77,10 +77,11 @@ def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") ->
     if not changes:
         ui.say(f"{name:<11}  {nothing or 'same'}")
         return
-    width = max(len(one.name) for one in changes[:_MOST_ROWS])
-    for number, one in enumerate(changes[:_MOST_ROWS]):
-        values = f"{_value(one.first, one.sources[0])} -> {_value(one.second, one.sources[1])}"
-        ui.say(f"{name if not number else '':<11}  {one.name:<{width}}  {values}")
+    width = max(len(change.name) for change in changes[:_MOST_ROWS])
+    for change in changes[:_MOST_ROWS]:
+        values = f"{_value(change.first, change.sources[0])} -> {_value(change.second, change.sources[1])}"
+        ui.say(f"{name:<11}  {change.name:<{width}}  {values}")
+        name = ""  # only the first line has it
     if len(changes) > _MOST_ROWS:
         ui.say(f"{'':<11}  and {len(changes) - _MOST_ROWS} more")
 
@@ -132,7 +133,8 @@ def _value(value: Any, source: str) -> str:
     if value is None:
         return "none"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    text = text if len(text) <= _WIDEST else text[: _WIDEST - 1] + "…"
+    if len(text) > _WIDEST:
+        text = text[: _WIDEST - 1] + "…"
     return f"{text} ({source})" if source else text
 
 

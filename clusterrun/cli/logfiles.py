@@ -30,12 +30,11 @@ from clusterrun.state.filters import refuse_part
 from clusterrun.state.reconcile import RunState, Target
 
 
-@dataclass(frozen=True)
 class RunLogs:
     """The logs of a run, and the attempts that wrote them."""
 
-    run: RunRecord
-    job: JobId
+    def __init__(self, run: RunRecord, job: JobId) -> None:
+        self.run, self.job = run, job
 
     @property
     def attempts(self) -> list[Path]:
@@ -72,9 +71,10 @@ class RunLogs:
     def filter_ranks(self, request: LogRequest) -> RankFilter:
         """Return the filter for the requested ranks and nodes. Raises RequestError."""
         ranks = request.ranks
-        start = next((s for folder in reversed(self._select(request.attempt)) if (s := ends.load_start(folder))), None)
-        if start is None and ranks and max(ranks) >= self.run.world_size:
-            raise RequestError(f"there is no rank {max(ranks)}", hint=f"available ranks: 0-{self.run.world_size - 1}")
+        start = next(filter(None, map(ends.load_start, reversed(self._select(request.attempt)))), None)
+        largest = max(ranks, default=-1)
+        if start is None and largest >= self.run.world_size:
+            raise RequestError(f"there is no rank {largest}", hint=f"available ranks: 0-{self.run.world_size - 1}")
         return filter_run(start, ranks, request.nodes, self.paths)
 
     def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
@@ -85,14 +85,14 @@ class RunLogs:
         source, chosen = launches.log_source(self.run, self.job), self._select(attempt)
         if attempt:
             first = self.attempts.index(chosen[0])
-            later = (launches.log_start(folder) for folder in self.attempts[first + len(chosen) :])
+            later = map(launches.log_start, self.attempts[first + len(chosen) :])
             begin = launches.log_start(chosen[0]) if first else source.begin
             if begin is None:
                 raise RequestError(
                     f"the records of job {self.job} do not show where attempt {_format(attempt)} begins in the log",
                     hint=f"show the whole log with `clusterrun logs {self.job}`",
                 )
-            source = replace(source, begin=begin, end=next((start for start in later if start is not None), None))
+            source = replace(source, begin=begin, end=next(filter(None, later), None))
         ticks = read_ticks(chosen, self.paths, source.begin)
         return replace(source, ranks=ranks.tasks, ticks=ticks)
 
@@ -117,11 +117,8 @@ class ExternalLogs:
 
     @property
     def is_array(self) -> bool:
-        return (
-            self.job.task is None
-            and any(location.is_pattern or location.job.task is not None for location in self.locations)
-            and any(location.job.raw == self.job.raw for location in self.locations)
-        )
+        has_tasks = any(location.is_pattern or location.job.task is not None for location in self.locations)
+        return has_tasks and self.job.task is None and self.job.raw in [place.job.raw for place in self.locations]
 
     def find(self, job: JobId) -> LogLocation | None:
         """Return the location of this job or of one of its tasks."""
@@ -132,8 +129,12 @@ class ExternalLogs:
     @cached_property
     def existing(self) -> list[LogLocation]:
         """The locations with a file, in order of tasks."""
-        found = [location if not location.is_pattern else self.find(self.job) for location in self.locations]
-        return [location for location in found if location is not None and any(map(_exists, files_of(location)))]
+        existing = []
+        for location in self.locations:
+            place = self.find(self.job) if location.is_pattern else location
+            if place is not None and any(map(_exists, files_of(place))):
+                existing.append(place)
+        return existing
 
     @property
     def exist(self) -> bool:
@@ -175,7 +176,8 @@ class ExternalLogs:
         paths = ", ".join(str(location.out) for location in self.locations[:2])
         verb = "does" if len(self.locations) == 1 else "do"
         line = f"no log for job {self.job} ({states[0].status.state}): {paths} {verb} not exist"
-        return line, 0 if any(state.status.outcome is Outcome.RUNNING for state in states) else exit_code(states)
+        is_running = Outcome.RUNNING in {state.status.outcome for state in states}
+        return line, 0 if is_running else exit_code(states)
 
 
 def find_logs(cluster: Cluster, named: Target, *, follow: bool) -> RunLogs | ExternalLogs:
@@ -209,7 +211,7 @@ def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
     locations = locations or _find_in_accounting(job, slurm)
     if job.task is not None:
         locations = [location for location in locations if location.is_pattern or location.job.task == job.task]
-    if all(path == Path(os.devnull) for location in locations for path in files_of(location)):
+    if {Path(os.devnull)}.issuperset(path for location in locations for path in files_of(location)):
         raise RequestError(
             f"job {job} has no log: its output goes to {os.devnull}",
             hint=f"see StdOut in `scontrol show job {job}`",
@@ -258,19 +260,15 @@ def _find_in_accounting(job: JobId, slurm: SlurmCommands) -> list[LogLocation]:
     since = int(time.time()) - external.WINDOW
     for columns in (NEW, OLD):
         rows = parse_files(slurm.answer(files_argv(job, since, columns, job.cluster)).text, columns)
-        found = [location for row in rows if (location := _parse_row(row)) is not None]
-        if found:
-            return found
-        if rows and columns is OLD:
-            folder = rows[-1]["WorkDir"] or "the job's working directory"
-            raise NoSuchJob(
-                f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
-                hint=f"see #SBATCH --output in the job's script; the default is slurm-{job}.out in {folder}",
-            )
-    raise NoSuchJob(
-        f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs",
-        hint="look in the folder the job was submitted from; Slurm forgets log paths a few minutes after a job ends",
-    )
+        locations = list(filter(None, map(_parse_row, rows)))
+        if locations:
+            return locations
+    hint = "look in the folder the job was submitted from; Slurm forgets log paths a few minutes after a job ends"
+    if rows:
+        folder = rows[-1]["WorkDir"] or "the job's working directory"
+        hint = f"see #SBATCH --output in the job's script; the default is slurm-{job}.out in {folder}"
+    message = f"there is no clusterrun record of job {job}, and Slurm no longer knows the paths of its logs"
+    raise NoSuchJob(message, hint=hint)
 
 
 def _parse_row(row: dict[str, str]) -> LogLocation | None:

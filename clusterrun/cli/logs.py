@@ -7,13 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.cli.common.names import LAST, find_target
-from clusterrun.cli.common.session import json_option
+from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.logfiles import RunLogs, find_logs
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, Streams
@@ -22,9 +22,6 @@ from clusterrun.logs.reading import read_lines
 from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, parse_request
 from clusterrun.logs.show import show
 from clusterrun.terminal.ui import Ui
-
-if TYPE_CHECKING:
-    from clusterrun.cli.common.link import Link
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -72,7 +69,7 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     _refuse_pair(("--json", as_json), ("-f", flags["follow"]))
     _refuse_pair(("--json", as_json), ("--raw", flags["raw"]))
     _refuse_pair(("-f", flags["follow"]), ("--attempt", flags["attempt"] is not None))
-    request = _request(flags, ctx.obj.link)
+    request = _request(flags, ctx.obj)
     cluster: Cluster = ctx.obj.cluster(ui.note)
     if request.resume is not None and request.resume.job:
         job_id = request.resume.job
@@ -101,10 +98,10 @@ def _refuse_pair(first: tuple[str, bool], second: tuple[str, bool]) -> None:
         raise RequestError(f"{first[0]} and {second[0]} cannot be combined", hint="use one of them")
 
 
-def _request(flags: dict[str, Any], link: Link | None) -> LogRequest:
-    tty = sys.stdout.isatty() if link is None else link.terminal
+def _request(flags: dict[str, Any], session: Session) -> LogRequest:
+    tty = sys.stdout.isatty() if session.terminal is None else session.terminal
     request = parse_request(flags, now=time.time(), tty=tty, environ=os.environ)
-    return replace(request, resume=link.resume) if link is not None and request.follow else request
+    return replace(request, resume=session.resume) if request.follow else request
 
 
 def _show(ui: Ui, sources: list[Source], request: LogRequest) -> None:

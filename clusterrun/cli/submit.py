@@ -16,14 +16,13 @@ from clusterrun.cli.common import submitting
 from clusterrun.cli.common.agent import check_typed
 from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.submitting import After, How, find_after, plan_after, submit_plan
+from clusterrun.cli.common.submitting import Awaited, How, conditions, find_after, plan_after, submit_plan
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.jobspec.spec import JobSpec
-    from clusterrun.submit.ladder import Rung
     from clusterrun.submit.plan import Plan
     from clusterrun.submit.request import Request, SubmitArgs
 
@@ -121,7 +120,9 @@ def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[
     return before
 
 
-def submit_chain(ui: Ui, cluster: Cluster, jobs: Sequence[SubmitArgs], after: After, how: How) -> int:
+def submit_chain(
+    ui: Ui, cluster: Cluster, jobs: Sequence[SubmitArgs], after: Sequence[Awaited], how: How
+) -> int:  # fmt: skip
     """Submit jobs, each to start when the one before has succeeded, the first ``after`` others. Return the exit code.
 
     All are checked before the first is submitted.
@@ -130,10 +131,10 @@ def submit_chain(ui: Ui, cluster: Cluster, jobs: Sequence[SubmitArgs], after: Af
 
     def plan(args: SubmitArgs, before: RunRecord | None) -> Plan:
         if before is None:
-            return plan_after(cluster, args, after if args is jobs[0] else submitting.NOTHING)
+            return plan_after(cluster, args, after if args is jobs[0] else ())
         assert before.job_id is not None
-        conditions = [f"{AFTER_OK}:{before.job_id.base}"]
-        return cluster.plan(args, change=lambda request: depend(request, conditions))
+        condition = f"{AFTER_OK}:{before.job_id.base}"
+        return cluster.plan(args, change=lambda request: depend(request, [condition]))
 
     plans = [plan(args, None) for args in jobs]
     _refuse_several_places(plans)
@@ -166,7 +167,7 @@ def _print_states(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
         ui.data([state_json(state) for state in cluster.states(runs)])
 
 
-def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, how: How) -> int:
+def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, after: Sequence[Awaited], how: How) -> int:
     """Submit each rung after the one before, the first ``after`` other jobs. Return the exit code.
 
     The last and largest rung is checked before the first is submitted. At the end print the report.
@@ -175,35 +176,35 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, how:
     from clusterrun.submit.ladder import find_rungs
 
     whole = plan_after(cluster, args, after)
-    rungs = find_rungs(whole.spec)
-    plan = partial(_plan_rung, cluster, args, whole.spec, after)
+    rungs = enumerate(find_rungs(whole.spec), 1)
+    makers = [partial(_plan_rung, cluster, args, whole.spec, after, number, shape) for number, shape in rungs]
     for notice in whole.notices:
         ui.note(notice)
     if not isinstance(whole.spec.work, Task):
         ui.note(f"each rung runs {whole.record.what} in full; use a small number of steps")
     if how.check:
-        submitting.note_checks(ui, cluster, plan(rungs[-1], None), how)
+        submitting.note_checks(ui, cluster, makers[-1](None), how)
     if how.dry_run:
-        ui.note(f"would submit {plural(len(rungs), 'rung')} of {whole.record.name}; nothing was written")
-        ui.data(submitting.show_plans(ui, [plan(rung, None) for rung in rungs], as_script=how.as_script))
+        ui.note(f"would submit {plural(len(makers), 'rung')} of {whole.record.name}; nothing was written")
+        ui.data(submitting.show_plans(ui, [make_plan(None) for make_plan in makers], as_script=how.as_script))
         return 0
-    what = f"a ladder of {len(rungs)} rungs ({whole.record.name})"
-    names = [f"rung {rung.number}" for rung in rungs]
-    makers = [partial(plan, rung) for rung in rungs]
+    what = f"a ladder of {len(makers)} rungs ({whole.record.name})"
+    names = [f"rung {number}" for number in range(1, len(makers) + 1)]
     return _run_in_order(ui, cluster, makers, what, names, how, report=_print_report)
 
 
 def _plan_rung(
-    cluster: Cluster, args: SubmitArgs, spec: JobSpec, after: After, rung: Rung, before: RunRecord | None
-) -> Plan:
+    cluster: Cluster, args: SubmitArgs, spec: JobSpec, after: Sequence[Awaited], number: int, shape: tuple[int, int],
+    before: RunRecord | None,
+) -> Plan:  # fmt: skip
     """Plan a rung of the job with the specification ``spec``; the first rung starts ``after`` other jobs."""
     from clusterrun.submit.ladder import rung_request
     from clusterrun.submit.request import depend
 
     def change(request: Request) -> Request:
         if before is None:
-            return rung_request(depend(request, after.conditions), spec, rung, None)
-        return rung_request(request, spec, rung, before.job_id)
+            return rung_request(depend(request, conditions(after)), spec, number, shape, None)
+        return rung_request(request, spec, number, shape, before.job_id)
 
     plan = cluster.plan(args, change=change)
     return plan._replace(record=replace(plan.record, rung_before=before.run_id if before else ""))

@@ -16,7 +16,7 @@ from clusterrun.cli.common.names import find_sweep
 from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import (
-    After,
+    Awaited,
     How,
     after_options,
     find_after,
@@ -100,7 +100,7 @@ def sweep(
     ui.data([dict(parameters) for parameters in sets])
 
 
-def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: After, text: str, how: How) -> int:
+def submit_array(ui: Ui, cluster: Cluster, args: SubmitArgs, after: Sequence[Awaited], text: str, how: How) -> int:
     """Submit the tasks of ``submit --array``, each a run; return the exit code."""
     if how.follow:
         raise RequestError("--array and --follow cannot be combined", hint="follow one task: clusterrun logs ID_0 -f")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import NAME_BYTES
@@ -20,17 +20,11 @@ _RESULTS = ("save_path", "checkpoint_dir", "push_to_hub", "wandb")
 _SOURCE = "--ladder"
 
 
-class Rung(NamedTuple):
-    """The shape of one rung, and its place in the ladder; ``number`` counts from 1."""
+def find_rungs(spec: JobSpec) -> list[tuple[int, int]]:
+    """Return nodes and processes per node of each rung, the whole job's at last.
 
-    number: int
-    nodes: int
-    tasks_per_node: int
-    is_last: bool
-
-
-def find_rungs(spec: JobSpec) -> list[Rung]:
-    """Return the rungs of a job. Raises RequestError for a job of one process, or with a shape in a YAML."""
+    Raises RequestError for a job of one process, or with a shape in a YAML.
+    """
     if spec.world_size == 1:
         raise RequestError("--ladder needs a job with more than one process", hint="add --nodes N or --gpus-per-node N")
     if spec.accelerate_config:
@@ -38,25 +32,26 @@ def find_rungs(spec: JobSpec) -> list[Rung]:
             "--ladder cannot be combined with --accelerate-config: the file fixes the number of nodes and processes",
             hint="submit each job size separately, each with its own file",
         )
-    shapes = list(dict.fromkeys([(1, 1), (1, spec.tasks_per_node), (spec.nodes, spec.tasks_per_node)]))
-    return [Rung(number, *shape, number == len(shapes)) for number, shape in enumerate(shapes, 1)]
+    return list(dict.fromkeys([(1, 1), (1, spec.tasks_per_node), (spec.nodes, spec.tasks_per_node)]))
 
 
-def rung_request(request: Request, spec: JobSpec, rung: Rung, before: JobId | None) -> Request:
+def rung_request(
+    request: Request, spec: JobSpec, number: int, shape: tuple[int, int], before: JobId | None
+) -> Request:  # fmt: skip
     """Return the request of a rung; ``spec`` is the whole job, ``before`` the job of the rung below."""
-    values, work = dict(request.values), request.work
+    values, work, (nodes, tasks_per_node) = dict(request.values), request.work, shape
     if before is not None:
         values["dependency"] = Value(f"{AFTER_OK}:{before.base}", WAITS_FOR_SUCCESS)
-    if rung.is_last:
+    if shape == (spec.nodes, spec.tasks_per_node):
         return replace(request, values=values)
-    values["nodes"] = Value(rung.nodes, _SOURCE)
-    if rung.nodes < spec.nodes:
+    values["nodes"] = Value(nodes, _SOURCE)
+    if nodes < spec.nodes:
         values.pop("nodelist", None)  # Slurm would add its other nodes
-    values["tasks-per-node"] = Value(rung.tasks_per_node, _SOURCE)
-    if spec.gpus_per_node and rung.tasks_per_node < spec.tasks_per_node:
-        values["gpus-per-node"] = Value(rung.tasks_per_node, _SOURCE)
+    values["tasks-per-node"] = Value(tasks_per_node, _SOURCE)
+    if spec.gpus_per_node and tasks_per_node < spec.tasks_per_node:
+        values["gpus-per-node"] = Value(tasks_per_node, _SOURCE)
     name = spec.job_name.encode("utf-8", "surrogateescape")[: NAME_BYTES - 6].decode("utf-8", "ignore")
-    values["job-name"] = Value(f"{name}-rung{rung.number}", _SOURCE)
+    values["job-name"] = Value(f"{name}-rung{number}", _SOURCE)
     if isinstance(work, Task):
         values["set"] = _few_steps(values.get("set", Value({}, "")), spec.world_size)
         work = replace(work, settings=tuple(values["set"].value.items()))

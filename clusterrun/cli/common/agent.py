@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 #: The options that an agent may set, and those that files of the project may set: the software and the place of a job.
 FIELDS_OF_AGENTS = frozenset(field.name for field in FIELDS if field.writer == "agent")
 _FIELDS_OF_FILES = frozenset(field.name for field in FIELDS if field.writer != "user")
-#: Parameters of ``submit`` that are no fields.
-_PARAMETERS = frozenset({"words", "profile", "after", "after_ok"})
-_OF_SERVER = frozenset({"as_json", "dry_run"})
+#: Parameters of ``submit`` that an agent may type; the last two are the server's.
+_PARAMETERS = FIELDS_OF_AGENTS | {"words", "profile", "after", "after-ok", "as-json", "dry-run"}
 
 
 def check_typed(ctx: click.Context, words: Iterable[str]) -> None:
     """Raise RequestError for a parameter of ``submit`` that an agent typed and must not set; ``words`` name its job."""
     for parameter in ctx.command.params:
-        name = str(parameter.name)
-        is_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_typed and name not in _PARAMETERS | _OF_SERVER and name.replace("_", "-") not in FIELDS_OF_AGENTS:
-            raise _refusal(f"--{name.replace('_', '-')}", "typed")
+        is_typed = ctx.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
+        name = str(parameter.name).replace("_", "-")
+        if is_typed and name not in _PARAMETERS:
+            raise _refusal(f"--{name}", "typed")
     for word in words:
         if word.startswith(("/", "~")) or ".." in PurePath(word).parts:
             raise RequestError(f"an agent cannot use a job file outside of the project: {word[:80]!r}")
@@ -52,9 +51,8 @@ def check_request(request: Request) -> None:
             for name in sorted(level.keys() - above - allowed):
                 raise _refusal(f"--{name}", level[name].source)
             above |= level.keys()
-    job = request.job.path if request.job is not None else None
-    if job is not None:
-        _check_job_file(job, request.root)
+    if request.job is not None and request.job.path is not None:
+        _check_job_file(request.job.path, request.root)
 
 
 def _check_job_file(path: Path, root: Path) -> None:

@@ -11,7 +11,6 @@ It is one JSON object, and then the input ends:
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import NamedTuple
 
 from clusterrun.base.decode import parse_object
 from clusterrun.base.errors import RequestError
@@ -22,15 +21,8 @@ from clusterrun.run_folder.identity import SUBMISSION
 VERSION = 1
 
 
-class Link(NamedTuple):
-    """A command of another machine: whether its output is a terminal, and how followed logs continue."""
-
-    terminal: bool
-    resume: Resume | None
-
-
-def read_link(text: str, environ: MutableMapping[str, str]) -> Link:
-    """Return the command in the object, and set the variables in it.
+def read_link(text: str, environ: MutableMapping[str, str]) -> tuple[bool, Resume | None]:
+    """Return whether the other machine's output is a terminal and how followed logs continue; set the variables.
 
     Raises RequestError, also if the machines' versions differ.
     """
@@ -49,7 +41,7 @@ def read_link(text: str, environ: MutableMapping[str, str]) -> Link:
         places = sent["places"]
         known = {str(file): place for file, one in (places or {}).items() if (place := parse_place(one))}
         resume = None if places is None else Resume(known, str(sent["job"]))
-        return Link(bool(sent["terminal"]), resume)
+        return bool(sent["terminal"]), resume
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RequestError(
             f"cannot read the request from your machine: {error}", hint="clusterrun remote setup HOST"

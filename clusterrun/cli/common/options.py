@@ -55,19 +55,15 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
 
 def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     name = one.attribute
-    optional_value: dict[str, Any] = {"is_flag": False, "flag_value": BARE} if bare else {}
     if one.kind == "flag":
         declaration = f"--{one.name}/--no-{one.name}" if one.negatable else f"--{one.name}"
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
-    return click.option(
-        f"--{one.name}",
-        name,
-        type=click.INT if one.kind == "int" else click.STRING,
-        multiple=one.kind in ("list", "map"),
-        metavar=f"[{one.metavar}]" if bare else one.metavar or None,
-        help=one.help,
-        **optional_value,
-    )
+    value: dict[str, Any] = {"metavar": one.metavar or None}
+    if bare:
+        value = {"metavar": f"[{one.metavar}]", "is_flag": False, "flag_value": BARE}
+    kind = click.INT if one.kind == "int" else click.STRING
+    multiple = one.kind in ("list", "map")
+    return click.option(f"--{one.name}", name, type=kind, multiple=multiple, help=one.help, **value)
 
 
 def _pair(one: Field, text: str) -> tuple[str, str]:
@@ -89,4 +85,4 @@ def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tupl
         raise RequestError("no script after --", hint="clusterrun submit -- train.py")
     if before and before[0].endswith(".py"):
         raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
-    return (before[0] if before else None), tuple(after or ())
+    return next(iter(before), None), tuple(after or ())

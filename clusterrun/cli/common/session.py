@@ -17,8 +17,8 @@ import click
 if TYPE_CHECKING:  # `--help` needs no Cluster
     from pathlib import Path
 
-    from clusterrun.cli.common.link import Link
     from clusterrun.cluster import Cluster
+    from clusterrun.logs.request import Resume
 
 AGENT = "CLUSTERRUN_AGENT"
 """Set in the environment of a command that a coding agent runs: see ``cli/common/agent.py``."""
@@ -33,11 +33,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 class Session:
     """One call of the command line: the words after ``--``, and the only place that makes a Cluster.
 
-    ``script`` is None if no ``--`` was typed. ``link`` is set if another machine sent the command (``--remote``).
+    ``script`` is None if no ``--`` was typed. If another machine sent the command (``--remote``), ``terminal`` is
+    whether its output is one, and ``resume`` how followed logs continue.
     """
 
-    def __init__(self, script: Sequence[str] | None = None, link: Link | None = None) -> None:
-        self.script, self.link = script, link
+    def __init__(
+        self, script: Sequence[str] | None = None, terminal: bool | None = None, resume: Resume | None = None
+    ) -> None:  # fmt: skip
+        self.script, self.terminal, self.resume = script, terminal, resume
         self.for_agent = AGENT in os.environ
 
     def cluster(

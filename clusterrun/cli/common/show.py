@@ -18,6 +18,7 @@ from clusterrun.state.show import state_lines
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
+    from clusterrun.records.run_record import RunRecord
     from clusterrun.state.ladder import Ladder
 
 _PAST = {"cancel": "cancelled", "delete": "deleted"}
@@ -25,8 +26,10 @@ _PAST = {"cancel": "cancelled", "delete": "deleted"}
 
 def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[RunState], str]) -> list[str]:
     """Return jobs in full, separated by empty lines; ``cause`` returns the first cause of an end."""
-    blocks = [state_lines(state, explain=explain, first=cause(state)) for state in states]
-    return [line for number, block in enumerate(blocks) for line in ([""] if number else []) + block]
+    lines: list[str] = []
+    for state in states:
+        lines += ["", *state_lines(state, explain=explain, first=cause(state))]
+    return lines[1:]
 
 
 def is_certain(states: Sequence[RunState]) -> bool:
@@ -66,15 +69,16 @@ def first_cause(state: RunState) -> str:
 
 def ladder_reports(cluster: Cluster, states: Sequence[RunState]) -> list[Ladder | None]:
     """Return for each job the report of its ladder up to this rung; None for a job that is none, or the first."""
-    if not any(state.record is not None and state.record.rung_before for state in states):
-        return [None] * len(states)
+    return [_ladder_report(cluster, state.record) for state in states]
+
+
+def _ladder_report(cluster: Cluster, run: RunRecord | None) -> Ladder | None:
+    if run is None or not run.rung_before:
+        return None
     from clusterrun.state.ladder import load_ladder  # most jobs are no rungs
 
-    found: list[Ladder | None] = []
-    for state in states:
-        runs = cluster.ladder(state.record) if state.record is not None else []
-        found.append(load_ladder(cluster.states(runs), first_cause) if len(runs) > 1 else None)
-    return found
+    runs = cluster.ladder(run)
+    return load_ladder(cluster.states(runs), first_cause) if len(runs) > 1 else None
 
 
 def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool, merge_runs: bool = True) -> Listing:

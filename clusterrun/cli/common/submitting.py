@@ -211,14 +211,8 @@ _AFTER = (
 )
 
 
-class After(NamedTuple):
-    """The jobs that a new job waits for: sbatch's conditions, and each job with its scheduler and cluster."""
-
-    conditions: tuple[str, ...]
-    places: tuple[tuple[str, str, str], ...]
-
-
-NOTHING = After((), ())
+Awaited = tuple[str, str, str]
+"""A job that a new job waits for: sbatch's condition (``afterok:12``), the job's scheduler, its cluster if known."""
 
 
 def after_options(command: F) -> F:
@@ -228,12 +222,12 @@ def after_options(command: F) -> F:
     return command
 
 
-def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str]) -> After:
-    """Return the conditions of ``--after`` and ``--after-ok``; a job that has met its condition is left out.
+def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str]) -> list[Awaited]:
+    """Return the jobs of ``--after`` and ``--after-ok``; a job that has met its condition is left out.
 
     Raises NoSuchJob, and RequestError for a job that can no longer succeed.
     """
-    conditions, places = [], []
+    awaited: list[Awaited] = []
     for kind, words in (("afterany", ended), ("afterok", succeeded)):
         for target in find_targets(cluster, words):
             run = target.run
@@ -245,21 +239,27 @@ def find_after(cluster: Cluster, ended: Sequence[str], succeeded: Sequence[str])
             if _is_met(states, job, is_run=run is not None, must_succeed=kind == "afterok"):
                 cluster.notify(f"job {job} has already ended; not waiting for it")
                 continue
-            conditions.append(f"{kind}:{job}")
-            places.append((job, run.scheduler, run.cluster) if run is not None else (job, "slurm", elsewhere))
-    return After(tuple(conditions), tuple(places))
+            scheduler, where = ("slurm", elsewhere) if run is None else (run.scheduler, run.cluster)
+            awaited.append((f"{kind}:{job}", scheduler, where))
+    return awaited
 
 
-def plan_after(cluster: Cluster, args: SubmitArgs, after: After) -> Plan:
+def conditions(after: Sequence[Awaited]) -> list[str]:
+    """Return sbatch's conditions for jobs that a new job waits for."""
+    return [condition for condition, _, _ in after]
+
+
+def plan_after(cluster: Cluster, args: SubmitArgs, after: Sequence[Awaited]) -> Plan:
     """Plan a job that waits for others; raises RequestError if they run elsewhere."""
-    if not after.conditions:
+    if not after:
         return cluster.plan(args)
     from clusterrun.submit.request import depend
 
-    plan = cluster.plan(args, change=lambda request: depend(request, after.conditions))
+    plan = cluster.plan(args, change=lambda request: depend(request, conditions(after)))
     here = (plan.record.scheduler, plan.record.cluster)
-    for job, scheduler, where in after.places:
-        if scheduler != here[0] or (where and where != here[1]):
+    for condition, scheduler, where in after:
+        if scheduler != here[0] or where not in ("", here[1]):
+            job = condition.partition(":")[2]
             raise RequestError(
                 f"a job on {_place(*here)} cannot wait for job {job} on {_place(scheduler, where)}",
                 hint=f"wait for it first: clusterrun wait {job}",

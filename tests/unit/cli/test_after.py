@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.cli.common.submitting import NOTHING, How
+from clusterrun.cli.common.submitting import How
 from clusterrun.cli.submit import submit_chain
 from clusterrun.cluster import Cluster
 from clusterrun.records.run_record import RunRecord
@@ -139,7 +139,7 @@ def files(desk: Desk) -> list[SubmitArgs]:
 
 def chain(desk: Desk, scheduler: FakeScheduler, jobs: list[SubmitArgs], *, as_json: bool = False, **how: bool) -> int:
     cluster = Cluster(cwd=desk.project, scheduler=scheduler)
-    return submit_chain(Ui("submit", as_json=as_json), cluster, jobs, NOTHING, How(**how))
+    return submit_chain(Ui("submit", as_json=as_json), cluster, jobs, (), How(**how))
 
 
 def test_each_job_of_a_chain_waits_for_the_one_before(

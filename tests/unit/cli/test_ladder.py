@@ -10,7 +10,7 @@ import pytest
 
 from clusterrun.base.errors import Ambiguous, Refused
 from clusterrun.base.job import JobId
-from clusterrun.cli.common.submitting import NOTHING, How
+from clusterrun.cli.common.submitting import How
 from clusterrun.cli.submit import submit_ladder
 from clusterrun.cluster import Cluster
 from clusterrun.run_folder.files import read_json
@@ -38,7 +38,7 @@ class Failing(FakeScheduler):
 def ladder(desk: Desk, scheduler: FakeScheduler, *, as_json: bool = False, **options: bool) -> int:
     cluster = Cluster(cwd=desk.project, scheduler=scheduler)
     args = SubmitArgs.of("train.py", **ARGS)
-    return submit_ladder(Ui("submit", as_json=as_json), cluster, args, NOTHING, How(**options))
+    return submit_ladder(Ui("submit", as_json=as_json), cluster, args, (), How(**options))
 
 
 def test_three_jobs_each_after_the_one_before(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,8 +31,8 @@ def rungs(work: Work, **options: Any) -> list[JobSpec]:
     whole = request(work, **options)
     spec = build_spec(whole.values, whole.work)
     made = []
-    for rung in find_rungs(spec):
-        changed = rung_request(whole, spec, rung, JobId(str(5 + rung.number)) if rung.number > 1 else None)
+    for number, shape in enumerate(find_rungs(spec), 1):
+        changed = rung_request(whole, spec, number, shape, JobId(str(5 + number)) if number > 1 else None)
         made.append(build_spec(changed.values, changed.work))
     return made
 
