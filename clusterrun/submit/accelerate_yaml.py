@@ -17,6 +17,7 @@ from clusterrun.submit.launcher_table import Launcher, Option
 
 _LIMIT = 64_000
 """The maximum size of a configuration, in bytes; accelerate writes about one thousand."""
+_UNKNOWN = Option("", "own")
 _PARSE_S = 5
 _PROBE = f"""import json, signal, sys
 try:
@@ -107,15 +108,14 @@ def parse_config(text: str, source: str) -> dict[str, Any]:
 
 def _options(data: Mapping[str, Any], launcher: Launcher, source: str, typed: set[str]) -> Iterator[Option]:
     """Yield the options of a configuration that the line does not set itself."""
+    if data.get("mixed_precision") is False:  # YAML 1.1 reads no as False
+        data = {**data, "mixed_precision": "no"}
     for key, value in {**data, **_dynamo_keys(data)}.items():
-        option = launcher.options.get(key.replace("_", "-"))
-        if option is None or option.kind == "own" or option.name in typed or value in (None, "", []):
+        option = launcher.options.get(key.replace("_", "-"), _UNKNOWN)
+        if option.kind == "own" or option.name in typed or value in (None, "", []):
             continue
-        if option.values:
-            is_no = key == "mixed_precision" and value is False  # YAML 1.1 reads no as False
-            yield option._replace(spelled=f"--{key} in {source}", value="no" if is_no else str(value))
-        elif value is True:
-            yield option._replace(spelled=f"--{key} in {source}")
+        if option.values or value is True:
+            yield option._replace(spelled=f"--{key} in {source}", value=str(value) if option.values else "")
 
 
 def _dynamo_keys(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,5 +129,5 @@ def _dynamo_keys(data: Mapping[str, Any]) -> dict[str, Any]:
 def _default_file(environ: Mapping[str, str]) -> Path:
     cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
     folder = Path(environ.get("HF_HOME") or f"{cache}/huggingface") / "accelerate"
-    yaml_file, json_file = folder / "default_config.yaml", folder / "default_config.json"
-    return json_file if is_file(json_file) and not is_file(yaml_file) else yaml_file
+    yaml_file = folder / "default_config.yaml"
+    return yaml_file if is_file(yaml_file) else folder / "default_config.json"

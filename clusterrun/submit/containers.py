@@ -41,8 +41,8 @@ def with_container(spec: JobSpec, environ: Mapping[str, str], folders: Iterable[
 
 def _topmost(folders: Iterable[Path]) -> list[Path]:
     """Return the folders, and those that they are links to, of which none lies in another."""
-    paths = [path for folder in folders for path in (folder, Path(os.path.realpath(folder)))]
-    return [path for path in dict.fromkeys(paths) if not any(other in path.parents for other in paths)]
+    paths = dict.fromkeys(path for folder in folders for path in (folder, Path(os.path.realpath(folder))))
+    return [path for path in paths if paths.keys().isdisjoint(path.parents)]
 
 
 def _check_mountable(folders: Sequence[Path]) -> None:

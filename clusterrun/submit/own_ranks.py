@@ -223,10 +223,10 @@ def _title(launcher: Launcher) -> str:
 
 
 def _refuse_groups(script: ShellScript) -> None:
-    for word in script.directives:
-        if word in ("hetjob", "packjob"):
+    for word in ("hetjob", "packjob"):
+        if word in script.directives:
             raise several_groups(script.name, f"`#SBATCH {word}`")
-    if ":" in script.command or ":" in (script.sbatch or ()):
+    if ":" in [*script.command, *(script.sbatch or ())]:
         raise several_groups(script.name, "`:`")
 
 

@@ -68,7 +68,7 @@ class LocalContext(NamedTuple):
 
 def _removed_notices(names: Iterable[str]) -> list[str]:
     """Return a notice about the variables that the job does not get, but for those that are read as options."""
-    options = {name for name, _ in ENVIRONMENT}
+    options = dict(ENVIRONMENT)
     removed = [name for name in names if not name.startswith("CLUSTERRUN_") and name not in options]
     return [f"removed from the job's environment: {', '.join(removed)}"] if removed else []
 

@@ -38,6 +38,7 @@ _DURATIONS = ("time", "total-time", "on-failure")
 #: The condition that another job succeeds, and the source of a dependency that has it. It is no option: `why` would
 #: repeat it in a command for later, when Slurm has forgotten the other job.
 AFTER_OK, WAITS_FOR_SUCCESS = "afterok", "after-ok"
+_NOT_SET = Value(None, "")
 #: Options that stay out of the specification: the address of a webhook is a secret.
 NOTIFY = ("notify", "notify-on")
 
@@ -65,9 +66,10 @@ class SubmitArgs:
         Raises RequestError for an unknown option.
         """
         flags = {name.replace("_", "-"): Value(value, "SubmitArgs") for name, value in options.items()}
-        if unknown := next((name for name in flags if name not in FIELD), ""):
-            name = unknown.replace("-", "_")
-            raise RequestError(f"no such option: {name}", hint=nearest(unknown, list(FIELD)).replace("-", "_"))
+        unknown = sorted(flags.keys() - FIELD.keys())
+        if unknown:
+            name = unknown[0].replace("-", "_")
+            raise RequestError(f"no such option: {name}", hint=nearest(unknown[0], list(FIELD)).replace("-", "_"))
         return cls(job=job, command=words, flags=flags, profile=profile)
 
 
@@ -102,7 +104,7 @@ class Request:
 
     @property
     def scheduler(self) -> str:
-        return str(self.values["scheduler"].value) if "scheduler" in self.values else "auto"
+        return str(self.values.get("scheduler", Value("auto", "default")).value)
 
 
 def load_request(
@@ -217,16 +219,16 @@ def depend(request: Request, conditions: Sequence[str]) -> Request:
     """
     if not conditions:
         return request
-    old = str(request.values["dependency"].value) if "dependency" in request.values else ""
+    old = str(request.values.get("dependency", Value("", "")).value)
     if "?" in old:
         raise RequestError(
             f"--dependency {old} starts the job as soon as one condition is met, so it cannot be combined with"
             " --after, --after-ok or --chain",
             hint="put all conditions into --dependency",
         )
-    waits_for_success = any(condition.startswith(AFTER_OK) for condition in conditions)
-    text = ",".join([*([old] if old else []), *conditions])
-    value = Value(text, WAITS_FOR_SUCCESS if waits_for_success else "after")
+    text = ",".join(conditions)
+    source = WAITS_FOR_SUCCESS if AFTER_OK in text else "after"
+    value = Value(f"{old},{text}" if old else text, source)
     return replace(request, values={**request.values, "dependency": value})
 
 
@@ -239,8 +241,7 @@ def _refuse_separate_groups(
     args: SubmitArgs, work: Work, values: Mapping[str, Value], cwd: Path, environ: Mapping[str, str]
 ) -> None:
     """Raise RequestError if a program runs once on each of several nodes and its ranks would not meet."""
-    launcher, nodes = values.get("launcher"), values.get("nodes")
-    if launcher is None or launcher.value != "none" or nodes is None or nodes.value == 1:
+    if values.get("launcher", _NOT_SET).value != "none" or values.get("nodes", _NOT_SET).value in (None, 1):
         return
     from clusterrun.submit.launchers import Around  # the tables of launchers
     from clusterrun.submit.own_ranks import refuse_separate
@@ -260,8 +261,8 @@ def command_of(work: Work) -> tuple[str, ...]:
 def typed_files(flags: Mapping[str, Value], folder: Path) -> dict[str, str]:
     """Return the absolute paths of the files that options name, typed in a folder."""
     files = ["template", "accelerate-config"]
-    image = flags.get("container-image")
-    files += ["container-image"] if image and is_file_name(str(image.value)) else []
+    if is_file_name(str(flags.get("container-image", _NOT_SET).value)):
+        files.append("container-image")
     return {name: str(folder / flags[name].value) for name in files if name in flags}
 
 
@@ -270,9 +271,10 @@ def _with_precision(settings: Value, fp16: Value | None, args: SubmitArgs) -> Va
     if fp16 is None:
         return settings
     check_value(FIELD["fp16"], fp16)
-    if "fp16" in args.flags and "precision" in (args.flags["set"].value if "set" in args.flags else {}):
+    is_typed = "fp16" in args.flags
+    if is_typed and "precision" in args.flags.get("set", Value({}, "")).value:
         raise RequestError("--fp16 conflicts with --set precision", hint="keep one of them")
-    if "precision" in settings.value and "fp16" not in args.flags:
+    if "precision" in settings.value and not is_typed:
         return settings
     # a flag comes first: `why` repeats only flags in its command line
     sources = ", ".join(dict.fromkeys([fp16.source, settings.source] if settings.value else [fp16.source]))
@@ -322,7 +324,8 @@ _WHY_GPUS = {
 
 
 def _asks_for_gpus(values: Mapping[str, Value]) -> bool:
-    return "gpus-per-node" in values or ("gres" in values and gres_gpus(str(values["gres"].value)) is not None)
+    gres = str(values.get("gres", _NOT_SET).value)
+    return "gpus-per-node" in values or gres_gpus(gres) is not None
 
 
 def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
@@ -367,8 +370,10 @@ def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | 
             check_value(FIELD[option], values[option])
     if "notify" not in values:
         return None
-    events = {"on": values["notify-on"].value} if "notify-on" in values else {}
-    return {"name": name, "target": values["notify"].value, **events}
+    settings: dict[str, Any] = {"name": name, "target": values["notify"].value}
+    if "notify-on" in values:
+        settings["on"] = values["notify-on"].value
+    return settings
 
 
 def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], notify: Callable[[str], None]) -> Work:
@@ -381,9 +386,9 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
         return Module(rest[0], tuple(rest[1:]))
     if is_file(cwd / first):
         return _program(first, cwd, tuple(rest))
-    found = shutil.which(first, path=environ.get("PATH")) if "/" not in first else None
-    if found:
-        return Command(str(Path(found).absolute()), tuple(rest))
+    program = shutil.which(first, path=environ.get("PATH"))
+    if program and "/" not in first:
+        return Command(str(Path(program).absolute()), tuple(rest))
     import difflib  # only for the hint
 
     near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)

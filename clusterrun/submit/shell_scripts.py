@@ -79,7 +79,7 @@ class _Reader:
         self.script, self.is_command, self.environ = script, is_command, environ
         self.args = list(script.arguments)
         self.known = {"0": script.name}
-        self.lists: dict[str, list[str]] = {}
+        self.lists = {"@": self.args}
         self.unknown: set[str] = set()
         self.blocks: list[tuple[str, int]] = []
         self.begun = False
@@ -240,25 +240,29 @@ class _Reader:
         """Return what stands for ``$NAME`` and the like; the text itself if it is not known."""
         name = match["plain"] or match["name"] or "@"
         if match["list"] or name in ("@", "*"):
-            items = self.items(match["list"], int(match["first"] or 1))
-            join = shlex.join if match[0].startswith('"') else " ".join
-            return match[0] if items is None else join(items)
+            return self.items(match)
         text = self.text_of(name, match["default"])
         return match[0] if text is None or re.search(r"[\"'`\\]", text) else text
 
-    def items(self, name: str | None, first: int) -> list[str] | None:
-        """Return the elements of an array, or the arguments from ``first`` on; None if they are not known."""
-        return self.args[first - 1 :] if name is None else self.lists.get(name)
+    def items(self, match: re.Match[str]) -> str:
+        """Return the elements of an array, or the arguments, from the first that is named on."""
+        items = self.lists.get(match["list"] or "@")
+        if items is None:
+            return match[0]
+        items = items[int(match["first"] or 1) - 1 :]
+        return shlex.join(items) if match[0].startswith('"') else " ".join(items)
 
     def text_of(self, name: str, default: str | None) -> str | None:
         """Return the value of a variable; None if it is not known."""
         if name in self.known:
             return self.known[name]
-        otherwise = None if default is None else default.strip("\"'")
-        if name.isdigit() and name != "0":
-            return "".join(self.args[int(name) - 1 : int(name)]) or otherwise or ""
+        if name.isdigit():
+            argument = "".join(self.args[int(name) - 1 : int(name)])
+            return argument or (default or "").strip("\"'")
         exported = self.exported_by_user(name)
-        return exported if exported and (default is not None or exported.isdecimal()) else otherwise
+        if default is None:
+            return exported if exported.isdecimal() else None
+        return exported or default.strip("\"'")
 
     def exported_by_user(self, name: str) -> str:
         """Return the value of a variable in the environment, unless the script sets it, or the job."""
