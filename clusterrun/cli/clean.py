@@ -90,7 +90,7 @@ def _in_both(leftovers: Sequence[Leftover], again: Sequence[Leftover]) -> list[L
 def _delete_all(ui: Ui, cluster: Cluster, leftovers: Sequence[Leftover], now: float) -> int:
     """Delete folders and print their size; return 1 if one is left."""
     deleted = [leftover for leftover in leftovers if _delete(ui, cluster, leftover)]
-    if any(leftover.what == CODE for leftover in deleted):
+    if CODE in {leftover.what for leftover in deleted}:
         with suppress(OSError):  # the next time
             cleaning.delete_contents(cluster.store().base, now - cleaning.RECENT)
     freed = sum(leftover.item.size for leftover in deleted)
@@ -141,18 +141,19 @@ def _find_caches(
 ) -> list[Leftover]:  # fmt: skip
     """Return the data caches that were not used for some time; none while a run is active."""
     caches = cleaning.find_caches(base, before)
-    active = next((state.record for state in states if state.record and not _is_over(state)), None)
-    if caches and active:
-        note(f"keeping the data caches: {_name(active)} is active, or its state is unknown")
-        return []
+    for state in states:
+        if caches and state.record and not _is_over(state):
+            note(f"keeping the data caches: {_name(state.record)} is active, or its state is unknown")
+            return []
     return [Leftover(item, item.used, what=CACHE) for item in caches]
 
 
 def _find_code(base: Path, kept: Sequence[RunRecord], before: float, note: Callable[[str], None]) -> Iterator[Leftover]:
-    if unknown := next((run for run in kept if code_store.is_damaged(run)), None):
-        note(f"keeping all saved code: cannot read snapshot.json in the folder of {_name(unknown)}")
+    for run in filter(code_store.is_damaged, kept):
+        note(f"keeping all saved code: cannot read snapshot.json in the folder of {_name(run)}")
         return
-    needed = {found.digest for run in kept if run.root == base and (found := code_store.load_snapshot(run))}
+    snapshots = map(code_store.load_snapshot, (run for run in kept if run.root == base))
+    needed = {snapshot.digest for snapshot in filter(None, snapshots)}
     for item in cleaning.find_code(base, needed, min(before, time.time() - cleaning.RECENT)):
         if added := cleaning.find_added(item.path):
             note(f"keeping the saved code {item.path.name}: a run has written to the file {added}")

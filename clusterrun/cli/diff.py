@@ -106,7 +106,7 @@ def _code_lines(codes: Codes) -> list[str]:
 def _git_line(one: Snapshot | None, other: Snapshot | None) -> list[str]:
     """Return a line with the command that compares the commits of two runs."""
     commits = [code.commit[:12] for code in (one, other) if code and code.commit]
-    if other is None or len(commits) < 2 or commits[0] == commits[1]:
+    if other is None or len(set(commits)) < 2:
         return []
     return [f"             git -C {other.root} diff {' '.join(commits)}"]
 

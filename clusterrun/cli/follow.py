@@ -129,7 +129,7 @@ class FollowedRun:
         if now - self._checked < CHECK_RUN:
             return
         self._checked = now
-        self._seen.update(path for path in self._paths if path not in self._seen and path.exists())
+        self._seen.update(filter(Path.exists, set(self._paths) - self._seen))
         attempts = format_attempts(self._logs.attempts)
         for line in attempts[self._attempts_noted :]:
             self._ui.note(line)
@@ -330,7 +330,7 @@ def _format_states(states: Sequence[RunState]) -> str:
     """Return the states of jobs in one line: of one job in full, of an array as counts."""
     if len(states) == 1:
         return format_state(states[0])
-    note = next((state.note for state in states if state.note), "")
+    note = next(filter(None, (state.note for state in states)), "")
     counts = Counter(f"{state.status.state} {state.status.reason}".rstrip() for state in states)
     counted = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     return f"job {states[0].status.id.raw}: {counted}" + (f" ({note})" if note else "") if states else ""

@@ -16,7 +16,7 @@ from clusterrun.cli.common.names import LAST, find_target
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.logfiles import RunLogs, find_logs
 from clusterrun.cluster import Cluster
-from clusterrun.logs.files import Source, Streams
+from clusterrun.logs.files import NotTheJobs, Source, Streams
 from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines
 from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, parse_request
@@ -122,8 +122,11 @@ def _show(ui: Ui, sources: list[Source], request: LogRequest) -> None:
 
 
 def _note_refused(ui: Ui, sources: list[Source], stream: Streams) -> None:
-    errors = [error for source in sources for error in source.find_refused(stream)]
-    existing = sum(path.exists() for source in sources for _, path in source.files(stream))
+    errors: list[NotTheJobs] = []
+    existing = 0
+    for source in sources:
+        errors += source.find_refused(stream)
+        existing += sum(path.exists() for _, path in source.files(stream))
     if errors and len(errors) == existing:
         raise errors[0]
     for error in errors:

@@ -162,10 +162,10 @@ def parse_gpu_counts(text: str) -> list[int]:
     """Parse ``1,2,4,8`` into increasing numbers. Raises RequestError."""
     hint = "for example --gpus 1,2,4,8"
     parts = [part.strip() for part in text.split(",")]
-    wrong = next((part for part in parts if not re.fullmatch(r"[0-9]{1,7}", part)), None)
-    if wrong is not None:
-        raise RequestError(f"--gpus: {wrong[:40]!r} is not a valid number of GPUs", hint=hint)
-    counts = sorted({int(part) for part in parts})
+    for part in parts:
+        if not re.fullmatch(r"[0-9]{1,7}", part):
+            raise RequestError(f"--gpus: {part[:40]!r} is not a valid number of GPUs", hint=hint)
+    counts = sorted(set(map(int, parts)))
     if not 1 <= counts[0] <= counts[-1] <= MOST_GPUS:
         raise RequestError(f"--gpus {text[:40]}: each number must be between 1 and {MOST_GPUS:,}", hint=hint)
     if len(counts) > MOST_COUNTS:

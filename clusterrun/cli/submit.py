@@ -139,8 +139,7 @@ def submit_chain(
     plans = [plan(args, None) for args in jobs]
     _refuse_several_places(plans)
     for each in plans:
-        for notice in each.notices:
-            ui.note(notice)
+        submitting.note_all(ui, each.notices)
         submitting.note_checks(ui, cluster, each, how)
     if how.dry_run:
         ui.note(f"would submit {len(plans)} jobs, each starting after the previous one succeeds; nothing was written")
@@ -178,8 +177,7 @@ def submit_ladder(ui: Ui, cluster: Cluster, args: SubmitArgs, after: Sequence[Aw
     whole = plan_after(cluster, args, after)
     rungs = enumerate(find_rungs(whole.spec), 1)
     makers = [partial(_plan_rung, cluster, args, whole.spec, after, number, shape) for number, shape in rungs]
-    for notice in whole.notices:
-        ui.note(notice)
+    submitting.note_all(ui, whole.notices)
     if not isinstance(whole.spec.work, Task):
         ui.note(f"each rung runs {whole.record.what} in full; use a small number of steps")
     if how.check:

@@ -21,6 +21,7 @@ from clusterrun.cli.common.submitting import (
     after_options,
     find_after,
     interrupt_deferred,
+    note_all,
     plan_after,
     show_plans,
 )
@@ -158,7 +159,7 @@ def _find_failed(ui: Ui, cluster: Cluster, sweep: Sweep, run_ids: Sequence[str])
     Print how many others are left out, and why.
     """
     store = cluster.store(sweep.root)
-    runs = [run for run in map(store.by_run_id, filter(None, run_ids)) if run is not None]
+    runs = list(filter(None, map(store.by_run_id, filter(None, run_ids))))
     if gone := run_ids.count(""):
         ui.note(f"{plural(gone, 'task')} not submitted again: no run record found (never submitted, or deleted)")
     states = cluster.states(runs)
@@ -211,22 +212,22 @@ def submit_and_announce(
 
 def check_sweep(ui: Ui, cluster: Cluster, arrays: Sequence[Sequence[Plan]], how: How) -> None:
     """Check the first run as any job, and the settings of the others; print notices. Raises RequestError."""
-    for notice in arrays[0][0].notices:
-        ui.note(notice)
+    note_all(ui, arrays[0][0].notices)
     if how.check:
-        for line in check_arrays(cluster, arrays):
-            ui.note(line)
+        note_all(ui, check_arrays(cluster, arrays))
 
 
 def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, largest: bool) -> None:
     """Print the table of a sweep's tasks and the best of them. Raises RequestError for jobs of no or several sweeps."""
-    runs = [state.record for state in states if state.record is not None and state.record.sweep]
-    if len(runs) < len(states) or len({run.sweep for run in runs}) != 1:
+    sweeps = {state.record.sweep if state.record is not None else "" for state in states}
+    if len(sweeps) != 1 or "" in sweeps:
         raise RequestError("--best works only on tasks of one sweep", hint="clusterrun status SWEEP --best val_loss")
-    table = load_table(sweep_of(runs[0]), states, metric or "", largest=largest)
+    run = states[0].record
+    assert run is not None
+    table = load_table(sweep_of(run), states, metric or "", largest=largest)
     ui.data(table.json())
     ui.table(table.columns(), table.cells())
-    ui.note(f"{runs[0].name}: {plural(len(states), 'task')}: {_format_counts(states)}")
+    ui.note(f"{run.name}: {plural(len(states), 'task')}: {_format_counts(states)}")
     if table.best_line():
         ui.say(table.best_line())
 

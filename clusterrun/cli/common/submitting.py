@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -68,8 +68,7 @@ def refuse_pairs(how: How, *, as_json: bool) -> None:
 
 def submit_plan(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> int:
     """Submit a plan, or print it, then follow or wait for the job, as the options say. Return the exit code."""
-    for notice in plan.notices:
-        ui.note(notice)
+    note_all(ui, plan.notices)
     if how.dry_run:
         note_checks(ui, cluster, plan, how)
         where = "on this machine" if plan.record.scheduler == LOCAL else "to Slurm"
@@ -85,8 +84,13 @@ def submit_plan(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> int:
 def note_checks(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> None:
     """Check a plan, unless the user skips that, and print what is noteworthy. Raises what the checks raise."""
     if how.check:
-        for line in cluster.check(plan):
-            ui.note(line)
+        note_all(ui, cluster.check(plan))
+
+
+def note_all(ui: Ui, lines: Iterable[str]) -> None:
+    """Print notices."""
+    for line in lines:
+        ui.note(line)
 
 
 def stay(ui: Ui, cluster: Cluster, run: RunRecord, how: How) -> int:
@@ -145,8 +149,7 @@ def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
 def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunState:
     """Submit one of clusterrun's own short jobs, and wait for its end; Ctrl-C cancels it. ``what`` is its verb."""
     plan = cluster.plan(args)
-    for notice in plan.notices:
-        ui.note(notice)
+    note_all(ui, plan.notices)
     runs: list[RunRecord] = []
     try:
         with interrupt_deferred(ui, f"submit --recover {plan.record.run_id}"):
