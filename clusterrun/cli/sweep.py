@@ -28,10 +28,10 @@ from clusterrun.cli.common.submitting import (
 from clusterrun.cluster import Cluster
 from clusterrun.cluster.arrays import check_arrays, plan_sweep, submit_arrays
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.sweeps import Sweep, SweepTask, sweep_of
+from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.state import filters
-from clusterrun.state.reconcile import RunState
-from clusterrun.sweeps.table import load_table
+from clusterrun.state.reconcile import RunState, runs_of
+from clusterrun.sweeps.table import SweepTable
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def submit_and_announce(
     from clusterrun.cli.follow import report_end
 
     states = cluster.wait(runs)
-    ui.data(load_table(made, states, largest=False).json())
+    ui.data(SweepTable(runs, states).json())
     return report_end(ui, filters.collapse(states))
 
 
@@ -222,12 +222,11 @@ def show_sweep(ui: Ui, states: Sequence[RunState], metric: str | None, *, larges
     sweeps = {state.record.sweep if state.record is not None else "" for state in states}
     if len(sweeps) != 1 or "" in sweeps:
         raise RequestError("--best works only on tasks of one sweep", hint="clusterrun status SWEEP --best val_loss")
-    run = states[0].record
-    assert run is not None
-    table = load_table(sweep_of(run), states, metric or "", largest=largest)
+    runs = runs_of(states)
+    table = SweepTable(runs, states, metric or "", largest=largest)
     ui.data(table.json())
     ui.table(table.columns(), table.cells())
-    ui.note(f"{run.name}: {plural(len(states), 'task')}: {_format_counts(states)}")
+    ui.note(f"{runs[0].name}: {plural(len(states), 'task')}: {_format_counts(states)}")
     if table.best_line():
         ui.say(table.best_line())
 

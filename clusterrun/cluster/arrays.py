@@ -40,7 +40,7 @@ def sweep(
     from clusterrun.sweeps.parameters import parameter_sets, read_grid, read_sets
 
     args = SubmitArgs.of(*words, **options)
-    axes, typed = read_grid(grid or {}), read_sets(rows)
+    axes, typed = read_grid(grid or {}, "grid"), read_sets(rows)
     sets, at_once = parameter_sets(cluster.request(args), axes, (), typed, max_running)
     made, arrays = plan_sweep(cluster, cluster.plan(args), sets, at_once)
     _check(cluster, arrays)
@@ -49,10 +49,9 @@ def sweep(
 
 def table(cluster: Cluster, runs: Sequence[RunRecord], metric: str = "", *, largest: bool = False) -> SweepTable:
     """Return the table of a sweep's runs: parameters, states, and the smallest (or largest) value of a metric."""
-    from clusterrun.records.sweeps import sweep_of
-    from clusterrun.sweeps.table import load_table
+    from clusterrun.sweeps.table import SweepTable
 
-    return load_table(sweep_of(runs[0]), cluster.states(runs), metric, largest=largest)
+    return SweepTable(runs, cluster.states(runs), metric, largest=largest)
 
 
 def map_function(

@@ -86,7 +86,7 @@ class JobFile(NamedTuple):
     kind: WorkKind
     target: str
     args: tuple[str, ...] = ()
-    sweep: SweepRequest | None = None
+    sweep: SweepRequest = SweepRequest()
 
 
 def no_profiles(cwd: Path | None) -> Profiles:

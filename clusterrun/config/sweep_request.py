@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from clusterrun.base.errors import nearest
@@ -11,25 +12,23 @@ from clusterrun.config.toml_lines import Document
 from clusterrun.config.toml_values import is_number_or_text, resolve
 
 _KEYS = ("grid", "zip", "file", "max-running")
-Axes = tuple[tuple[str, "str | tuple[str, ...]"], ...]
-"""Names with their values, or with a text such as ``0..4`` that gives them."""
+Axes = Mapping[str, "str | tuple[str, ...]"]
+"""The values of each parameter, or a text such as ``0..4`` that gives them."""
 
 
 class SweepRequest(NamedTuple):
     """The table's values; ``file`` is an absolute path or empty, ``max_running`` None if it is not set."""
 
-    source: str
-    grid: Axes = ()
-    together: Axes = ()
+    source: str = ""
+    grid: Axes = MappingProxyType({})
+    together: Axes = MappingProxyType({})
     file: str = ""
     max_running: int | None = None
 
 
-def read_sweep(document: Document, home: Path | None) -> SweepRequest | None:
-    """Return the table of a job file, None without one. Raises ConfigError with the line."""
-    table = document.data.get("sweep")
-    if table is None:
-        return None
+def read_sweep(document: Document, home: Path | None) -> SweepRequest:
+    """Return the table of a job file. Raises ConfigError with the line."""
+    table = document.data.get("sweep", {})
     if not isinstance(table, dict):
         raise document.error(["sweep"], "sweep must be a table", hint='write [sweep.grid] with lr = ["1e-4"] below it')
     for key in table:
@@ -61,17 +60,17 @@ def _axes(document: Document, table: Mapping[str, Any], key: str) -> Axes:
     named_values = table.get(key, {})
     if not isinstance(named_values, dict):
         raise document.error(["sweep", key], f"{key} must be a table", hint=f"write [sweep.{key}] with NAME = [VALUES]")
-    axes: list[tuple[str, str | tuple[str, ...]]] = []
+    axes: dict[str, str | tuple[str, ...]] = {}
     for name, values in named_values.items():
         if isinstance(values, str):
-            axes.append((name, values))
+            axes[name] = values
             continue
         items = values if isinstance(values, list) else [values]
         if not items or not all(map(is_number_or_text, items)):
             hint = f'write {name} = [1e-4, 3e-4] or {name} = "0..4"'
             raise document.error(["sweep", key, name], f"{name} must be a list of numbers or strings", hint=hint)
-        axes.append((name, tuple(map(_text, items))))
-    return tuple(axes)
+        axes[name] = tuple(map(_text, items))
+    return axes
 
 
 def _text(value: Any) -> str:

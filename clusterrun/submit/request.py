@@ -21,6 +21,7 @@ from clusterrun.config import profiles
 from clusterrun.config.files import is_file
 from clusterrun.config.profiles import JobFile, Profiles
 from clusterrun.config.rivals import drop_rivals
+from clusterrun.config.sweep_request import SweepRequest
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
@@ -105,6 +106,11 @@ class Request:
     @property
     def scheduler(self) -> str:
         return str(self.values.get("scheduler", Value("auto", "default")).value)
+
+    @property
+    def sweep(self) -> SweepRequest:
+        """What the job file's table ``[sweep]`` requests; nothing without one."""
+        return self.job.sweep if self.job is not None else SweepRequest()
 
 
 def load_request(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import parse_tasks
@@ -29,11 +30,12 @@ Axis = tuple[str, tuple[str, ...]]
 """A parameter's name and its values."""
 Set = Mapping[str, str]
 """The values of one task, by name."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NAME = re.compile(rf"(?!{INDEX}\Z)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", re.ASCII)
 _SEPARATOR = re.compile(r",(?![^\[\](){}]*[\])}])")
 """A comma between two values: none inside brackets (``betas=[0.9,0.95],[0.9,0.99]`` has two values)."""
 _LIST = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
+_ARRAY = re.compile(r"([^%]*)(?:%0*([1-9][0-9]{0,8}))?", re.ASCII)
 _BRACES = re.compile(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}", re.ASCII)
 
 
@@ -42,14 +44,13 @@ def parse_axis(text: str, option: str) -> Axis:
 
     Raises RequestError; ``option`` is its source.
     """
-    name, equals, values = text.partition("=")
-    if not equals or not values:
+    name, _, values = text.partition("=")
+    if not values:
         raise RequestError(f"{option} must be NAME=VALUE,VALUE…, not {text[:60]!r}", hint=f"{option} lr=1e-4,3e-4")
-    parts = _SEPARATOR.split(values)
-    if len(parts) == 1 and _LIST.fullmatch(values):
+    if _LIST.fullmatch(values):
         message = f"{option}: {text[:60]} is one value, the list {values[:60]}"
         raise RequestError(message, hint=f"for one run per value: {option} {name}={values[1:-1].replace(' ', '')}")
-    return name, tuple(one for part in parts for one in _values(part, option))
+    return name, tuple(value for part in _SEPARATOR.split(values) for value in _values(part, option))
 
 
 def _values(part: str, option: str) -> Iterable[str]:
@@ -65,30 +66,35 @@ def _values(part: str, option: str) -> Iterable[str]:
 
 def read_csv(text: str, source: str) -> list[Set]:
     """Return a set for each row of a CSV file whose first line has the names. Raises RequestError with the line."""
-    rows = csv.reader(io.StringIO(text), skipinitialspace=True, strict=True)
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True, strict=True)
+    rows = filter(None, reader)
     try:
-        names, *found = [(rows.line_num, row) for row in rows if row] or [(1, [])]
+        names = next(rows, [])
+        sets = [_row(names, row, f"{source}:{reader.line_num}") for row in rows]
     except csv.Error as error:
         hint = "separate values with commas, and put double quotes around a value that contains a comma"
-        raise RequestError(f"{source}:{rows.line_num}: {error}", hint=hint) from None
-    if not found:
+        raise RequestError(f"{source}:{reader.line_num}: {error}", hint=hint) from None
+    if not sets:
         hint = "write the parameter names on the first line, and one parameter set on each following line"
         raise RequestError(f"{source} has no rows", hint=hint)
-    for line, row in found:
-        if len(row) != len(names[1]):
-            values = plural(len(names[1]), "value")
-            raise RequestError(f"{source}:{line}: expected {values}", hint="write one value for each column")
-    if len(set(names[1])) < len(names[1]):
+    if len(set(names)) < len(names):
         raise RequestError(f"{source}:1: a column name appears twice", hint="give each column a unique name")
-    return [dict(zip(names[1], row, strict=True)) for _, row in found]
+    return sets
 
 
-def read_grid(grid: Mapping[str, Iterable[object]]) -> list[Axis]:
+def _row(names: Sequence[str], values: Sequence[str], place: str) -> Set:
+    if len(values) != len(names):
+        message = f"{place}: expected {plural(len(names), 'value')}"
+        raise RequestError(message, hint="write one value for each column")
+    return dict(zip(names, values, strict=True))
+
+
+def read_grid(grid: Mapping[str, Iterable[object]], source: str) -> list[Axis]:
     """Return the values of each parameter as texts; a text is the job file's spelling. Raises RequestError."""
     axes: list[Axis] = []
     for name, values in grid.items():
         if isinstance(values, str):
-            axes.append(parse_axis(f"{name}={values}", "grid"))
+            axes.append(parse_axis(f"{name}={values}", source))
         elif not isinstance(values, Iterable) or not (texts := tuple(map(str, values))):
             raise RequestError(f"grid: {name} has no values", hint=f'give a list: grid={{"{name}": [1, 2]}}')
         else:
@@ -103,9 +109,12 @@ def read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
         return []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise RequestError("rows: expected parameter sets", hint=hint)
-    if any(row.keys() != rows[0].keys() for row in rows):
-        raise RequestError("rows: the rows have different parameter names", hint=hint)
-    return [{str(name): str(row[name]) for name in rows[0]} for row in rows]
+    sets = []
+    for row in rows:
+        if row.keys() != rows[0].keys():
+            raise RequestError("rows: the rows have different parameter names", hint=hint)
+        sets.append({str(name): str(row[name]) for name in rows[0]})
+    return sets
 
 
 def parameter_sets(
@@ -113,17 +122,11 @@ def parameter_sets(
     at_once: int | None,
 ) -> tuple[list[Set], int | None]:  # fmt: skip
     """Return the parameter sets and how many may run at once: as given, else of the job file's table ``[sweep]``."""
-    table = request.job.sweep if request.job is not None else None
-    if table is None:
-        return combine(grid, together, rows), at_once
+    table = request.sweep
     if not (grid or together or rows):
-        grid, together = _table_axes(table.grid, table.source), _table_axes(table.together, table.source)
+        grid, together = read_grid(table.grid, table.source), read_grid(table.together, table.source)
         rows = read_rows(Path(table.file), f"{table.source}: {table.file}") if table.file else ()
     return combine(grid, together, rows), table.max_running if at_once is None else at_once
-
-
-def _table_axes(axes: Iterable[tuple[str, Any]], source: str) -> list[Axis]:
-    return [parse_axis(f"{name}={one}", source) if isinstance(one, str) else (name, one) for name, one in axes]
 
 
 def read_rows(path: Path, source: str) -> list[Set]:
@@ -140,33 +143,28 @@ def combine(grid: Sequence[Axis], together: Sequence[Axis], rows: Sequence[Set])
 
     Raises RequestError for names and values that are invalid, and for two equal sets.
     """
-    blocks = [block for block in (rows, _zipped(together)) if block]
-    blocks += [[{name: value} for value in values] for name, values in grid]
-    _check_names(list(itertools.chain.from_iterable(block[0] for block in blocks)))
+    hint = "clusterrun sweep JOB --grid lr=1e-4,3e-4 --grid seed=0..4"
+    names = [*itertools.chain(*rows[:1]), *(name for name, _ in (*together, *grid))]
+    if not names:
+        raise RequestError("no parameters were given", hint=hint)
+    _check_names(names)
+    blocks = list(filter(None, (rows, _zipped(*together), *map(_zipped, grid))))
     count = math.prod(map(len, blocks))
-    if not blocks or count > MOST:
-        message = f"the sweep has {count} parameter sets; the limit is {MOST}" if blocks else "no parameters were given"
-        raise RequestError(message, hint="clusterrun sweep JOB --grid lr=1e-4,3e-4 --grid seed=0..4")
-    sets = [_merged(each) for each in itertools.product(*blocks)]
+    if count > MOST:
+        raise RequestError(f"the sweep has {count} parameter sets; the limit is {MOST}", hint=hint)
+    sets: list[Set] = [functools.reduce(operator.or_, parts) for parts in itertools.product(*blocks)]
     _check_sets(sets)
     return sets
 
 
-def _merged(parts: Iterable[Set]) -> Set:
-    merged: dict[str, str] = {}
-    for part in parts:
-        merged.update(part)
-    return merged
-
-
-def _zipped(together: Sequence[Axis]) -> list[Set]:
+def _zipped(*axes: Axis) -> list[Set]:
     """Return the first values of all parameters as a set, then the second ones; raises RequestError for a lack."""
-    lengths = {name: len(values) for name, values in together}
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{name} has {count}" for name, count in lengths.items())
+    columns = dict(axes)
+    if len(set(map(len, columns.values()))) > 1:
+        shown = ", ".join(f"{name} has {len(values)}" for name, values in columns.items())
         message = f"--zip needs the same number of values for each parameter: {shown}"
         raise RequestError(message, hint="use --grid for all combinations")
-    return [dict(zip(lengths, each, strict=True)) for each in zip(*(values for _, values in together), strict=True)]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 def _check_sets(sets: Sequence[Set]) -> None:
@@ -182,13 +180,14 @@ def _check_sets(sets: Sequence[Set]) -> None:
 
 
 def _check_names(names: Sequence[str]) -> None:
+    upper = list(map(str.upper, names))
     for name in names:
-        if not _NAME.fullmatch(name) or name == INDEX:
+        if not _NAME.fullmatch(name):
             raise RequestError(
                 f"not a valid parameter name: {name[:40]!r}",
                 hint="use letters, digits and _, and do not start with a digit; array_index is reserved",
             )
-        if [one.upper() for one in names].count(name.upper()) > 1:
+        if upper.count(name.upper()) > 1:
             raise RequestError(f"the parameter {name} is given twice", hint="use each name only once (case is ignored)")
 
 
@@ -197,10 +196,11 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
 
     ``size`` is Slurm's MaxArraySize. Raises RequestError.
     """
-    body, percent, limit = text.partition("%")
-    indexes = sorted(set(parse_tasks(body) or ()))
-    if not indexes or (percent and not (limit.isascii() and limit.isdigit() and int(limit[:9]) > 0)):
+    match = _ARRAY.fullmatch(text)
+    tasks = parse_tasks(match[1]) if match else None
+    if match is None or not tasks:
         raise RequestError(f"--array: {text[:60]!r} is not a list of indexes", hint="for example 0-99, 1,3,7 or 0-99%8")
+    indexes = sorted(set(tasks))
     if indexes[-1] >= size:
         raise RequestError(
             f"--array: index {indexes[-1]} is too large; this cluster allows at most {size - 1} (MaxArraySize={size})",
@@ -208,7 +208,7 @@ def parse_array(text: str, size: int) -> tuple[list[int], int | None]:
         )
     if len(indexes) > MOST:
         raise RequestError(f"--array: {len(indexes)} tasks; the limit is {MOST}", hint="use a smaller array")
-    return indexes, int(limit[:9]) if limit else None
+    return indexes, int(match[2]) if match[2] else None
 
 
 def fill(text: str, values: Set) -> str:
@@ -226,9 +226,9 @@ def fill(text: str, values: Set) -> str:
     return _BRACES.sub(replaced, text)
 
 
-def names_in(texts: Iterable[str]) -> set[str]:
+def names_in(text: str) -> set[str]:
     """Return the names in braces."""
-    return {match[2] for text in texts for match in _BRACES.finditer(text) if match[2]}
+    return {name for _, name in _BRACES.findall(text) if name}
 
 
 def show(values: Set) -> str:

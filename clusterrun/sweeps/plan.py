@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from base64 import b32encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from clusterrun.records.sweeps import Sweep, SweepTask
 from clusterrun.run_folder.identity import new_token
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
+from clusterrun.scheduler.slurm.values import parse_int
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.plan import Plan, current_umask, load_planned
@@ -56,8 +58,9 @@ def max_array_size(slurm: SlurmCommands | None) -> int:
     """Return the cluster's MaxArraySize, which each index is below. Raises RequestError if it has no arrays."""
     if slurm is None:
         return _ARRAY_SIZE
-    text = parse_config(slurm.answer(show_argv("config")).text).get("MaxArraySize", "")
-    size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else _ARRAY_SIZE
+    size = parse_int(parse_config(slurm.answer(show_argv("config")).text).get("MaxArraySize", ""))
+    if size is None:
+        return _ARRAY_SIZE
     if size < 2:
         why = f"job arrays are disabled on this cluster (MaxArraySize={size})"
         raise RequestError(why, hint="submit each job separately")
@@ -70,17 +73,19 @@ def tasks_of_sets(base: Plan, sets: Sequence[Set], indexes: Sequence[int]) -> li
     Parameters are settings of a built-in task, and fill ``{name}`` in arguments and in --env. Raises RequestError for
     a parameter that neither names, nor its variable, use, and for a name in braces that is none.
     """
-    spec = base.spec
+    if not isinstance(base.spec.work, Task):
+        _refuse_unused(base.spec, sets[0])
+    return [_task(base.spec, index, values) for index, values in zip(indexes, sets, strict=True)]
+
+
+def _refuse_unused(spec: JobSpec, names: Iterable[str]) -> None:
     arguments = spec.work.args if isinstance(spec.work, Script | Module | Command) else ()
-    used = names_in([*arguments, *(text for _, text in spec.env)])
+    filled = names_in(" ".join((*arguments, *dict(spec.env).values())))
     typed = " ".join((*arguments, *spec.setup))
-    unused = [name for name in sets[0] if name not in used and VARIABLE + name.upper() not in typed]
-    if unused and not isinstance(spec.work, Task):
-        raise RequestError(
-            f"the parameter {unused[0]} is not used",
-            hint=f"write {{{unused[0]}}} in the script's arguments: -- train.py --{unused[0]} {{{unused[0]}}}",
-        )
-    return [_task(spec, index, values) for index, values in zip(indexes, sets, strict=True)]
+    for name in names:
+        if name not in filled and VARIABLE + name.upper() not in typed:
+            hint = f"write {{{name}}} in the script's arguments: -- train.py --{name} {{{name}}}"
+            raise RequestError(f"the parameter {name} is not used", hint=hint)
 
 
 def _task(spec: JobSpec, index: int, parameters: Set) -> ArrayTask:
@@ -112,9 +117,10 @@ def _changed(spec: JobSpec, work: Work, env: Mapping[str, str], settings: Mappin
     if isinstance(work, Task):
         changes["set"] = {**dict(work.settings), **settings}
         work = replace(work, settings=tuple(changes["set"].items()))
-    values = {name: Value(value, "sweep") for name, value in changes.items()}
-    for name, value in values.items():
-        check_value(FIELD[name], value)
+    values = {}
+    for name, value in changes.items():
+        values[name] = Value(value, "sweep")
+        check_value(FIELD[name], values[name])
     return replace(spec, work=work, env=tuple(sorted(env.items())), sources={**spec.sources, **values})
 
 
@@ -128,10 +134,10 @@ def new_sweep(
     if at_once is None and base.record.scheduler == LOCAL:
         at_once = 1
     arrays = plan_arrays(base, tasks_of_sets(base, sets, indexes), size)
-    plans = [plan for array in arrays for plan in array]
-    each = tuple(SweepTask(one, (plan.record.run_id,)) for one, plan in zip(sets, plans, strict=True))
+    plans = list(chain.from_iterable(arrays))
+    tasks = tuple(SweepTask(values, (plan.record.run_id,)) for values, plan in zip(sets, plans, strict=True))
     first = plans[0].record
-    return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=each, at_once=at_once), arrays
+    return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=tasks, at_once=at_once), arrays
 
 
 def plan_arrays(base: Plan, tasks: Sequence[ArrayTask], size: int, sweep: str = "") -> list[list[Plan]]:
@@ -140,8 +146,7 @@ def plan_arrays(base: Plan, tasks: Sequence[ArrayTask], size: int, sweep: str = 
     The runs of an array have one token. ``sweep`` is the sweep's id; empty for a new one, whose id is that of its first
     run. Raises RequestError for a value that a run may not have.
     """
-    used = set[str]()
-    run_ids = [_new_run_id(base.record.run_id, used) for _ in tasks]
+    run_ids = _new_run_ids(base.record.run_id, len(tasks))
     if base.record.scheduler == LOCAL:
         size = 1
     arrays = []
@@ -157,32 +162,22 @@ def array_script(script: str, runs: Path, run_ids: Mapping[int, str], at_once: i
 
     ``runs`` is the folder of the runs' folders, ``at_once`` the maximum number of tasks that run at the same time.
     """
+    head, _, _ = script.partition("\nexport ")  # sbatch reads the lines before the first command
     tasks = format_tasks(run_ids) + (f"%{at_once}" if at_once else "")
     return _ARRAY.format(
-        directives="\n".join(_sbatch_lines(script)),
+        directives="\n".join(line for line in head.splitlines() if line.startswith("#SBATCH")),
         tasks=directive(tasks),
         runs=sh(runs),
         run_ids="\n".join(f"    [{index}]={code(run_id)}" for index, run_id in sorted(run_ids.items())),
     )
 
 
-def _sbatch_lines(script: str) -> list[str]:
-    """Return the #SBATCH lines that sbatch reads: those before the first command."""
-    directives = []
-    for line in script.splitlines():
-        if line.startswith("#SBATCH"):
-            directives.append(line)
-        elif line.strip() and not line.startswith("#"):
-            break
-    return directives
-
-
-def _new_run_id(like: str, used: set[str]) -> str:
-    while True:
-        run_id = like[:-6] + b32encode(os.urandom(5)).decode().lower()[:6]
-        if run_id not in used:
-            used.add(run_id)
-            return run_id
+def _new_run_ids(like: str, count: int) -> list[str]:
+    """Return run ids of the same second, all different."""
+    run_ids = dict[str, None]()
+    while len(run_ids) < count:
+        run_ids[like[:-6] + b32encode(os.urandom(5)).decode().lower()[:6]] = None
+    return list(run_ids)
 
 
 def _plan(base: Plan, task: ArrayTask, run_id: str, token: str, sweep: str) -> Plan:

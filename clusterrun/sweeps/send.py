@@ -41,26 +41,22 @@ def submit_sweep(
     RequestError if a record cannot be written.
     """
     first = arrays[0][0].record
-    undo = partial(_undo, store, sweep, arrays, before)
     with contextlib.ExitStack() as locks:
-        if before is not None:
+        try:
+            staged = [_stage(store, sweep, plans, code, prepare) for plans in arrays]
             locks.enter_context(store.submitting(_first_run(sweep.id, first)))
             if sweeps.load(sweep.root, sweep.id) != before:
                 raise Ambiguous(f"another command has just changed sweep {sweep.name}", hint="run the command again")
-        try:
-            staged = _stage(store, sweep, arrays, code, prepare)
-        except OSError as error:
-            undo()
+            sweeps.save(sweep, first.shared)
+        except BaseException as error:
+            _discard(store, arrays)
+            if not isinstance(error, OSError):
+                raise
             raise RequestError(
                 f"cannot write the sweep's records: {error.filename or sweep.file}: {error.strerror}",
                 hint="nothing was submitted; if the disk is full, free some space, then try again",
             ) from error
-        except BaseException:
-            undo()
-            raise
-        if before is None:
-            locks.enter_context(store.submitting(first))
-        return _Sender(store, scheduler, sweep, notify).send_all(staged, undo)
+        return _Sender(store, scheduler, sweep, notify).send_all(staged, partial(_undo, store, sweep, arrays, before))
 
 
 def _first_run(sweep_id: str, like: RunRecord) -> RunRecord:
@@ -69,35 +65,34 @@ def _first_run(sweep_id: str, like: RunRecord) -> RunRecord:
 
 
 def _stage(
-    store: Store, sweep: Sweep, arrays: Sequence[Sequence[Plan]], code: Mapping[str, str],
+    store: Store, sweep: Sweep, plans: Sequence[Plan], code: Mapping[str, str],
     prepare: Callable[[RunRecord], None] | None,
-) -> list[Array]:  # fmt: skip
-    """Write all records, the scripts of the arrays and, last, the sweep's file."""
-    staged = list[Array]()
+) -> Array:  # fmt: skip
+    """Write the records of an array's runs, and its script."""
+    for plan in plans:
+        store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
+        if prepare is not None:
+            prepare(plan.record)
+    first, records = plans[0].record, [plan.record for plan in plans]
+    if first.submission.task is not None:
+        run_ids = {record.submission.task or 0: record.run_id for record in records}
+        sweeps.save_script(first, array_script(plans[0].script, first.run_dir.parent, run_ids, sweep.at_once))
+    return records, plans[0].submission._replace(script=first.sent_script)
+
+
+def _discard(store: Store, arrays: Sequence[Sequence[Plan]]) -> None:
+    """Delete the runs of arrays, of which none was submitted."""
     for plans in arrays:
+        with contextlib.suppress(OSError):
+            plans[0].record.sent_script.unlink(missing_ok=True)
         for plan in plans:
-            store.stage(plan.record, plan.spec_json(), plan.script, plan.notify, code)
-            if prepare is not None:
-                prepare(plan.record)
-        first = plans[0]
-        if first.record.submission.task is not None:
-            run_ids = {plan.record.submission.task or 0: plan.record.run_id for plan in plans}
-            script = array_script(first.script, first.record.run_dir.parent, run_ids, sweep.at_once)
-            sweeps.save_script(first.record, script)
-        submission = first.submission._replace(script=first.record.sent_script)
-        staged.append(([plan.record for plan in plans], submission))
-    sweeps.save(sweep, first.record.shared)
-    return staged
+            store.discard(plan.record)
 
 
 def _undo(store: Store, sweep: Sweep, arrays: Sequence[Sequence[Plan]], before: Sweep | None) -> None:
     """Delete the runs of arrays, of which none was submitted, and restore the sweep's file."""
-    for plans in arrays:
-        for plan in plans:
-            store.discard(plan.record)
+    _discard(store, arrays)
     with contextlib.suppress(OSError):
-        for plans in arrays:
-            plans[0].record.sent_script.unlink(missing_ok=True)
         if before is not None:
             sweeps.save(before, arrays[0][0].record.shared)
         else:
@@ -124,8 +119,8 @@ def recover_sweep(
     with store.submitting(_first_run(run.sweep, run)):
         sweep = _sweep_of(run)
         sender, unsent = _Sender(store, scheduler, sweep, notify), list[Array]()
-        for token, records in _arrays(sweep, local=sender.local).items():
-            number = _number(sweep, token, records) or sender.find(token, records, is_first=not unsent)
+        for token, records in _arrays(sweep).items():
+            number = sender.find(token, records, is_first=not unsent)
             waiting = [record for record in records if record.submission.state != submissions.ACCEPTED]
             if number:
                 sender.adopt(number, records, waiting)
@@ -148,19 +143,13 @@ def _sweep_of(run: RunRecord) -> Sweep:
     return sweep
 
 
-def _arrays(sweep: Sweep, *, local: bool) -> dict[str, list[RunRecord]]:
+def _arrays(sweep: Sweep) -> dict[str, list[RunRecord]]:
     """Return the user's runs of a sweep by the token of their array; on this machine each has its own."""
     arrays: dict[str, list[RunRecord]] = {}
     for record in map(run_record.load, sweep.folders()):
-        if record is not None and record.mine and (local or record.submission.task is not None):
+        if record is not None and record.mine and is_sent_with_a_sweep(record):
             arrays.setdefault(record.submission.token, []).append(record)
     return arrays
-
-
-def _number(sweep: Sweep, token: str, records: Sequence[RunRecord]) -> str:
-    """Return the number of an array's job by the sweep's file, else by its runs; empty if none knows one."""
-    ids = [record.job_id.base for record in records if record.job_id]
-    return sweep.jobs.get(token) or "".join(ids[:1])
 
 
 class _Sender:
@@ -176,21 +165,22 @@ class _Sender:
 
     def send_all(self, arrays: Sequence[Array], undo: Callable[[], None] | None = None) -> list[RunRecord]:
         """Submit arrays; ``undo`` deletes all records if the first is refused, without it they stay."""
-        sent, count = list[RunRecord](), sum(len(records) for records, _ in arrays)
+        sent, waiting = list[RunRecord](), list(arrays)
         try:
-            for records, submission in arrays:
-                sent += self.send(records, submission)
+            while waiting:
+                sent += self.send(*waiting[0])
+                del waiting[0]
         except (Refused, NotDelivered) as error:
             if undo is not None and not sent:
                 undo()
                 raise
+            records, submission = waiting[0]
             with contextlib.suppress(OSError):  # the next command then looks the array up
                 self.note(submission.token, records[0].shared, None)
-            raise _left_over(error, count - len(sent), self.sweep) from error
+            raise _left_over(error, sum(len(records) for records, _ in waiting), self.sweep) from error
         finally:
-            if len(sent) < count:
-                for records, _ in arrays:
-                    protocol.Staged(self.store, records).leave()
+            for records, _ in waiting:
+                protocol.Staged(self.store, records).leave()
         return sent
 
     def send(self, records: Sequence[RunRecord], submission: Submission) -> list[RunRecord]:
@@ -228,22 +218,24 @@ class _Sender:
         return self.jobs[-distance] if 0 < distance <= len(self.jobs) else ""
 
     def find(self, token: str, records: Sequence[RunRecord], *, is_first: bool) -> str:
-        """Return the number of an array's job if it was sent, else an empty text.
+        """Return the number of an array's job by the sweep's file, its runs or the scheduler; empty if it was not sent.
 
         On this machine the runs are sent in order, so all after the first that waits were never sent.
         """
-        may_be_a_job = is_first if self.local else token in self.sweep.jobs
-        if not may_be_a_job:
-            return ""
-        job = protocol.find_job(self.scheduler, records, protocol.Clock(), self.notify)
+        if self.sweep.jobs.get(token):
+            return self.sweep.jobs[token]
+        job, may_be_a_job = records[0].job_id, is_first if self.local else token in self.sweep.jobs
+        if job is None and may_be_a_job:
+            job = protocol.find_job(self.scheduler, records, protocol.Clock(), self.notify)
         return job.base if job is not None else ""
 
     def adopt(self, number: str, records: Sequence[RunRecord], waiting: Sequence[RunRecord]) -> None:
         """Record the job of an array in those of its runs that have no job id yet."""
-        if not self.local and waiting:
+        if self.local:
+            if records[0].submission.final is None:
+                self.jobs.append(number)
+        elif waiting:
             self.sweep = sweeps.record_job(self.sweep, waiting[0].submission.token, number, waiting[0].shared)
-        if self.local and records[0].submission.final is None:
-            self.jobs.append(number)
         protocol.Staged(self.store, waiting).commit(JobId(number), one_cluster(self.scheduler.cluster))
 
 

@@ -257,7 +257,7 @@ def _together(store: Store, run: RunRecord) -> Iterator[object]:
     report = ladder.load_ladder([_as_ended(run), _as_ended(run)], lambda state: "no")
     yield json.dumps(report.json())
     yield report.lines()
-    of_sweep = table.load_table(sweeps.sweep_of(run), [_as_ended(run)], "loss", largest=False)
+    of_sweep = table.SweepTable([run], [_as_ended(run)], "loss")
     yield json.dumps(of_sweep.json())
     yield sweeps.job_of(run)
     yield sweeps.runs_of_script(str(run.run_dir.parents[1] / "sweeps" / f"{run.sweep}-abcdefgh.sh"))
