@@ -7,11 +7,12 @@ import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterrun.base.errors import ClusterrunError
-from clusterrun.base.job import JobId
+from clusterrun.base.job import JobId, one_cluster
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
 from clusterrun.preflight.patience import Patience
@@ -21,10 +22,10 @@ from clusterrun.submit.job_python import NotStarted
 if TYPE_CHECKING:
     from clusterrun.free.snapshot import ClusterSnapshot
     from clusterrun.scheduler import Scheduler, SlurmCommands
-    from clusterrun.scheduler.slurm.sbatch import No, Start
+    from clusterrun.scheduler.slurm.sbatch import Estimate, Start
     from clusterrun.submit.plan import Plan
 
-T = TypeVar("T")
+T, D = TypeVar("T"), TypeVar("D")
 
 #: Seconds for each command of a check. The job's Python has longer, since without it nothing can run: see Patience.
 LIMIT = 2.0
@@ -39,18 +40,18 @@ class _Report:
         self.findings: list[Finding] = []
         self.unchecked: list[str] = []
 
-    def attempt(self, what: str, answer: Callable[[], T]) -> T | None:
-        """Return an answer; None if it cannot be had: no fault of a check may stop a submission."""
+    def attempt(self, what: str, answer: Callable[[], T], otherwise: D) -> T | D:
+        """Return an answer, or this if it cannot be had: no fault of a check may stop a submission."""
         try:
             return answer()
         except Exception as error:
             message = error.message if isinstance(error, ClusterrunError) else str(error) or type(error).__name__
             self.unchecked.append(f"{what} ({message})")
-            return None
+            return otherwise
 
     def add(self, what: str, judge: Callable[[], list[Finding]]) -> None:
         """Add what a check found. Raises RequestError if the job can never run."""
-        self.findings += self.attempt(what, judge) or []
+        self.findings += self.attempt(what, judge, [])
         refuse(self.findings)
 
     def lines(self) -> list[str]:
@@ -91,17 +92,13 @@ def check(
         return report.lines()
     from clusterrun.preflight.summary import cost_line
 
-    cluster, start = _judge_answers(report, answers, slurm, plan, user, _is_one_cluster(scheduler))
+    is_one_cluster = one_cluster(scheduler.cluster) == scheduler.cluster  # of several, sbatch chooses one
+    cluster, start = _judge_answers(report, answers, slurm, plan, user, is_one_cluster=is_one_cluster)
     lines = report.lines()
     if lines and not start:
         return lines
     cost = cost_line(cluster, spec, start, tasks)
     return [*lines, cost] if lines else [f"OK: {cost}"]
-
-
-def _is_one_cluster(scheduler: Scheduler) -> bool:
-    """Return whether the job can run on one cluster only; of several, sbatch chooses one."""
-    return "," not in scheduler.cluster and scheduler.cluster != "all"
 
 
 def _check_settings(plan: Plan, environ: Mapping[str, str], patience: Patience) -> list[Finding]:
@@ -114,30 +111,29 @@ def _check_settings(plan: Plan, environ: Mapping[str, str], patience: Patience) 
 
 
 def _judge_answers(
-    report: _Report, answers: Mapping[str, Future[Any]], slurm: SlurmCommands, plan: Plan, user: str, one_cluster: bool
-) -> tuple[ClusterSnapshot | None, Start | None]:
+    report: _Report, answers: Mapping[str, Future[Any]], slurm: SlurmCommands, plan: Plan, user: str, *,
+    is_one_cluster: bool,
+) -> tuple[ClusterSnapshot | None, Start | None]:  # fmt: skip
     """Add what Slurm's answers mean for the job; return the cluster and the expected start, as far as they are known.
 
     The user's accounts and QOS may be out of date: Slurm is asked again before they refuse a job.
     """
     from clusterrun.free.snapshot import load_snapshot
-    from clusterrun.scheduler.slurm.sbatch import No, Start
+    from clusterrun.scheduler.slurm.sbatch import Start
 
-    cluster = report.attempt("the cluster's limits", answers["limits"].result)
-    reservations = report.attempt("reservations", answers["reservations"].result) or []
-    estimate = report.attempt("the estimated start", answers["start"].result)
-    refusal = estimate if isinstance(estimate, No) else None
+    cluster = report.attempt("the cluster's limits", answers["limits"].result, None)
+    reservations = report.attempt("reservations", answers["reservations"].result, [])
+    estimate = report.attempt("the estimated start", answers["start"].result, None)
 
     def judge() -> list[Finding]:
-        limits = _judge_limits(cluster if one_cluster else None, plan, reservations)
-        return limits + _judge_refusal(cluster, plan, refusal)
+        limits = _judge_limits(cluster if is_one_cluster else None, plan, reservations)
+        return limits + _judge_refusal(cluster, plan, estimate)
 
-    findings = report.attempt("Slurm's answers", judge) or []
+    findings = report.attempt("Slurm's answers", judge, [])
     if cluster is not None and any(finding.never for finding in findings):
-        cluster = report.attempt(
-            "the cluster's limits", lambda: load_snapshot(slurm, user, timeout=LIMIT, accounts_age=0.0)
-        )
-        findings = report.attempt("Slurm's answers", judge) or []
+        load_again = partial(load_snapshot, slurm, user, timeout=LIMIT, accounts_age=0.0)
+        cluster = report.attempt("the cluster's limits", load_again, None)
+        findings = report.attempt("Slurm's answers", judge, [])
     report.findings += findings
     report.add("the dependency", answers["dependency"].result)
     return cluster, estimate if isinstance(estimate, Start) else None
@@ -157,10 +153,11 @@ def _judge_limits(
     ]
 
 
-def _judge_refusal(cluster: ClusterSnapshot | None, plan: Plan, refusal: No | None) -> list[Finding]:
+def _judge_refusal(cluster: ClusterSnapshot | None, plan: Plan, estimate: Estimate | None) -> list[Finding]:
     from clusterrun.preflight.limits import judge_refusal
+    from clusterrun.scheduler.slurm.sbatch import No
 
-    return [judge_refusal(cluster, plan.spec, refusal)] if refusal else []
+    return [judge_refusal(cluster, plan.spec, estimate)] if isinstance(estimate, No) else []
 
 
 def _await(settings: Future[list[Finding]], patience: Patience, say: Callable[[str], None]) -> None:
@@ -173,7 +170,7 @@ def _await(settings: Future[list[Finding]], patience: Patience, say: Callable[[s
 def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user: str) -> dict[str, Future[Any]]:
     """Start the queries: a snapshot of the cluster, the reservations, and the estimate of sbatch --test-only."""
     from clusterrun.free.snapshot import load_snapshot
-    from clusterrun.scheduler.slurm.sbatch import Estimate, Silence, estimate_start
+    from clusterrun.scheduler.slurm.sbatch import Silence, estimate_start
     from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 
     def reservations() -> list[dict[str, str]]:
@@ -200,14 +197,14 @@ def _find_forgotten(slurm: SlurmCommands, dependency: str) -> list[Finding]:
     """Warn of the jobs in a dependency that Slurm does not know: it takes such a condition as met."""
     from clusterrun.scheduler.slurm.squeue import parse_squeue, squeue_argv
 
-    ids = [JobId(number) for number in dict.fromkeys(re.findall(r":(\d{1,18})", dependency))]
-    if not ids:
+    numbers = dict.fromkeys(re.findall(r":(\d{1,18})", dependency))
+    if not numbers:
         return []
-    reply = slurm.answer(squeue_argv(ids), LIMIT)
+    reply = slurm.answer(squeue_argv([*map(JobId, numbers)]), LIMIT)
     if reply.note and "Invalid job id" not in reply.note:
         raise CannotCheck(reply.note)
     in_queue = {job.id.base for job in parse_squeue(reply.text)}
-    forgotten = [job.raw for job in ids if job.raw not in in_queue]
+    forgotten = [number for number in numbers if number not in in_queue]
     if not forgotten:
         return []
     unknown = f"Slurm does not know job {', '.join(forgotten)} (any more), and may start this job at once"

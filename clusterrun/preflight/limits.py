@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from clusterrun.base.errors import nearest
 from clusterrun.base.units import format_duration, format_time, format_time_limit, plural
@@ -14,14 +15,16 @@ from clusterrun.jobspec.fields import sbatch_option
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.preflight.findings import Finding
 from clusterrun.scheduler.slurm.hostlist import expand
-from clusterrun.scheduler.slurm.nodes import OPEN, Node, Partition
-from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS, No
-from clusterrun.scheduler.slurm.values import parse_int
+from clusterrun.scheduler.slurm.nodes import OPEN, Node, Partition, UserContext
+from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS, No, find_error
+from clusterrun.scheduler.slurm.values import parse_count
 
 #: sbatch's own options that change what is judged here.
 _OVERRIDES = {"partition", "p", "qos", "q", "account", "A", "time", "t", "time-min", "gres", "overcommit", "O"}
 #: Conditions in which a node takes jobs, now or when it is started.
 _IN_SERVICE = (*OPEN, "allocated", "completing", "powered down")
+_UNKNOWN = ClusterSnapshot(nodes=(), partitions=(), me=UserContext(""))
+_MEGABYTES = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024**2}
 #: Seconds for which a job waits at least before a reservation that it is to end before.
 _MARGIN = 300
 
@@ -48,10 +51,10 @@ def _partitions(cluster: ClusterSnapshot, spec: JobSpec) -> list[Partition]:
     return [partition for partition in cluster.partitions if partition.name in names]
 
 
-def _nodes(cluster: ClusterSnapshot, spec: JobSpec) -> list[Node]:
-    """Return the nodes of the job's partitions, each once."""
-    names = {partition.name for partition in _partitions(cluster, spec)}
-    return [node for node in cluster.nodes if not names.isdisjoint(node.partitions)]
+def _nodes(cluster: ClusterSnapshot, spec: JobSpec) -> dict[str, Node]:
+    """Return the nodes of the job's partitions by name."""
+    nodes = chain.from_iterable(cluster.nodes_of(partition.name) for partition in _partitions(cluster, spec))
+    return {node.name: node for node in nodes}
 
 
 def time_of(cluster: ClusterSnapshot, spec: JobSpec) -> int | None:
@@ -90,7 +93,7 @@ def _lack_of_memory(cluster: ClusterSnapshot, partition: Partition, spec: JobSpe
     match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", spec.directive("mem").upper())
     if match is None:
         return ""
-    megabytes = int(match[1]) * 1024 ** ("KMGT".index(match[2] or "M") - 1)
+    megabytes = int(match[1]) * _MEGABYTES[match[2]]
     sizes = [node.memory for node in cluster.nodes_of(partition.name)]
     large_enough = sum(size >= megabytes for size in sizes)
     if large_enough >= spec.allocated_nodes:
@@ -133,11 +136,10 @@ def _judge_accounts(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mapping[
 
     The job can never start if it cannot in any of these partitions: another one may have another QOS.
     """
-    usable = [name for name, why in obstacles.items() if not why]
-    exceeded = [exceeded_limits(cluster, spec, [name]) for name in usable]
-    never = all(any(never for _, never in limits) for limits in exceeded)
+    exceeded = [exceeded_limits(cluster, spec, [name]) for name, obstacle in obstacles.items() if not obstacle]
+    certain = all(any(never for _, never in limits) for limits in exceeded)
     hint = "`clusterrun free` shows your limits"
-    return [Finding(line, hint, is_final and never) for limits in exceeded[:1] for line, is_final in limits]
+    return [Finding(line, hint, never and certain) for line, never in chain(*exceeded[:1])]
 
 
 def judge_maintenance(
@@ -145,7 +147,7 @@ def judge_maintenance(
 ) -> list[Finding]:
     """Return the maintenance that the job cannot end before, and the time limit with which it could."""
     shape = shape_of(spec)
-    usable = {node.name for node in _nodes(cluster, spec) if node_capacity(node, shape) >= shape.each}
+    usable = {name for name, node in _nodes(cluster, spec).items() if node_capacity(node, shape) >= shape.each}
     findings = []
     for reservation in reservations:
         held = usable.intersection(expand(reservation.get("Nodes", "")))
@@ -167,8 +169,8 @@ def _is_own(reservation: Mapping[str, str], spec: JobSpec) -> bool:
 
 def _judge_end(reservation: Mapping[str, str], nodes: str, seconds: int | None, now: float) -> list[Finding]:
     """Return that a job of so many seconds (None: without a limit) cannot end before the maintenance, if so."""
-    start = parse_int(reservation.get("StartTime", "")) or 0
-    end = parse_int(reservation.get("EndTime", "")) or 0
+    start = parse_count(reservation.get("StartTime", ""))
+    end = parse_count(reservation.get("EndTime", ""))
     is_over = end <= now
     ends_in_time = seconds is not None and now + seconds <= start
     if is_over or ends_in_time:
@@ -188,23 +190,23 @@ def judge_refusal(cluster: ClusterSnapshot | None, spec: JobSpec, no: No) -> Fin
 
     A message that is not known as Slurm's is doubtful too.
     """
+    if cluster is None:
+        cluster = _UNKNOWN
     if "not available" in no.words or "busy" in no.words:
         unsure = _why_unsure(cluster, spec)
         if unsure is not None:
             return Finding(f"Slurm cannot place this job now: {no.words}{unsure}")
-    for text, _, advice in SBATCH_ERRORS:
-        if text in no.words:
-            hint = _names_to_use(cluster, spec, no.words) or advice
-            return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
-    # perhaps of a site's wrapper, which takes no script on standard input
-    return Finding(f"Slurm may refuse this job: {no.words}")
+    error = find_error(no.words, SBATCH_ERRORS)
+    if error is None:  # perhaps of a site's wrapper, which takes no script on standard input
+        return Finding(f"Slurm may refuse this job: {no.words}")
+    _, _, advice = error
+    hint = _names_to_use(cluster, spec, no.words) or advice
+    return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
 
 
-def _why_unsure(cluster: ClusterSnapshot | None, spec: JobSpec) -> str | None:
+def _why_unsure(cluster: ClusterSnapshot, spec: JobSpec) -> str | None:
     """Return why a lack of nodes may pass, in parentheses, "" for no particular reason; None if it cannot pass."""
-    if cluster is None:
-        return ""
-    nodes = _nodes(cluster, spec)
+    nodes = _nodes(cluster, spec).values()
     out = [node for node in nodes if node.standing not in _IN_SERVICE]
     if out:
         return f" ({len(out)} of {plural(len(nodes), 'node')} out of service)"
@@ -212,15 +214,15 @@ def _why_unsure(cluster: ClusterSnapshot | None, spec: JobSpec) -> str | None:
     return None if nodes and all_up else ""
 
 
-def _names_to_use(cluster: ClusterSnapshot | None, spec: JobSpec, refusal: str) -> str:
+def _names_to_use(cluster: ClusterSnapshot, spec: JobSpec, refusal: str) -> str:
     """Return the partitions, accounts or QOS that the user has, if Slurm does not know the job's; "" if unknown."""
-    if cluster is None:
-        return ""
-    if "Invalid partition" in refusal:
-        names = [partition.name for partition in cluster.partitions]
-        return f"{nearest(spec.directive('partition'), names)} partitions: {', '.join(names)}".strip()
-    if "Invalid account" in refusal and cluster.me.accounts:
-        return f"your accounts: {', '.join(sorted(cluster.me.accounts))}"
-    if "Invalid qos" in refusal and cluster.me.qos:
-        return f"your QOS: {', '.join(sorted(cluster.me.qos))}"
+    partitions = [partition.name for partition in cluster.partitions]
+    near = nearest(spec.directive("partition"), partitions)
+    for error, what, names in (
+        ("Invalid partition", f"{near} partitions".lstrip(), partitions),
+        ("Invalid account", "your accounts", sorted(cluster.me.accounts or ())),
+        ("Invalid qos", "your QOS", sorted(cluster.me.qos or ())),
+    ):
+        if error in refusal and names:
+            return f"{what}: {', '.join(names)}"
     return ""

@@ -102,8 +102,7 @@ def _result(row: dict[str, Any]) -> Result:
 
 def _reason(error: CommandError) -> str:
     """Return the last line that the program printed, or how it ended if that says nothing."""
-    lines = error.detail.splitlines() or [""]
-    return lines[-1].strip() or error.message
+    return error.detail.strip().rpartition("\n")[2].strip() or error.message
 
 
 def _judge(spec: JobSpec, result: Result) -> list[Finding]:

@@ -72,7 +72,7 @@ def parse_test_only(stderr: str, note: str) -> Estimate:
     if starts and not note:
         return _start(starts[-1], stderr)
     is_refusal = bool(note and stderr.strip())  # without an error, what does not parse is no answer
-    if is_refusal and _find_error(stderr, _NETWORK_ERRORS) is None:
+    if is_refusal and find_error(stderr, _NETWORK_ERRORS) is None:
         return No(_reason(stderr))
     return Silence(_reason(stderr) or note or "sbatch --test-only printed nothing")
 
@@ -210,17 +210,18 @@ def _known_error(done: Completed) -> SbatchError | None:
     contain anything. An ambiguous error counts anywhere.
     """
     output = f"{done.stderr}\n{done.stdout}"
-    ambiguous = _find_error(output.replace(_NOT_CONNECTED, ""), _AMBIGUOUS_ERRORS)
+    ambiguous = find_error(output.replace(_NOT_CONNECTED, ""), _AMBIGUOUS_ERRORS)
     was_killed = 128 < done.status <= 128 + 64  # its own fatal errors end it with 255
     if ambiguous is not None or was_killed:
         return ambiguous
     own_lines = [line for line in output.splitlines() if "sbatch" in line]
-    error = _find_error("\n".join(own_lines), SBATCH_ERRORS)
+    error = find_error("\n".join(own_lines), SBATCH_ERRORS)
     is_refusal = error is not None and error[1] is Refused
     if is_refusal and any(text in output for text in _DOUBTFUL):
         return None
     return error
 
 
-def _find_error(text: str, errors: Sequence[SbatchError]) -> SbatchError | None:
+def find_error(text: str, errors: Sequence[SbatchError]) -> SbatchError | None:
+    """Return the first of these errors that a text contains."""
     return next((error for error in errors if error[0] in text), None)
