@@ -28,7 +28,7 @@ from clusterrun.cli.common.submitting import (
 from clusterrun.cluster import Cluster
 from clusterrun.cluster.arrays import check_arrays, plan_sweep, submit_arrays
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.sweeps import Sweep, SweepTask
+from clusterrun.records.sweeps import Sweep
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState, runs_of
 from clusterrun.sweeps.table import SweepTable
@@ -147,7 +147,8 @@ def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, ho
     if how.dry_run:
         check_sweep(ui, there, arrays, how)
         ui.note(f"would submit {plural(len(tasks), 'task')} again; nothing was written")
-        ui.data([dict(before.parameters(run.run_id)) for run in failed])
+        parameters = before.parameters()
+        ui.data([parameters[run.run_id] for run in failed])
         return 0
     made = _with_new_runs(before, run_ids, failed, arrays)
     return submit_and_announce(ui, there, made, arrays, how, before=before)
@@ -185,9 +186,9 @@ def _with_new_runs(
     plans = [plan for array in arrays for plan in array]
     new_ids = {run.run_id: plan.record.run_id for run, plan in zip(failed, plans, strict=True)}
     tasks = []
-    for task, newest in zip(sweep.tasks, run_ids, strict=True):
+    for (parameters, before), newest in zip(sweep.tasks, run_ids, strict=True):
         added = (new_ids[newest],) if newest in new_ids else ()
-        tasks.append(SweepTask(task.parameters, (*task.runs, *added)))
+        tasks.append((parameters, (*before, *added)))
     return replace(sweep, tasks=tuple(tasks))
 
 
@@ -255,6 +256,7 @@ def _announce(ui: Ui, made: Sweep, runs: Sequence[RunRecord]) -> None:
 
 
 def _json(made: Sweep, runs: Sequence[RunRecord]) -> Mapping[str, Any]:
+    parameters = made.parameters()
     tasks = [{"job_id": str(run.job_id), "run_id": run.run_id, "run_dir": str(run.run_dir),
-              "parameters": dict(made.parameters(run.run_id))} for run in runs]  # fmt: skip
+              "parameters": parameters[run.run_id]} for run in runs]  # fmt: skip
     return {"sweep": made.id, "name": made.name, "tasks": tasks}

@@ -77,7 +77,7 @@ def map_function(
     name = getattr(function, "__name__", "function")
     base = cluster.plan(replace(SubmitArgs.of(**options), work=Function(name)))
     made, arrays = plan_sweep(cluster, base, [{}] * len(calls), max_running)
-    by_run = {task.runs[0]: call for task, call in zip(made.tasks, calls, strict=True)}
+    by_run = {run_id: call for (_, (run_id,)), call in zip(made.tasks, calls, strict=True)}
 
     def save_call(run: RunRecord) -> None:
         from clusterrun.scheduler.slurm.executor import save_call

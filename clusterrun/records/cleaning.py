@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from clusterrun.base.job import run_ids_in
 from clusterrun.records.code_store import FILES, NEW, OBJECTS, SNAPSHOTS, TREES, is_changed, load_manifest
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, list_names
 from clusterrun.run_folder import files, safe_files
 from clusterrun.run_folder.safe_files import RECORDS
 
@@ -56,11 +56,7 @@ def find_unreadable(folders: Iterable[Path], runs: Iterable[RunRecord]) -> list[
 def find_caches(base: Path, before: float) -> list[Item]:
     """Return the data caches of a project that no run has read or written since ``before``."""
     folder = base / RECORDS / CACHE
-    try:
-        names = sorted(safe_files.list_names(folder))
-    except OSError:
-        return []
-    found = (_measure(folder / name) for name in names)
+    found = (_measure(folder / name) for name in sorted(list_names(folder)))
     return [item for item in found if item is not None and item.used < before]
 
 
@@ -117,20 +113,17 @@ def find_code(base: Path, needed: Collection[str], before: float) -> list[Item]:
     ``base`` holds ``.clusterrun``. Their size is what deleting them frees: contents of other folders do not count.
     """
     folder = base / RECORDS / SNAPSHOTS / TREES
-    try:
-        names = sorted(set(safe_files.list_names(folder)) - set(needed))
-        if safe_files.owner_of(folder) != os.getuid():
-            return []
-    except OSError:
+    if not safe_files.is_mine(folder):
         return []
     found = []
-    for name in names:
+    for name in sorted(set(list_names(folder)) - set(needed)):
         with suppress(OSError):
             used = (folder / name).lstat().st_mtime
             # each content has a link in the store, and one in each folder
             size = sum(info.st_blocks * 512 for _, info in _walk(folder / name) if info.st_nlink <= 2)
-            found.append(Item(folder / name, size, used))
-    return [item for item in found if item.used < before]
+            if used < before:
+                found.append(Item(folder / name, size, used))
+    return found
 
 
 def find_added(tree: Path) -> str:

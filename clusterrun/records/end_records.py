@@ -49,8 +49,8 @@ def _starts_again(end: JobEnd, claim: Claim | None) -> bool:
 
 def _began(start: Mapping[str, Any], claim: Claim | None) -> int | None:
     """Return when an attempt began: the job claims its run, then its ranks record their start."""
-    times = (as_int(start.get("time")), claim.at if claim else None)
-    return min((at for at in times if at is not None), default=None)
+    times = filter(None, (as_int(start.get("time")), claim.at if claim else None))
+    return min(times, default=None)
 
 
 def load_hold(run: RunRecord) -> Hold | None:

@@ -22,12 +22,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.base.decode import Damaged, as_objects, parse_object
 from clusterrun.base.job import RUN_ID
-from clusterrun.records.run_record import (
-    RunRecord,
-    build_run,
-    build_sources,
-    load,
-)
+from clusterrun.records.run_record import RunRecord, build_run, build_sources, load
 from clusterrun.run_folder import safe_files, submissions
 from clusterrun.run_folder.submissions import ENDED, build_submission
 

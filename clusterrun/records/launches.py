@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,9 @@ from clusterrun.run_folder.launches import LAUNCH, STEPS, Launch, load
 
 if TYPE_CHECKING:
     from clusterrun.logs.files import Source
+
+
+_STEPS_OF = attrgetter(*STEPS)
 
 
 class Goodput(NamedTuple):
@@ -49,9 +53,9 @@ def log_start(folder: Path) -> tuple[int, int] | None:
 
     if (recorded := log_files.log_start(folder)) is not None:  # of the first launch of a start
         return recorded
-    sizes = (files.read_json(folder / LAUNCH) or {}).get("log_start")
-    if isinstance(sizes, list) and len(sizes) == 2 and all(type(size) is int and size >= 0 for size in sizes):
-        return sizes[0], sizes[1]
+    match (files.read_json(folder / LAUNCH) or {}).get("log_start"):
+        case [int(out), int(err)] if min(out, err) >= 0:
+            return out, err
     ticks = log_files.clock_ticks([folder])
     return ticks[0][1:] if ticks else None
 
@@ -62,23 +66,21 @@ def until_now(launches: Sequence[Launch], ranks: Sequence[RankProgress], now: fl
     The last one of a running job has run until ``now`` (seconds since 1970, None if the job does not run), with these
     heartbeats of its ``ranks``. The supervisor of another was killed: it ends with its last heartbeat.
     """
-    shown = []
-    for launch in launches:
-        if launch.began is None or launch.ended is not None:
-            shown.append(launch)
-        elif launch is launches[-1] and now is not None:
-            shown.append(_until(now, launch, ranks))
-        else:
-            heartbeats = progress.read_ranks(launch.folder)
-            last = max((heartbeat.time for heartbeat in heartbeats), default=launch.began)
-            shown.append(_until(last, launch, heartbeats))
-    return shown
+    return [_with_end(launch, ranks, now if launch is launches[-1] else None) for launch in launches]
 
 
-def _until(ended: float, launch: Launch, heartbeats: Sequence[RankProgress]) -> Launch:
-    """Return a launch that recorded no end with this one, and with the steps in rank 0's heartbeat."""
-    first = [heartbeat for heartbeat in heartbeats if heartbeat.rank == 0]
-    return launch._replace(ended=ended, **{name: getattr(first[-1], name) for name in STEPS if first})
+def _with_end(launch: Launch, ranks: Sequence[RankProgress], now: float | None) -> Launch:
+    """Return a launch that recorded no end with one, and with the steps in rank 0's heartbeat."""
+    if launch.began is None or launch.ended is not None:
+        return launch
+    if now is None:
+        ranks = progress.read_ranks(launch.folder)
+        now = max((rank.time for rank in ranks), default=launch.began)
+    launch = launch._replace(ended=now)
+    for rank in ranks:
+        if rank.rank == 0:
+            launch = launch._replace(**dict(zip(STEPS, _STEPS_OF(rank), strict=True)))
+    return launch
 
 
 def failed_launches(launches: Sequence[Launch]) -> list[str]:
@@ -94,10 +96,10 @@ def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
     """
     lost: list[float | None] = []
     before: Launch | None = None  # the last launch that made steps
-    for number, launch in enumerate(launches):
-        is_followed, costs = number + 1 < len(launches), list[float | None]()
+    for launch in launches:
+        is_followed, costs = launch is not launches[-1], list[float | None]()
         if launch.first_step_at is None:
-            costs += [_seconds(launch.began, launch.ended)] if number or is_followed else []
+            costs += [_seconds(launch.began, launch.ended)] if len(launches) > 1 else []
         else:
             costs += [_seconds(launch.began, launch.first_step_at), _repeated(before, launch)] if before else []
             costs += [_seconds(launch.stepped, launch.ended)] if is_followed else []
@@ -174,6 +176,6 @@ def log_begin(run: RunRecord, job: JobId) -> tuple[int, int]:
     from clusterrun.logs import files as log_files
 
     submission, folders = submission_of(run, job), attempts_of(run, job)
-    recorded = (log_files.log_start(folders[0]) if folders else None) or (0, 0)
+    recorded = next(map(log_files.log_start, folders), None) or (0, 0)
     seen = submission.log_start if job.task == submission.task else (-1, -1)
     return seen[0] if seen[0] >= 0 else recorded[0], seen[1] if seen[1] >= 0 else recorded[1]

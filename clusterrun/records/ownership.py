@@ -30,10 +30,8 @@ class JobIndex:
 
     def of(self, run: RunRecord) -> list[JobStatus]:
         """Return all jobs of a run's submission, copies included, oldest first."""
-        if not self._by_key:
-            return []
-        alike = {id(job): job for key in (run.submission.token[:8], str(run.sent_script)) for job in self._of(key, run)}
-        jobs = [job for job in alike.values() if run.mine or job.user == run.user]
+        alike = dict.fromkeys([*self._of(run.submission.token[:8], run), *self._of(str(run.sent_script), run)])
+        jobs = [job for job in alike if run.mine or job.user == run.user]
         return sorted(jobs, key=lambda job: job.id.number)
 
     def _of(self, key: str, run: RunRecord) -> list[JobStatus]:
@@ -59,6 +57,8 @@ class JobIndex:
         alike = self.of(run)
         if not alike:
             return None
+        by_number = {job.id.base: job for job in reversed(alike)}
         claim = run_record.claim_of(run)
-        own_id = claim.job if claim else run.job_id.base if run.job_id else None
-        return next((job for job in alike if job.id.base == own_id), None if claim else alike[0])
+        if claim is not None:
+            return by_number.get(claim.job)
+        return by_number.get(run.job_id.base if run.job_id else "", alike[0])

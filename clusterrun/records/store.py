@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_json, parse_lines
@@ -140,7 +141,7 @@ class Store:
 
     def stage(
         self, record: RunRecord, spec: Mapping[str, Any], script: str, notify: Mapping[str, Any] | None = None,
-        files: Mapping[str, str] | None = None,
+        files: Mapping[str, str] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         """Write a run's folder to disk before it is submitted; only the user can read ``notify`` and ``files``."""
         folder = 0o750 if record.shared else 0o700
@@ -151,9 +152,11 @@ class Store:
                 safe_files.make_folder(path, folder)
             write(record.run_dir / "spec.json", json.dumps(spec, indent=1), record.shared, sync_folder=False)
             write(record.script, script, record.shared, sync_folder=False)  # the write of record.json syncs it
-            for name, text in {**({"notify.json": json.dumps(notify)} if notify else {}), **(files or {})}.items():
+            if notify:
+                write(record.run_dir / "notify.json", json.dumps(notify), sync_folder=False)
+            for name, text in files.items():
                 write(record.run_dir / name, text, sync_folder=False)
-            kept = {k: v for k, v in asdict(record).items() if k not in _NOT_STORED}
+            kept = {name: value for name, value in asdict(record).items() if name not in _NOT_STORED}
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
 
@@ -196,10 +199,10 @@ class Store:
             new = replace(new, log_start=_older_logs(record, job))
         record = self.save_submission(record, new)
         with contextlib.suppress(OSError):  # index entries are rebuilt if missing
-            folder = record.root / RECORDS / "jobs"  # the run's project, which may not be this store's
+            folder = record.root / RECORDS / "jobs" / (cluster or "unknown")  # of the run's project, perhaps another's
+            safe_files.make_folder(folder.parent, 0o700)
             safe_files.make_folder(folder, 0o700)
-            safe_files.make_folder(folder / (cluster or "unknown"), 0o700)
-            append_line(folder / (cluster or "unknown") / job.base, record.run_id)
+            append_line(folder / job.base, record.run_id)
             self.point_to(cluster, job, record.run_dir)
         return record
 
@@ -352,10 +355,13 @@ class Store:
 
     def array_of(self, job: JobId) -> list[RunRecord]:
         """Return the runs of an array with this number, in the order of its tasks; none for any other job."""
-        runs = _mine(_load_with(job, self._folders_of(job))) if job.task is None else []
-        sweep = max(runs, key=lambda run: run.at).sweep if runs else ""
-        tasks = {submission_of(run, job).task: run for run in runs if sweep and run.sweep == sweep}
-        return [tasks[task] for task in sorted(task for task in tasks if task is not None)]
+        if job.task is not None:
+            return []
+        runs = _mine(_load_with(job, self._folders_of(job)))
+        _, newest = max(((run.at, run.sweep) for run in runs), default=(0, ""))
+        tasks = {submission_of(run, job).task: run for run in runs if run.sweep == newest}
+        tasks.pop(None, None)  # of a job that is no array
+        return [tasks[task] for task in sorted(tasks, key=lambda task: task or 0)]
 
     def _folders_of(self, job: JobId) -> dict[Path, None]:
         """Return the folders that the indexes name for a job's number, oldest first."""

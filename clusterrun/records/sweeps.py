@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,8 @@ _LIMIT = 64 * 1024 * 1024
 _NUMBER = re.compile(r"[0-9]{0,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepTask:
-    """A parameter set, by name, and the run ids of its runs, oldest first."""
-
-    parameters: Mapping[str, str]
-    runs: tuple[str, ...]
+SweepTask = tuple[Mapping[str, str], tuple[str, ...]]
+"""A parameter set, by name, and the run ids of its runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,29 +52,31 @@ class Sweep:
     def folders(self) -> list[Path]:
         """Return the folders of all runs."""
         runs = self.root / RECORDS / "runs"
-        return [runs / run for task in self.tasks for run in task.runs]
+        return [runs / run_id for _, run_ids in self.tasks for run_id in run_ids]
 
     def newest_runs(self) -> list[str]:
         """Return the run id of each parameter set's newest run that exists, empty for a set without one.
 
         `cancel` deletes runs that were never submitted.
         """
-        runs = self.root / RECORDS / "runs"
-        return [
-            next((run for run in reversed(task.runs) if (runs / run / "record.json").exists()), "")
-            for task in self.tasks
-        ]
+        return [self._newest(run_ids) for _, run_ids in self.tasks]
 
-    def parameters(self, run_id: str) -> Mapping[str, str]:
-        """Return the parameters of a run; none for a run that is not of this sweep."""
-        return next((task.parameters for task in self.tasks if run_id in task.runs), {})
+    def _newest(self, run_ids: Sequence[str]) -> str:
+        runs = self.root / RECORDS / "runs"
+        for run_id in reversed(run_ids):
+            if (runs / run_id / "record.json").exists():
+                return run_id
+        return ""
+
+    def parameters(self) -> dict[str, Mapping[str, str]]:
+        """Return the parameters of each run by its id."""
+        return {run_id: parameters for parameters, run_ids in self.tasks for run_id in run_ids}
 
 
 def save(sweep: Sweep, shared: bool) -> None:
     """Write a sweep's file, after its runs and the scripts of its arrays; raises OSError."""
     safe_files.make_folder(sweep.file.parent, 0o750 if shared else 0o700)
-    tasks = [[dict(task.parameters), list(task.runs)] for task in sweep.tasks]
-    data = {"version": 1, "name": sweep.name, "at_once": sweep.at_once, "jobs": dict(sweep.jobs), "tasks": tasks}
+    data = {"version": 1, "name": sweep.name, "at_once": sweep.at_once, "jobs": sweep.jobs, "tasks": sweep.tasks}
     write(sweep.file, json.dumps(data), shared)
 
 
@@ -93,8 +91,10 @@ def record_job(sweep: Sweep, token: str, number: str | None, shared: bool) -> Sw
 
     Raises OSError.
     """
-    others = {key: value for key, value in sweep.jobs.items() if key != token}
-    new = replace(sweep, jobs=others if number is None else {**others, token: number})
+    jobs = {**sweep.jobs, token: number}
+    if number is None:
+        del jobs[token]
+    new = replace(sweep, jobs=jobs)
     save(new, shared)
     return new
 
@@ -121,7 +121,7 @@ def _are_numbers(jobs: Iterable[object]) -> bool:
 def _task(read: Any) -> SweepTask:
     match read:
         case [{**parameters}, [_, *_] as runs] if all(isinstance(run, str) and is_run_id(run) for run in runs):
-            return SweepTask({str(name): str(value) for name, value in parameters.items()}, tuple(runs))
+            return {str(name): str(value) for name, value in parameters.items()}, tuple(runs)
     raise Damaged("a parameter set is invalid")
 
 

@@ -18,7 +18,7 @@ from clusterrun.jobspec.fields import Value, check_value
 from clusterrun.jobspec.render import Places, RunIdentity, code, describe, directive, render, sh
 from clusterrun.jobspec.spec import Command, JobSpec, Module, Script, Task, Work
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.sweeps import Sweep, SweepTask
+from clusterrun.records.sweeps import Sweep
 from clusterrun.run_folder.identity import new_token
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.scontrol import parse_config, show_argv
@@ -135,7 +135,7 @@ def new_sweep(
         at_once = 1
     arrays = plan_arrays(base, tasks_of_sets(base, sets, indexes), size)
     plans = list(chain.from_iterable(arrays))
-    tasks = tuple(SweepTask(values, (plan.record.run_id,)) for values, plan in zip(sets, plans, strict=True))
+    tasks = tuple((values, (plan.record.run_id,)) for values, plan in zip(sets, plans, strict=True))
     first = plans[0].record
     return Sweep(id=first.run_id, root=first.root, name=first.name, tasks=tasks, at_once=at_once), arrays
 

@@ -69,7 +69,8 @@ class SweepTable:
 
 def _parameters(runs: Sequence[RunRecord]) -> list[Mapping[str, str]]:
     sweep = sweep_of(runs[0])
-    return [sweep.parameters(run.run_id) if sweep is not None else {} for run in runs]
+    parameters = sweep.parameters() if sweep is not None else {}
+    return [parameters.get(run.run_id, {}) for run in runs]
 
 
 def _values(run: RunRecord, metric: str) -> list[float]:
