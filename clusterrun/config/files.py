@@ -6,6 +6,7 @@ import errno
 import os
 import pwd
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from clusterrun.base.errors import ConfigError, RequestError
@@ -35,14 +36,11 @@ def find_root_and_notices(cwd: Path | None = None) -> tuple[Path, list[str]]:
 
 def current_folder(cwd: Path | None) -> Path:
     """Return the absolute path of the working folder. Raises RequestError if it was deleted."""
-    try:
-        here = Path.cwd() if cwd is None else cwd.absolute()
-        gone = not os.path.isdir(here)
-    except OSError:
-        gone = True
-    if gone:
-        raise RequestError("the current folder no longer exists", hint="cd to another folder")
-    return here
+    with suppress(OSError):
+        here = (cwd or Path()).absolute()
+        if os.path.isdir(here):
+            return here
+    raise RequestError("the current folder no longer exists", hint="cd to another folder")
 
 
 def is_file(path: Path) -> bool:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.units import parse_time_limit, plural
+from clusterrun.base.units import clause, parse_time_limit, plural
 from clusterrun.config.survey import Survey
 from clusterrun.scheduler.slurm.sacctmgr import Association
 from clusterrun.scheduler.slurm.sinfo import PartitionSummary
@@ -58,7 +58,7 @@ def _preference(partition: PartitionSummary) -> tuple[bool, bool, int]:
 
 
 def _slurm(facts: Survey) -> list[str]:
-    name = f" (cluster {facts.cluster})" if facts.cluster else ""
+    name = clause(facts.cluster, " (cluster {})")
     lines = [
         *_comment(
             f'Found Slurm{name}. Set scheduler to "auto" to run jobs on this machine when Slurm is down.',
@@ -83,11 +83,8 @@ def _gpu_lines(partition: PartitionSummary) -> list[str]:
     lines = []
     if partition.typical is not None:
         lines += ["", *_comment(_gpu_text(partition), f"gpus-per-node = {partition.typical.gpu_count}")]
-    most: dict[str, int] = {}  # of each GPU type: on one node
-    for node in partition.nodes:
-        for kind, count in node.gpus:
-            most[kind] = max(count, most.get(kind, 0))
-    kinds = sorted(filter(None, most))
+    most = dict(sorted(chain.from_iterable(node.gpus for node in partition.nodes)))  # GPUs of each type on one node
+    kinds = list(filter(None, most))
     if kinds:
         gres = toml_text(f"gpu:{kinds[0]}:{most[kinds[0]]}")
         names = "GPU types" if len(kinds) > 1 else "GPU type"
@@ -164,13 +161,7 @@ def _other_partitions(facts: Survey) -> list[str]:
 
 
 def _local(facts: Survey) -> list[str]:
-    detail = f" ({facts.detail})" if facts.detail else ""
-    if facts.slurm == "silent":
-        return _comment(
-            f"Slurm is installed but did not respond{detail}; run `clusterrun init` again later.",
-            '#scheduler = "slurm"', '#partition = "NAME"', '#account = "NAME"', '#time = "1-00:00:00"',
-            "#gpus-per-node = 4",
-        )  # fmt: skip
+    detail = clause(facts.detail, " ({})")
     lines = _comment(f"Slurm not found{detail}; jobs run on this machine.", 'scheduler = "local"', "")
     if facts.local_gpus:
         return lines + _comment("One rank per GPU on this machine.", f"gpus-per-node = {facts.local_gpus}")

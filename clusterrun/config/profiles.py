@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 from clusterrun.base.errors import RequestError, nearest
 from clusterrun.base.fields import FIELD
 from clusterrun.base.job import covers
+from clusterrun.base.units import clause
 from clusterrun.config.files import (
     PROJECT_FILE,
     display_path,
@@ -149,7 +150,7 @@ def _requested_profile(files: Sequence[_ProfileFile], typed: str | None) -> Valu
     """Return the name of the profile by --profile, else the default's; None without one. Raises RequestError."""
     tops = ChainMap(*(top for top, _ in files))
     chosen = Value(typed, "--profile") if typed else tops.get("default-profile")
-    names = sorted({name for _, tables in files for name in tables})
+    names = sorted(set().union(*(tables for _, tables in files)))
     if chosen is None or chosen.value in names:
         return chosen
     hint = f"add a table [profile.{chosen.value}] to {PROJECT_FILE}"
@@ -172,13 +173,13 @@ def _remote(levels: Sequence[dict[str, Value]]) -> dict[str, Value]:
     return {name: values[name] for name in REMOTE_KEYS if name in values}
 
 
-def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> JobFile:
+def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping[str, str] = os.environ) -> JobFile:
     """Load a job file, given as a path (``jobs/sft.toml``, from ``cwd`` or the root) or a bare name (``sft``).
 
     A bare name is looked up in the project's ``jobs/``, then among the shipped files. Another user's file needs its
     path: a name must not run a file that somebody put into a shared folder.
     """
-    home = home_folder(os.environ if environ is None else environ)
+    home = home_folder(environ)
     path = _find_job_file(name, root, Path(resolve(name, cwd or root, home)))
     if path is not None and path.suffix == ".toml":
         return _load_job_file(name, path, root, home)
@@ -210,10 +211,7 @@ def _load_job_file(name: str, path: Path, root: Path, home: Path | None) -> JobF
 
 def list_jobs(root: Path) -> list[str]:
     """Return the names of the project's and the shipped job files."""
-    try:
-        own = {p.stem for p in (root / "jobs").glob("*.toml")}
-    except OSError:
-        own = set()
+    own = {path.stem for path in (root / "jobs").glob("*.toml")}
     return sorted(own | set(_shipped()))
 
 
@@ -312,7 +310,7 @@ def _profile_for(clusters: Mapping[str, str], here: str) -> str:
     if len(fitting) > 1:
         hint = f"choose one with --profile {fitting[0]}, or remove the cluster key from all but one of them"
         raise RequestError(f"several profiles match cluster {here}: {', '.join(fitting)}", hint=hint)
-    return fitting[0] if fitting else ""
+    return "".join(fitting)
 
 
 _ProfileFile = tuple[dict[str, Value], dict[str, dict[str, Value]]]
@@ -338,13 +336,16 @@ def _read_profile(document: Document) -> _ProfileFile:
             hint='write [profile.NAME] with keys below it; select a profile with default-profile = "NAME"',
         )  # fmt: skip
     top = {k: v for k, v in document.data.items() if k != "profile"}
-    levels = {name: _profile_level(document, ("profile", name), table) for name, table in tables.items()}
-    return _profile_level(document, (), top), levels
+    levels = {name: _profile_level(document, ("profile", name), table, _CLUSTER) for name, table in tables.items()}
+    return _profile_level(document, (), top, "default-profile"), levels
 
 
-def _profile_level(document: Document, path: tuple[str, ...], table: Mapping[str, Any]) -> dict[str, Value]:
-    source = f"{document.source} [{'.'.join(path)}]" if path else document.source
-    own = ("job", "cluster" if path else "default-profile", *REMOTE_KEYS)
+def _profile_level(
+    document: Document, path: tuple[str, ...], table: Mapping[str, Any], own_key: str
+) -> dict[str, Value]:  # fmt: skip
+    """Return the values in a profile file's top or table, which alone may have the key ``own_key``."""
+    source = document.source + clause(".".join(path), " [{}]")
+    own = ("job", own_key, *REMOTE_KEYS)
     spelled = _spelled(table)
     for name in (*_JOB_KEYS, *_PROFILE_KEYS):
         if name in spelled and name not in own:

@@ -17,36 +17,31 @@ def drop_rivals(levels: Sequence[Mapping[str, Value]], merged: dict[str, Value])
 
     ``levels`` are those that were merged, highest first. Raises RequestError for two of one level.
     """
-    return [notice for rivals in _RIVALS for notice in _drop(rivals, levels, merged)]
+    in_use = [{name: value for name, value in level.items() if merged.get(name) is value} for level in levels]
+    return [notice for rivals in _RIVALS for notice in _drop(rivals, in_use, merged)]
 
 
 def _drop(rivals: Sequence[str], levels: Sequence[Mapping[str, Value]], merged: dict[str, Value]) -> Iterator[str]:
     chosen = ""
     for level in levels:
         given = _given(rivals, level)
-        if chosen:
-            yield from _drop_others(chosen, given, level, merged)
-        elif given:
-            chosen, *others = dict.fromkeys(given.values())
+        if given and not chosen:
+            chosen, *others = dict.fromkeys(name for name, _ in given.values())
             if others:
                 message = f"{' and '.join(given)} exclude each other: sbatch takes only one of them"
                 raise RequestError(message, hint="keep one of them")
+        for spelled, (name, source) in given.items():
+            if name != chosen:
+                _take_out(spelled, name, merged)
+                yield f"ignoring {spelled} of {source}: --{chosen} takes its place"
 
 
-def _drop_others(
-    chosen: str, given: Mapping[str, str], level: Mapping[str, Value], merged: dict[str, Value]
-) -> Iterator[str]:
-    for spelled, name in given.items():
-        if name != chosen and _take_out(spelled, name, level, merged):
-            yield f"ignoring {spelled} of {_source(spelled, level)}: --{chosen} takes its place"
-
-
-def _given(rivals: Sequence[str], level: Mapping[str, Value]) -> dict[str, str]:
-    """Return the rivals that a level sets: the name of each by how it is spelled."""
-    given = {f"--{name}": name for name in rivals if name in level and level[name].value != ""}
+def _given(rivals: Sequence[str], level: Mapping[str, Value]) -> dict[str, tuple[str, str]]:
+    """Return the rivals that a level sets: the name and the source of each by how it is spelled."""
+    given = {f"--{name}": (name, level[name].source) for name in rivals if name in level}
     for argument in _sbatch_arguments(level):
         if name := _meant(rivals, sbatch_option(argument)):
-            given[f"--sbatch-arg={argument}"] = name
+            given[f"--sbatch-arg={argument}"] = name, level[_ARGUMENTS].source
     return given
 
 
@@ -64,17 +59,10 @@ def _meant(rivals: Sequence[str], option: str) -> str:
     return meant[0] if len(meant) == 1 else ""
 
 
-def _take_out(spelled: str, name: str, level: Mapping[str, Value], merged: dict[str, Value]) -> bool:
-    """Take an option of a level out of the merged ones; return whether it was there."""
+def _take_out(spelled: str, name: str, merged: dict[str, Value]) -> None:
     if spelled == f"--{name}":
-        return merged.get(name) is level[name] and merged.pop(name) is not None
-    arguments = merged.get(_ARGUMENTS)
-    if arguments is not level[_ARGUMENTS]:
-        return False
+        del merged[name]
+        return
+    arguments = merged[_ARGUMENTS]
     kept = [argument for argument in arguments.value if f"--sbatch-arg={argument}" != spelled]
     merged[_ARGUMENTS] = Value(kept, arguments.source)
-    return True
-
-
-def _source(spelled: str, level: Mapping[str, Value]) -> str:
-    return level[_ARGUMENTS if spelled.startswith("--sbatch-arg=") else spelled.removeprefix("--")].source

@@ -62,10 +62,11 @@ def parse(source: str, raw: bytes, base: Path = Path(), home: Path | None = None
         place = _PLACE.search(message)
         if place is None:
             raise ConfigError(f"{source}: {message}") from None
-        line = int(place["line"]) if place["line"] else text.rstrip("\n").count("\n") + 1
-        column = f" (column {place['column']})" if place["column"] else " (at the end of the file)"
+        line, where = text.rstrip("\n").count("\n") + 1, "at the end of the file"
+        if place["line"]:
+            line, where = int(place["line"]), f"column {place['column']}"
         hint = 'put strings in quotes: partition = "gpu"' if "Invalid value" in message else ""
-        raise ConfigError(f"{source}:{line}: {message[: place.start()]}{column}", hint=hint) from None
+        raise ConfigError(f"{source}:{line}: {message[: place.start()]} ({where})", hint=hint) from None
 
 
 def _line_of_long_key(text: str) -> int:

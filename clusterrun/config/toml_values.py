@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -53,38 +53,52 @@ def read_values(
     if unknown := unknown_key(document, path, table, own=own):
         raise unknown
     values: dict[str, Value] = {}
+    set_at: dict[str, Sequence[str]] = {}
+    for where, name, value in _options(document, path, table, own):
+        if name in values:
+            raise _set_twice(document, name, set_at[name], where)
+        values[name], set_at[name] = _read_option(document, where, name, value, source), where
+    return values
+
+
+Option = tuple[list[str], str, Any]
+"""The path of an option's key in a document, the option's name, and its value as it was read."""
+
+
+def _options(
+    document: Document, path: Sequence[str], table: Mapping[str, Any], own: Sequence[str]
+) -> Iterator[Option]:  # fmt: skip
+    """Yield the options in a table and in those below it."""
     for key, value in table.items():
         name = key.replace("_", "-")
         if name in own:
             continue
-        if _is_table_of_options(name, value):
-            _add_table(values, document, [*path, key], table, source)
-            continue
-        if name in values:
-            raise _set_twice(document, [*path, key], name)
-        values[name] = _read_option(document, [*path, key], name, value, source)
-    return values
+        if name in TABLES and (name not in FIELD or isinstance(value, dict)):  # notify is an option, too
+            yield from _options_of(document, [*path, key], TABLES[name], value)
+        else:
+            yield [*path, key], name, value
 
 
-def _is_table_of_options(name: str, value: Any) -> bool:
-    return name in TABLES and (name not in FIELD or isinstance(value, dict))  # notify is an option, too
+def _options_of(document: Document, path: Sequence[str], options: Mapping[str, str], table: Any) -> Iterator[Option]:
+    """Yield the options in one of ``TABLES``."""
+    if not isinstance(table, dict):
+        hint = f"write [{'.'.join(path)}] with {next(iter(options))} = … below it"
+        raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
+    for key, value in table.items():
+        name = options.get(key.replace("_", "-"))
+        if name is None:
+            hint = nearest(key, options) or f"available keys: {', '.join(options)}"
+            raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
+        yield [*path, key], name, value
 
 
-def _add_table(
-    values: dict[str, Value], document: Document, path: Sequence[str], outside: Mapping[str, Any], source: str
-) -> None:
-    """Add the options of a table to ``values``; ``outside`` is what it stands in."""
-    key = path[-1]
-    others = {other.replace("_", "-") for other in outside if other != key}
-    for option, value in _read_table(document, path, TABLES[key.replace("_", "-")], outside[key], source).items():
-        if option in values or option in others:
-            message = f"{option} is set twice, inside and outside [{key}]"
-            raise document.error(path, message, hint="keep one of them")
-        values[option] = value
-
-
-def _set_twice(document: Document, path: Sequence[str], option: str) -> ConfigError:
-    return document.error(path, f"{option} is set twice, once with - and once with _", hint="keep one of them")
+def _set_twice(document: Document, option: str, first: Sequence[str], second: Sequence[str]) -> ConfigError:
+    """Return the error about an option that is set at two paths."""
+    if len(first) == len(second):
+        return document.error(second, f"{option} is set twice, once with - and once with _", hint="keep one of them")
+    *table, _ = max(first, second, key=len)
+    message = f"{option} is set twice, inside and outside [{table[-1]}]"
+    return document.error(table, message, hint="keep one of them")
 
 
 def _read_option(document: Document, path: Sequence[str], name: str, value: Any, source: str) -> Value:
@@ -106,24 +120,6 @@ def unknown_key(
             hint = nearest(key, [*FIELD, *TABLES, *own]) or "see the flags in `clusterrun submit --help`"
             return document.error([*path, key], f"unknown key {key!r}", hint=hint)
     return None
-
-
-def _read_table(
-    document: Document, path: Sequence[str], options: Mapping[str, str], table: Any, source: str
-) -> dict[str, Value]:
-    if not isinstance(table, dict):
-        hint = f"write [{'.'.join(path)}] with {next(iter(options))} = … below it"
-        raise document.error(path, f"{path[-1]} must be a table, not {_typed(table)}", hint=hint)
-    values: dict[str, Value] = {}
-    for key, value in table.items():
-        option = options.get(key.replace("_", "-"))
-        if option is None:
-            hint = nearest(key, options) or f"available keys: {', '.join(options)}"
-            raise document.error([*path, key], f"unknown key {key!r} in [{path[-1]}]", hint=hint)
-        if option in values:
-            raise _set_twice(document, [*path, key], option)
-        values[option] = _read_option(document, [*path, key], option, value, source)
-    return values
 
 
 def text_at(document: Document, path: Sequence[str]) -> str:

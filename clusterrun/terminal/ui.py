@@ -15,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any, TextIO
 
 from clusterrun.base.errors import ClusterrunError
@@ -47,7 +48,7 @@ class Ui:
         """
         width = _terminal_size().columns - 11 if self._out.isatty() else 0
         for name, lines in named:
-            parts = [part for line in lines for part in _folded(safe_line(line), width)]
+            parts = chain.from_iterable(_folded(safe_line(line), width) for line in lines)
             self.say(*(f"{'' if n else name:>9}  {part}".rstrip() for n, part in enumerate(parts)))
 
     def note(self, line: str) -> None:
@@ -84,13 +85,13 @@ class Ui:
         if self.as_json:
             return
         safe = lru_cache(maxsize=4096)(safe_line)  # the rows of an array share most cells
-        cells = [[safe(cell) for cell in row] for row in rows]
+        cells, columns = [list(map(safe, row)) for row in rows], _as_columns(columns)
         if self._out.isatty():
-            lines = fit(_as_columns(columns), cells, _terminal_size().columns)
+            lines = fit(columns, cells, _terminal_size().columns)
             if "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
                 lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
         else:
-            lines = ["\t".join(row) for row in ([one.name for one in _as_columns(columns)], *cells)]
+            lines = list(map("\t".join, ([column.name for column in columns], *cells)))
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:

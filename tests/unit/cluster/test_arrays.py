@@ -74,7 +74,7 @@ def test_a_sweep_submits_one_array_with_a_run_for_each_set(desk: Desk) -> None:
     sweep = cluster.sweep(*words, grid={"lr": [1e-4, 3e-4]}, rows=[{"seed": 0}, {"seed": 1}], gpus_per_node=0)
     assert (sweep.name, len(fake.submissions)) == ("train", 1)
     assert [str(run.job_id) for run in sweep.runs] == ["100_0", "100_1", "100_2", "100_3"]
-    assert [dict(row.parameters) for row in cluster.table(sweep.runs).rows] == [
+    assert cluster.table(sweep.runs).parameters == [
         {"seed": "0", "lr": "0.0001"}, {"seed": "0", "lr": "0.0003"},
         {"seed": "1", "lr": "0.0001"}, {"seed": "1", "lr": "0.0003"},
     ]  # fmt: skip

@@ -50,6 +50,7 @@ def test_zipped_values_and_rows_of_a_file_stay_together_and_combine_with_the_gri
         (("lr=1,1",), (), "", "two equal parameter sets: lr=1"),
         (("s=4..0",), (), "", "the range 4..0 must be ascending and have at most 10000 numbers"),
         (("s=0..999", "t=0..999"), (), "", "the sweep has 1000000 parameter sets; the limit is 10000"),
+        ((), ("a=1,2", "a=1"), "", "the parameter a is given twice"),
         ((), ("a=1,2", "b=1"), "", "--zip needs the same number of values for each parameter: a has 2, b has 1"),
         ((), (), "a,b\n1\n", "p.csv:2: expected 2 values"),
         ((), (), "a,a\n1,2\n", "p.csv:1: a column name appears twice"),
