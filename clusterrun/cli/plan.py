@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -18,7 +19,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.jobspec.fields import check_value, gres_gpus
 from clusterrun.sizing import text
 from clusterrun.sizing.answer import Answer, Question, answer
-from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.batches import Training
 from clusterrun.sizing.job_facts import JobFacts, count_job
 from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import guess_shape
@@ -140,8 +141,11 @@ def _measure(
     """Measure the job in short runs, and print the plan with what was measured."""
     steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
     first = answer(question._replace(gpu_counts=question.gpu_counts[:1])).plans[0]
-    same = BatchSettings(micro_batch=first.micro_batch, grad_accum=first.grad_accum)
-    found = answer(question._replace(training=question.training._replace(batches=same)))
+    same = replace(
+        question.training, global_batch_size=0, micro_batch_size=first.micro_batch, grad_accum_steps=first.grad_accum,
+        default_global_batch=0,
+    )  # fmt: skip
+    found = answer(question._replace(training=same))
     runs = measure(
         args, found.plans, lambda one: run_to_end(ui, cluster, one, "measures"), steps=steps,
         gpus_per_node=question.gpus_per_node, on_gpus=cluster.plan(args).spec.gpus_per_node != 0,
@@ -244,10 +248,10 @@ def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, fa
 
 
 def _of_job(options: dict[str, Any], facts: JobFacts) -> Question:
-    training = facts.training._replace(base_batch=options["base_batch"] or facts.training.base_batch)
+    training = replace(facts.training, base_batch_size=options["base_batch"] or facts.training.base_batch_size)
     return Question(
-        training, (), facts.model, facts.settings["seq_len"], facts.tokens_per_sample,
-        _precision(facts.settings["precision"]), gradient_copies=1,  # the shipped tasks use gradient_as_bucket_view
+        training, (), facts.model, facts.seq_len, facts.tokens_per_sample, _precision(facts.precision),
+        gradient_copies=1,  # the shipped tasks use gradient_as_bucket_view
     )  # fmt: skip
 
 
@@ -270,11 +274,13 @@ def _precision(word: str | None) -> str:
 def _typed_training(options: dict[str, Any]) -> Training:
     return Training(
         samples=options["samples"],
-        batches=BatchSettings(*(options[name] or 0 for name in ("global_batch", "micro_batch", "grad_accum"))),
+        global_batch_size=options["global_batch"] or 0,
+        micro_batch_size=options["micro_batch"] or 0,
+        grad_accum_steps=options["grad_accum"] or 0,
+        base_batch_size=options["base_batch"] or 0,
         epochs=options["epochs"] or 1.0,
         steps=options["steps"] or 0,
         lr=options["lr"],
-        base_batch=options["base_batch"] or 0,
         warmup=options["warmup"],
     )
 
@@ -291,5 +297,5 @@ def _show(ui: Ui, found: Answer, facts: JobFacts | None, **more: object) -> None
         ui.table(*text.speed_table(found))
     for note in found.notes:
         ui.note(note)
-    if facts is not None and facts.settings["lr_scaling"] == "none" and facts.training.lr is not None:
+    if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
         ui.note("the job uses the same learning rate for every number of GPUs (lr_scaling=none)")

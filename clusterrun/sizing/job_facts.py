@@ -6,12 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
-from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.batches import Training
 from clusterrun.sizing.memory import ModelSize, guess_shape
 from clusterrun.submit.job_python import ask_worker
 from clusterrun.submit.request import Request
@@ -21,44 +20,21 @@ TIMEOUT = 600.0
 _SKIP = "use --samples N to skip reading the data"
 
 
-class JobFacts(NamedTuple):
-    """A task's settings with their defaults, its training data, and its model."""
+@dataclass(frozen=True)
+class JobFacts:
+    """A task with its data and its model, and the settings that `plan` shows beside them."""
 
     task: str
-    settings: Mapping[str, Any]
     training: Training
-    tokens_per_sample: float
-    model: ModelSize
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """The document of ``plan_facts.py``."""
-
-    task: str
-    settings: Mapping[str, Any]
-    default_global_batch: int
-    samples: int
     tokens: int
-    model: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The settings in it that `plan` computes with."""
-
-    global_batch_size: int
-    micro_batch_size: int
-    grad_accum_steps: int
-    base_batch_size: int
-    epochs: float
-    steps: int
-    lr: float
-    lr_scaling: str
-    warmup: int
-    drop_last: bool
+    model: ModelSize
     precision: str
     seq_len: int
+    lr_scaling: str
+
+    @property
+    def tokens_per_sample(self) -> float:
+        return self.tokens / self.training.samples
 
 
 def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> JobFacts:
@@ -104,18 +80,15 @@ def parse_facts(document: str) -> JobFacts:
     """Parse the document that ``plan_facts.py`` prints. Raises RequestError if it is none."""
     try:
         read = parse_object(document.strip().rpartition("\n")[2])
-        facts = build(_Facts, read)
-        given, model = build(_Settings, facts.settings), build(ModelSize, facts.model)
-        if not facts.samples:
+        settings, sizes = read.get("settings"), read.get("model")
+        if not isinstance(settings, dict) or not isinstance(sizes, dict):
+            raise Damaged("no settings")
+        training, model = build(Training, settings | read), build(ModelSize, sizes)
+        if not training.samples:
             raise Damaged("no samples")
-        sizes = given.global_batch_size, given.micro_batch_size, given.grad_accum_steps, facts.default_global_batch
-        training = Training(
-            samples=facts.samples, batches=BatchSettings(*sizes), base_batch=given.base_batch_size,
-            epochs=given.epochs, steps=given.steps, lr=given.lr, warmup=given.warmup, drop_last=given.drop_last,
-        )  # fmt: skip
         if not model.layers or not model.width:  # an architecture that names them otherwise
             model = replace(guess_shape(model.parameters), vocabulary=model.vocabulary)
-        return JobFacts(facts.task, facts.settings, training, facts.tokens / facts.samples, model)
+        return build(JobFacts, settings | read, training=training, model=model)
     except Damaged as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"
         message = f"the job's Python printed {shown} instead of the sizes of the data and the model"

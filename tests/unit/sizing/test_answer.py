@@ -8,7 +8,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.gpus import GIB
 from clusterrun.cli.plan import parse_gpu_counts, parse_parameters
 from clusterrun.sizing.answer import Question, answer
-from clusterrun.sizing.batches import BatchSettings, Training
+from clusterrun.sizing.batches import Training
 from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.text import format_count, format_rate
 
@@ -39,7 +39,7 @@ def test_no_numbers_of_parameters(text: str) -> None:
 
 
 def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Question:
-    training = Training(10_000, BatchSettings(micro_batch=micro))
+    training = Training(10_000, micro_batch_size=micro)
     return Question(training, [8], guess_shape(parameters), 2048, 2048, device="X9", memory_bytes=gigabytes * GIB)
 
 

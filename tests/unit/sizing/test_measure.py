@@ -11,7 +11,7 @@ import pytest
 from clusterrun import Cluster
 from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.cli.common.submitting import run_to_end
-from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
+from clusterrun.sizing.batches import GpuPlan, Training, plan_batches
 from clusterrun.sizing.measure import measure
 from clusterrun.state.reconcile import RunState
 from clusterrun.submit.request import SubmitArgs
@@ -43,7 +43,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WatchedCluster:
 
 
 def plans(*counts: int) -> list[GpuPlan]:
-    return plan_batches(Training(samples=1000, batches=BatchSettings(micro_batch=2, grad_accum=1)), counts)
+    return plan_batches(Training(samples=1000, micro_batch_size=2, grad_accum_steps=1), counts)
 
 
 def run_it(cluster: Cluster, counts: Sequence[int]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from clusterrun.sizing import text
-from clusterrun.sizing.batches import BatchSettings, Training, plan_batches
+from clusterrun.sizing.batches import Training, plan_batches
 from clusterrun.sizing.measure import measure_settings
 from clusterrun.sizing.scaling import (
     Measured,
@@ -22,7 +22,7 @@ from clusterrun.worker.tasks import configure, lm
 from clusterrun.worker.training import settings
 
 MACHINE = Machine(1e12, 0.4, 2e9, 12.5e9, 8)
-TRAINING = Training(10_000, BatchSettings(micro_batch=4))
+TRAINING = Training(10_000, micro_batch_size=4)
 
 
 def row(step: int, speed: float, wait: float = 0.0) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_figures_that_mean_little_say_so() -> None:
 
 
 def test_a_measuring_run_is_one_that_the_task_accepts() -> None:
-    (plan,) = plan_batches(Training(100, BatchSettings(micro_batch=4, grad_accum=2)), [2])
+    (plan,) = plan_batches(Training(100, micro_batch_size=4, grad_accum_steps=2), [2])
     chosen = measure_settings(plan, 20)
     config = configure(lm.Config, [f"{key}={value}" for key, value in chosen.items()])
     settings.check(config, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clusterrun.base.gpus import flops_per_token
-from clusterrun.sizing.batches import BatchSettings, GpuPlan, Training, plan_batches
+from clusterrun.sizing.batches import GpuPlan, Training, plan_batches
 from clusterrun.sizing.memory import ModelSize
 from clusterrun.sizing.speed import Machine, Prediction, all_reduce_seconds, count_nodes, predict
 
@@ -18,7 +18,7 @@ def h100(network_gbits: float = 100.0, gpus_per_node: int = 8) -> Machine:
 
 
 def plan(gpus: int, micro: int = 4, accum: int = 1) -> GpuPlan:
-    return plan_batches(Training(10**6, BatchSettings(micro_batch=micro, grad_accum=accum)), [gpus])[0]
+    return plan_batches(Training(10**6, micro_batch_size=micro, grad_accum_steps=accum), [gpus])[0]
 
 
 def speed(gpus: int, machine: Machine, model: ModelSize = SMALL, **sizes: int) -> Prediction:
