@@ -24,7 +24,7 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e
 
 
 def config_text(facts: Survey) -> str:
-    """Return the text of the file; it is valid as it is and with any suggestion enabled."""
+    """Return the text of the file for Slurm or a machine without it; it is valid as it is and with any suggestion."""
     on_slurm = facts.slurm == "yes"
     lines = [
         *_comment(

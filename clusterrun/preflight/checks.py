@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.sbatch import Estimate, Start
     from clusterrun.submit.plan import Plan
 
-T, D = TypeVar("T"), TypeVar("D")
+T = TypeVar("T")
+D = TypeVar("D")
 
 #: Seconds for each command of a check. The job's Python has longer, since without it nothing can run: see Patience.
 LIMIT = 2.0
@@ -122,7 +123,7 @@ def _judge_answers(
     from clusterrun.scheduler.slurm.sbatch import Start
 
     cluster = report.attempt("the cluster's limits", answers["limits"].result, None)
-    reservations = report.attempt("reservations", answers["reservations"].result, [])
+    reservations: list[dict[str, str]] = report.attempt("reservations", answers["reservations"].result, [])
     estimate = report.attempt("the estimated start", answers["start"].result, None)
 
     def judge() -> list[Finding]:

@@ -91,9 +91,10 @@ def record_job(sweep: Sweep, token: str, number: str | None, shared: bool) -> Sw
 
     Raises OSError.
     """
-    jobs = {**sweep.jobs, token: number}
-    if number is None:
-        del jobs[token]
+    jobs = dict(sweep.jobs)
+    jobs.pop(token, None)
+    if number is not None:
+        jobs[token] = number
     new = replace(sweep, jobs=jobs)
     save(new, shared)
     return new

@@ -109,7 +109,7 @@ def read_sets(rows: Sequence[Mapping[str, object]] | None) -> list[Set]:
         return []
     if not rows or not all(isinstance(row, Mapping) for row in rows):
         raise RequestError("rows: expected parameter sets", hint=hint)
-    sets = []
+    sets: list[Set] = []
     for row in rows:
         if row.keys() != rows[0].keys():
             raise RequestError("rows: the rows have different parameter names", hint=hint)

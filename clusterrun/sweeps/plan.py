@@ -7,7 +7,7 @@ import os
 from base64 import b32encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -162,10 +162,10 @@ def array_script(script: str, runs: Path, run_ids: Mapping[int, str], at_once: i
 
     ``runs`` is the folder of the runs' folders, ``at_once`` the maximum number of tasks that run at the same time.
     """
-    head, _, _ = script.partition("\nexport ")  # sbatch reads the lines before the first command
+    read_by_sbatch = takewhile(lambda line: line.strip()[:1] in ("", "#"), script.splitlines())
     tasks = format_tasks(run_ids) + (f"%{at_once}" if at_once else "")
     return _ARRAY.format(
-        directives="\n".join(line for line in head.splitlines() if line.startswith("#SBATCH")),
+        directives="\n".join(line for line in read_by_sbatch if line.startswith("#SBATCH")),
         tasks=directive(tasks),
         runs=sh(runs),
         run_ids="\n".join(f"    [{index}]={code(run_id)}" for index, run_id in sorted(run_ids.items())),

@@ -112,7 +112,7 @@ def test_a_grid_takes_the_job_files_spelling_and_rows_any_order(desk: Desk) -> N
     cluster = Cluster(scheduler=FakeScheduler())
     rows = [{"x": 1, "y": 2}, {"y": 1, "x": 2}]
     sweep = cluster.sweep("train.py", "{x}", "{y}", "{seed}", grid={"seed": "0..2"}, rows=rows, gpus_per_node=0)
-    found = [dict(row.parameters) for row in cluster.table(sweep.runs).rows]
+    found = cluster.table(sweep.runs).parameters
     assert found[0] == {"x": "1", "y": "2", "seed": "0"} and found[-1] == {"x": "2", "y": "1", "seed": "2"}
 
 
