@@ -11,7 +11,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from clusterrun.base.errors import RequestError, from_source
@@ -28,10 +28,8 @@ def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str
     named = [name for name in ("python", "conda", "venv") if name in level]
     if len(named) > 1:
         where = from_source(level[named[1]].source, f"--{named[1]}")
-        raise RequestError(
-            f"--{named[0]} and --{named[1]} both choose the job's Python{where}",
-            hint="keep one of them",
-        )
+        message = f"--{named[0]} and --{named[1]} both choose the job's Python{where}"
+        raise RequestError(message, hint="keep one of them")
     if not named or named == ["python"]:
         return dict(level)
     (name,) = named
@@ -95,14 +93,16 @@ def without_environment(recorded: dict[str, Value]) -> None:
     if setup is None:
         return
     folder = Path(python.value).parents[1] if python is not None else Path("/")
-    quoted = shlex.quote(str(folder))
-    kept = [
-        line for line in setup.value
-        if line not in _activate_venv(folder, {}) and not line.startswith(f"export CONDA_PREFIX={quoted} ")
-        and not line.endswith(f"conda activate {quoted}")
-    ]  # fmt: skip
+    kept = [line for line in setup.value if not _activates(line, folder)]
     if kept:
         recorded["setup"] = Value(kept, setup.source)
+
+
+def _activates(line: str, folder: Path) -> bool:
+    """Return whether a setup line activates the environment in a folder."""
+    quoted = shlex.quote(str(folder))
+    by_conda = line.startswith(f"export CONDA_PREFIX={quoted} ") or line.endswith(f"conda activate {quoted}")
+    return by_conda or line in _activate_venv(folder, {})
 
 
 def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
@@ -145,9 +145,10 @@ def _activate_conda(folder: Path, environ: Mapping[str, str]) -> list[str]:
 
 
 def _conda_base(folder: Path, environ: Mapping[str, str]) -> Path | None:
-    bases = [Path(executable).parents[1]] if (executable := _conda_executable(environ)) else []
-    bases += [folder.parents[1], folder] if len(folder.parents) > 1 else [folder]
-    return next((base for base in bases if is_file(base / "etc" / "profile.d" / "conda.sh")), None)
+    for base in (*_conda_installation(environ), *folder.parents[1:2], folder):
+        if is_file(base / "etc" / "profile.d" / "conda.sh"):
+            return base
+    return None
 
 
 def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
@@ -163,32 +164,24 @@ def _conda_folder(value: Value, cwd: Path, environ: Mapping[str, str]) -> Path:
 def _named_environments(name: str, environ: Mapping[str, str]) -> list[Path]:
     """Return the folders in which conda may have an environment of this name."""
     folders = [Path(root, name) for root in environ.get("CONDA_ENVS_PATH", "").split(":") if root.startswith("/")]
-    if executable := _conda_executable(environ):
-        base = Path(executable).parents[1]
-        folders.append(base if name == "base" else base / "envs" / name)
+    folders += [base if name == "base" else base / "envs" / name for base in _conda_installation(environ)]
     if home := environ.get("HOME", ""):
         folders += [Path(home, ".conda", "envs", name), Path(home, "micromamba", "envs", name)]
     return folders
 
 
-def _conda_executable(environ: Mapping[str, str]) -> str:
-    """Return the path of conda, as its shell functions export it; empty without one that lies in an installation."""
+def _conda_installation(environ: Mapping[str, str]) -> Sequence[Path]:
+    """Return the folder that conda is installed in, as its shell functions export it; empty without one."""
     executable = environ.get("CONDA_EXE", "")
-    return executable if executable.startswith("/") and executable.count("/") > 1 else ""
+    return Path(executable).parents[1:2] if executable.startswith("/") else ()
 
 
 def _venv_folder(value: Value, cwd: Path) -> Path:
     """Return the folder of a virtual environment, which is given itself, or by its uv project."""
     given = cwd / str(value.value)
-    found = next((one for one in (given, given / ".venv") if is_file(one / "bin" / "python")), None)
-    if found is None:
-        is_project = is_file(given / "pyproject.toml")
-        make = (
-            f"uv sync --project {shlex.quote(str(given))}"
-            if is_project
-            else f"python3 -m venv {shlex.quote(str(given))}"
-        )
-        raise RequestError(
-            f"--venv: no virtual environment in {given}{from_source(value.source, '--venv')}", hint=f"make it: {make}"
-        )
-    return found
+    for folder in (given, given / ".venv"):
+        if is_file(folder / "bin" / "python"):
+            return folder
+    make = "uv sync --project" if is_file(given / "pyproject.toml") else "python3 -m venv"
+    message = f"--venv: no virtual environment in {given}{from_source(value.source, '--venv')}"
+    raise RequestError(message, hint=f"make it: {make} {shlex.quote(str(given))}")

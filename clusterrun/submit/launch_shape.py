@@ -18,15 +18,13 @@ Values = Mapping[str, Value]
 def job_options(launch: Launch, around: Around) -> dict[str, Value]:
     """Return the options that a launch sets. Raises RequestError if they contradict the given ones."""
     nodes, ranks = _shape(launch, around)
-    count, typed_ranks = number(nodes, around.nodes), _typed_ranks(around)
+    count = number(nodes, around.nodes)
     gpus = _slurm_gpus(launch, count, ranks, around)
     options = launch.options | _nodes_option(launch, nodes, around) | _gpu_options(launch, gpus)
-    if ranks and typed_ranks:
-        _refuse_difference(typed_ranks, ranks)
-    elif ranks:
+    if ranks:
         options |= _rank_options(ranks, gpus, around)
     devices = gpus_of(options) or gpus_around(around)
-    ranks = ranks or typed_ranks or devices
+    ranks = ranks or _typed_ranks(around) or devices
     if launch.node_cpus:  # all ranks of a node share these
         each = launch.node_cpus.value // max(1, number(ranks))
         options["cpus-per-task"] = Value(max(1, each), launch.node_cpus.source)
@@ -45,9 +43,7 @@ def gpus_around(around: Around) -> Value | None:
 def _typed_ranks(around: Around) -> Value | None:
     """Return the ranks per node that are typed, one per GPU if only GPUs are."""
     gpus = gpus_of(around.given)
-    if gpus is not None and not gpus.value:
-        gpus = None
-    return around.given.get("tasks-per-node", gpus)
+    return around.given.get("tasks-per-node", gpus if number(gpus, 0) else None)
 
 
 def _nodes_option(launch: Launch, nodes: Value | None, around: Around) -> dict[str, Value]:
@@ -59,16 +55,23 @@ def _nodes_option(launch: Launch, nodes: Value | None, around: Around) -> dict[s
 
 def _gpu_options(launch: Launch, gpus: Value | None) -> dict[str, Value]:
     """Return the option for the GPUs that a line asks Slurm for."""
-    if gpus is not None and launch.gpu_type and gpus.value:
-        return {"gres": Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)}
-    if gpus is None or "gres" in launch.options:
+    if gpus is None:
         return {}
-    return {"gpus-per-node": gpus}
+    if launch.gpu_type and gpus.value:
+        return {"gres": Value(f"gpu:{launch.gpu_type}:{gpus.value}", gpus.source)}
+    return {} if "gres" in launch.options else {"gpus-per-node": gpus}
 
 
 def _rank_options(ranks: Value, gpus: Value | None, around: Around) -> dict[str, Value]:
-    """Return the options that give a node this many ranks: one GPU each, unless the line or a profile sets the GPUs."""
-    options = {}
+    """Return the options that give a node this many ranks: one GPU each, unless the line or a profile sets the GPUs.
+
+    Raises RequestError if another number is typed.
+    """
+    options: dict[str, Value] = {}
+    typed = _typed_ranks(around)
+    if typed:
+        _refuse_difference(typed, ranks)
+        return options
     devices = number(gpus or gpus_around(around), -1)
     if gpus is None and devices not in (0, ranks.value):  # there must be one for each, or none for all
         options["gpus-per-node"], devices = ranks, ranks.value
@@ -142,12 +145,13 @@ def _ranks_of_gpus(launch: Launch, devices: Value | None) -> Value | None:
 
 
 def _divided(total: Value, by: Value) -> Value:
-    if total.value > by.value and total.value % by.value:
+    each = max(1, min(total.value, by.value))
+    if total.value % each:
         raise RequestError(
             f"{total.source}: {total.value} ranks are not a multiple of {by.value} ({by.source})",
             hint="use the same number of ranks on every node",
         )
-    return Value(max(1, total.value // by.value), total.source)
+    return Value(total.value // each, total.source)
 
 
 def _slurm_gpus(launch: Launch, nodes: int, ranks: Value | None, around: Around) -> Value | None:

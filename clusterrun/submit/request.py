@@ -395,10 +395,8 @@ def parse_work(words: Sequence[str], cwd: Path, environ: Mapping[str, str], noti
     program = shutil.which(first, path=environ.get("PATH"))
     if program and "/" not in first:
         return Command(str(Path(program).absolute()), tuple(rest))
-    import difflib  # only for the hint
-
-    near = difflib.get_close_matches(first, [p.name for p in cwd.glob("*.py")], n=1)
-    raise RequestError(f"no such script: {first}", hint=f"did you mean {near[0]}?" if near else f"searched in {cwd}")
+    near = nearest(first, (path.name for path in cwd.glob("*.py")))
+    raise RequestError(f"no such script: {first}", hint=near or f"searched in {cwd}")
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -92,7 +92,7 @@ def _load_values(run: RunRecord, origin: str) -> dict[str, Value]:
 
 
 def _source(values: Mapping[str, Value], name: str) -> str:
-    return values[name].source if name in values else ""
+    return values.get(name, Value(None, "")).source
 
 
 def _with_words(work: Work, words: Sequence[str] | None) -> Work:

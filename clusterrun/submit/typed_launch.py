@@ -18,7 +18,7 @@ from clusterrun.submit.launch_shape import (
     refused_line,
 )
 from clusterrun.submit.launcher_table import STARTER_NUMBERS, assignments, launcher_of, prefix_length, variables_before
-from clusterrun.submit.launchers import Around, Launch, add_local_rank, combine, find_launch, join_options
+from clusterrun.submit.launchers import Around, Launch, add_local_rank, combine, find_launch, join_options, number
 from clusterrun.submit.own_ranks import line_instead, script_options, starts_own_ranks
 from clusterrun.submit.python_line import as_variables, split_python
 from clusterrun.submit.script_launch import script_of
@@ -150,8 +150,7 @@ def _explicit(launch: Launch, options: Values) -> dict[str, Value]:
     That is without defaults such as "srun without --gres has no GPUs".
     """
     explicit = {name: value for name, value in options.items() if not value.source.startswith(("--gres:", "--nodes:"))}
-    tasks = explicit.get("tasks-per-node")
-    if launch.title == "srun" and tasks is not None and tasks.value == 1:
+    if launch.title == "srun" and number(explicit.get("tasks-per-node"), 0) == 1:
         del explicit["tasks-per-node"]  # a script with a launcher in it, once per node
     return explicit
 
