@@ -112,8 +112,8 @@ def _choose_node(state: RunState, node: str | None, rank: int | None) -> str:
 def _node_of_rank(state: RunState, rank: int) -> str:
     run, job = state.record, state.status.id
     folders = run_record.attempts(run, job.task) if run is not None else []
-    start = ends.load_start(folders[-1]) if folders else None
-    ranks = {one["rank"]: str(one["node"]) for one in start["ranks"]} if start else {}
+    starts = filter(None, map(ends.load_start, folders[-1:]))
+    ranks = {entry["rank"]: str(entry["node"]) for start in starts for entry in start["ranks"]}
     if not ranks:
         raise RequestError(f"there is no record of where the ranks of job {job} run", hint="use --node")
     if rank not in ranks:

@@ -103,7 +103,7 @@ class FollowedRun:
         self.job, self.target = logs.job, Target(logs.run.run_id, logs.run)
         self._paths = [path for path in (source.out, source.err) if path is not None]
         self._seen: set[Path] = set()
-        self._over_at = self._checked = -1.0
+        self._over_at, self._checked = math.inf, -1.0
         attempts = format_attempts(logs.attempts)
         self._attempts_noted = len(attempts)
         if attempts:
@@ -146,8 +146,8 @@ class FollowedRun:
 
     def _are_whole(self, state: RunState, now: float) -> bool:
         """Return whether the logs are as large as the log clock recorded, or the time to wait for that is over."""
-        is_new = self._over_at < 0
-        self._over_at = now if is_new else self._over_at
+        is_new = self._over_at == math.inf
+        self._over_at = min(self._over_at, now)
         folders = self._logs.attempts
         over_for = max(now - self._over_at, time.time() - (state.status.ended or time.time()))
         if not folders or over_for >= LATE:
@@ -367,7 +367,7 @@ class StateNotes:
     def __init__(self, ui: Ui, job: JobId) -> None:
         self._ui, self._job = ui, job
         self._line = ""
-        self._since: float | None = None
+        self._since = math.inf
         self._noted = False
 
     def update(self, states: Sequence[RunState], missing: Path | None, now: float) -> None:
@@ -377,9 +377,9 @@ class StateNotes:
             self._ui.note(line)
         self._line = line
         if missing is None or not are_running:
-            self._since = None
+            self._since = math.inf
             return
-        self._since = now if self._since is None else self._since
+        self._since = min(self._since, now)
         if not self._noted and now - self._since >= PATIENCE:
             self._noted = True
             self._ui.note(f"job {self._job} is RUNNING, but its log {missing} does not exist yet; waiting")

@@ -50,7 +50,7 @@ def _number(
     """Return an option for a number: a whole one of at least ``least``, or with ``least`` 0 any above 0."""
 
     def check(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-        if value is not None and not (least <= value <= most and (least or value > 0)):
+        if value is not None and not (value > 0 and least <= value <= most):
             bound = f"between {least} and {most:g}" if least else f"above 0 and at most {most:g}"
             raise RequestError(f"--{name} must be {bound}, not {value:g}")
         return value
@@ -257,13 +257,16 @@ def _of_job(options: dict[str, Any], facts: JobFacts) -> Question:
 
 def _of_options(options: dict[str, Any], *, needs_size: bool) -> Question:
     """Return the question about work that the options describe. Raises RequestError if the model's size is missing."""
-    seq_len, size = options["seq_len"] or 0, parse_parameters(options["parameters"]) if options["parameters"] else 0
+    seq_len, size, model = options["seq_len"] or 0, 0, None
+    if options["parameters"]:
+        size = parse_parameters(options["parameters"])
+        model = guess_shape(size)
     if bool(size) != bool(seq_len):
         missing = "--seq-len" if size else "--parameters"
         raise RequestError(f"the memory and speed estimates also need {missing}", hint=_EXAMPLE)
     if not size and needs_size:
         raise RequestError("the memory and speed estimates need the model size", hint=_EXAMPLE)
-    model, precision = guess_shape(size) if size else None, _precision(options["precision"])
+    precision = _precision(options["precision"])
     return Question(_typed_training(options), (), model, seq_len, float(seq_len), precision, gradient_copies=2)
 
 

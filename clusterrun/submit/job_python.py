@@ -128,7 +128,7 @@ def _foreign_variables(
 def _variables(levels: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
     """Return the variables of levels, each from the highest that sets it."""
     merged = profiles.merge([{"env": level["env"]} for level in levels if "env" in level])
-    return dict(merged["env"].value) if merged else {}
+    return dict(merged.get("env", Value({}, "")).value)
 
 
 def ask_worker(

@@ -212,8 +212,8 @@ def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs, job: 
                 raise RequestError(f"--{name} is only for built-in tasks", hint=hint)
         return work
     values["set"] = _with_precision(settings, fp16, args)
-    if job and not job.path and "job-name" not in values:
-        values["job-name"] = Value(work.name, "default")
+    if job and not job.path:
+        values.setdefault("job-name", Value(work.name, "default"))
     return Task(work.name, tuple(values["set"].value.items()))
 
 

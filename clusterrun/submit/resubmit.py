@@ -18,7 +18,7 @@ from clusterrun.run_folder import files
 from clusterrun.submit.environments import without_environment
 from clusterrun.submit.launchers import Around
 from clusterrun.submit.plan import load_planned
-from clusterrun.submit.request import NOTIFY, SubmitArgs, typed_files
+from clusterrun.submit.request import NOTIFY, SubmitArgs, command_of, typed_files
 from clusterrun.submit.typed_launch import with_local_rank
 
 
@@ -46,7 +46,7 @@ def resubmit_args(
     values = _changed(recorded, typed)
     work = _with_words(spec.work, words)
     if isinstance(work, Script | Module):
-        program = (work.path,) if isinstance(work, Script) else ("-m", work.name)
+        program = command_of(replace(work, args=()))
         words = with_local_rank((*program, *work.args), Around(values, {}, folder, environ, notify))
         work = replace(work, args=words[len(program) :])
     return SubmitArgs(work=work, flags=values, exact=True, typed=frozenset(typed)), folder
@@ -58,8 +58,9 @@ def _changed(recorded: dict[str, Value], typed: dict[str, Value]) -> dict[str, V
         settings = dict(recorded["set"].value)
         settings.pop("precision", None)
         recorded["set"] = replace(recorded["set"], value=settings)
-    if "secret" in typed and "secret" in recorded:
-        typed["secret"] = replace(typed["secret"], value=[*recorded["secret"].value, *typed["secret"].value])
+    if "secret" in typed:
+        secrets = recorded.get("secret", Value([], "")).value
+        typed["secret"] = replace(typed["secret"], value=[*secrets, *typed["secret"].value])
     if {"python", "venv", "conda", "container-image"} & typed.keys():
         without_environment(recorded)
     if {"venv", "conda", "modules"} & typed.keys():

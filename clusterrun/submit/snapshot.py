@@ -46,10 +46,11 @@ def check_option(spec: JobSpec, workdir: Path) -> None:
     """Raise RequestError for a --snapshot without code that can be saved."""
     if not spec.snapshot:
         return
-    if isinstance(spec.work, _OWN_CODE) and not work_tree.is_inside(workdir):
-        hint = f"run `git init` in {workdir}, or remove --snapshot"
-        raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
-    if not isinstance(spec.work, _OWN_CODE) and spec.sources["snapshot"].source == "--snapshot":
+    if isinstance(spec.work, _OWN_CODE):
+        if not work_tree.is_inside(workdir):
+            hint = f"run `git init` in {workdir}, or remove --snapshot"
+            raise RequestError(f"--snapshot: {workdir} is not in a git work tree", hint=hint)
+    elif spec.sources["snapshot"].source == "--snapshot":
         raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
 
 
