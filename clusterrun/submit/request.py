@@ -403,15 +403,16 @@ def _check_words(words: Sequence[str]) -> None:
     refuse_shapes(" ".join(words), "the script's arguments")
     for word in words:
         check_text(word, "the script's arguments", "after --")
-    if ":" in words and words[0] in ("srun", "sbatch"):
+    if ":" not in words:
+        return
+    if words[0] in ("srun", "sbatch"):
         from clusterrun.submit.own_ranks import several_groups  # most commands have no groups
 
         raise several_groups(f"this {words[0]} command", "`:`")
-    if ":" in words:  # srun takes it as the start of another command, at any position (observed on 22.05)
-        raise RequestError(
-            "the argument ':' is not supported, because srun treats it as a separator between job components",
-            hint="join the ':' to another argument, or pass it in a variable with --env",
-        )
+    raise RequestError(  # srun takes it as the start of another command, at any position (observed on 22.05)
+        "the argument ':' is not supported, because srun treats it as a separator between job components",
+        hint="join the ':' to another argument, or pass it in a variable with --env",
+    )
 
 
 _NEEDS: dict[type[Work], tuple[str, ...]] = {Task: ("transformers",), Function: ("submitit",)}

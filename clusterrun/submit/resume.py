@@ -99,10 +99,11 @@ def resume(
         places = Places(workdir, run.logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)
         check(saved, text)
-        if not isinstance(spec.work, Task) and not spec.resume_args:
+        if isinstance(spec.work, Task):
+            if not _has_checkpoint(run, spec.work):
+                notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
+        elif not spec.resume_args:
             notify("--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning")
-        if isinstance(spec.work, Task) and not _has_checkpoint(run, spec.work):
-            notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         store.stage_again(run, text)
         clean, _ = shell.scrub(here.environ)
         check_secrets(spec.secrets, clean)

@@ -92,12 +92,13 @@ class _Reader:
 
     def read_line(self, number: int, line: str) -> None:
         self.begun = True
-        control = len(line) > _LONGEST or _CONTROL.match(line) is not None
-        if control:
+        if len(line) > _LONGEST or _CONTROL.match(line):
             self.script.exact = False
-        for part in [line] if _QUOTED_SEPARATOR.search(line) else _SEPARATOR.split(line):
-            if control or not self.read_command(part):
-                self.script.lost.append(str(number))
+            self.script.lost.append(str(number))
+        else:
+            for command in [line] if _QUOTED_SEPARATOR.search(line) else _SEPARATOR.split(line):
+                if not self.read_command(command):
+                    self.script.lost.append(str(number))
         self.enter_blocks(number, line[:_LONGEST])
 
     def enter_blocks(self, number: int, line: str) -> None:

@@ -36,15 +36,17 @@ def translate(words: Sequence[str], around: Around) -> Command:
     """
     words = _with_variables_of_python(words, around.notify)
     launcher = around.value("launcher") or ""
-    launch = None if launcher == "none" else find_launch(words, around)
-    if launcher not in ("none", "srun"):  # with these two the user knows what the program starts
+    if launcher == "none":
+        return _with_variables(words, around)
+    launch = find_launch(words, around)
+    if launcher != "srun":  # with which the user knows what the program starts
         _refuse_own_ranks(words, launcher, around)
-    if launcher in ("torchrun", "accelerate", "deepspeed") and launch is not None and launch.program:
+    if launch is None:
+        return _with_variables(words, around)
+    if launcher in ("torchrun", "accelerate", "deepspeed") and launch.program:
         line = format_line(join_options(around.given, job_options(launch, around)), launch.program)
         raise RequestError(f"--launcher {launcher} would start {launch.title} once per rank", hint=line)
-    if launch is not None:
-        return _translated(launch, around)
-    return _with_variables(words, around)
+    return _translated(launch, around)
 
 
 def _with_variables_of_python(words: Sequence[str], notify: Callable[[str], None]) -> list[str]:
