@@ -125,9 +125,8 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
 def _has_size(options: dict[str, Any]) -> bool:
     """Return whether the work is given by its size, without a job. Raises RequestError for what only a job has."""
     if options["parameters"] and not options["samples"]:
-        raise RequestError(
-            "--parameters needs --samples", hint=f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
-        )
+        hint = f"clusterrun plan --samples 29500 --micro-batch 4 {_EXAMPLE}"
+        raise RequestError("--parameters needs --samples", hint=hint)
     if options["samples"] and options["measured"]:
         raise RequestError("--measure needs a JOB", hint="clusterrun plan lm --measure")
     if options["samples"] and options["set"]:
@@ -191,10 +190,8 @@ def parse_parameters(text: str) -> int:
 def _job_args(job: str | None, options: dict[str, Any]) -> SubmitArgs:
     """Return the arguments of a submit of the job, with the plan's options as settings."""
     if options["parameters"]:
-        raise RequestError(
-            "--parameters and a JOB cannot be combined",
-            hint="set the job's model instead: --set model=smollm2-135m",
-        )
+        hint = "set the job's model instead: --set model=smollm2-135m"
+        raise RequestError("--parameters and a JOB cannot be combined", hint=hint)
     settings = {key: options[name] for name, key in _SETTINGS.items() if options[name] is not None}
     if options["epochs"] and not options["steps"]:
         settings["steps"] = 0
@@ -233,10 +230,8 @@ def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, fa
     """Return what is to be planned: of the job with these ``facts``, else of the work that the options describe."""
     device = _device(options)
     if device.tflops and not (options["device"] or options["link"]) and counts[-1] > 1:
-        raise RequestError(
-            "--tflops needs --link, the bandwidth within a node",
-            hint="for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)",
-        )
+        hint = "for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)"
+        raise RequestError("--tflops needs --link, the bandwidth within a node", hint=hint)
     question = (
         _of_job(options, facts) if facts else _of_options(options, needs_size=bool(device.memory_gib or device.tflops))
     )

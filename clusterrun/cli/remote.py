@@ -45,10 +45,8 @@ def dispatch(
     if target is None or verb == "remote":
         return None
     if verb == "init" and "--print" not in words:
-        raise RequestError(
-            "init with --remote needs --print",
-            hint=f"clusterrun --remote {target.host} init --print >clusterrun.toml",
-        )
+        hint = f"clusterrun --remote {target.host} init --print >clusterrun.toml"
+        raise RequestError("init with --remote needs --print", hint=hint)
     state = state_folder(environ)
     require_agreement(target, state)
     session = Session(target, find_host(target.host, state), Ui(verb, as_json=as_json), environ)

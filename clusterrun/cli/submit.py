@@ -99,10 +99,8 @@ def _recover(
 ) -> int:
     """Finish a submission; raises RequestError if a job was typed too: the other ``words`` or the ``script``."""
     if how.dry_run or words or script is not None:
-        raise RequestError(
-            "--recover cannot be combined with a job, --dry-run, --after or --after-ok",
-            hint=f"clusterrun submit --recover {run_id}",
-        )
+        message = "--recover cannot be combined with a job, --dry-run, --after or --after-ok"
+        raise RequestError(message, hint=f"clusterrun submit --recover {run_id}")
     run = cluster.recover(run_id)
     submitting.announce(ui, run, data=not how.wait)
     return submitting.stay(ui, cluster, run, how)
@@ -114,9 +112,8 @@ def chained_jobs(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[
         hint = "submit the script separately: clusterrun submit --after-ok last -- SCRIPT"
         raise RequestError("--chain takes job files, not a script after --", hint=hint)
     if len(before) < 2:
-        raise RequestError(
-            "--chain needs at least two job files", hint="clusterrun submit first.toml second.toml --chain"
-        )
+        hint = "clusterrun submit first.toml second.toml --chain"
+        raise RequestError("--chain needs at least two job files", hint=hint)
     return before
 
 

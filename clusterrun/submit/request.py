@@ -168,9 +168,9 @@ def load_request(
 def _levels(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str, str]) -> Levels:
     """Return the levels below and above a job file, each with the Python of its environment."""
     if args.exact:  # recorded values: a record may have come with the project
-        flags = {name: value for name, value in args.flags.items() if name in args.typed}
-        recorded = {name: value for name, value in args.flags.items() if name not in args.typed}
-        return Levels([with_python(flags, cwd, environ)], [with_python(recorded, cwd, environ)], [])
+        recorded = dict(args.flags)
+        typed = {name: recorded.pop(name) for name in args.flags if name in args.typed}
+        return Levels([with_python(typed, cwd, environ)], [with_python(recorded, cwd, environ)], [])
     typed = with_python(args.flags, cwd, environ)
     below = [with_python(level, known.root, environ) for level in known.levels]
     return Levels([typed], below[: known.of_project], below[known.of_project :])
@@ -183,10 +183,8 @@ def _load_job(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str
     if not args.command:
         return profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
     if args.job:
-        raise RequestError(
-            "both a job file and a script were given",
-            hint="use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`",
-        )
+        hint = "use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`"
+        raise RequestError("both a job file and a script were given", hint=hint)
     return None
 
 
