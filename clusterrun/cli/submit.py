@@ -207,9 +207,9 @@ def _plan_rung(
 
 def _print_report(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
     from clusterrun.cli.common.show import first_cause
-    from clusterrun.state.ladder import load_ladder
+    from clusterrun.state.ladder import Ladder
 
-    report = load_ladder(cluster.states(runs), first_cause)
+    report = Ladder(cluster.states(runs), first_cause)
     ui.data(report.json())
     ui.say("", *report.lines())
 

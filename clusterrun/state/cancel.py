@@ -99,7 +99,10 @@ def confirm(
     Without an answer it is not known whether a job has ended, also one that has by its records. ``is_queued`` returns
     whether a job is in this queue.
     """
-    active = [job for row in answer.jobs if _is_active(row) for job in split_tasks(row)]
+    active = list[JobStatus]()
+    for row in answer.jobs:
+        if _is_active(row):
+            active += split_tasks(row)
     index, confirmed = JobIndex(active), list[tuple[RunState, Cancelled]]()
     for target, result in results:
         own = index.of(target.record) if target.record is not None else _same_job(target, active)
@@ -131,7 +134,7 @@ def _confirmed(target: RunState, result: Cancelled, active: Sequence[JobStatus],
 
 def _request(scheduler: Scheduler, targets: Sequence[RunState]) -> list[Cancelled]:
     """Cancel all jobs of these targets, and return a result for each target: the first failure, if there is one."""
-    jobs = [_jobs_of(target) for target in targets]
+    jobs = list(map(_jobs_of, targets))
     try:
         answers = iter(scheduler.cancel([*chain.from_iterable(jobs)]))
     except SchedulerError as error:

@@ -51,7 +51,8 @@ def external_states(rows: Iterable[JobStatus], answer: Answer = _RESPONDED) -> l
 def _absent_states(job: JobId, answer: Answer, past: Answer) -> list[RunState]:
     """Return the states of a job that the queue does not show, by accounting (``past``) or the last answer."""
     accounted, last = _rows_of(job, past.jobs), _rows_of(job, answer.last)
-    if last and not all(row.is_over for row in accounted or last):
+    newest = accounted or last
+    if last and any(not row.is_over for row in newest):
         return external_states(last, answer)
     if accounted:
         return external_states(accounted)
@@ -148,15 +149,19 @@ class ExternalJobs:
 
     def _take(self, rows: Iterable[JobStatus]) -> set[JobId]:
         """Take over the states of requested jobs that are not settled, and return their ids."""
-        requested = [row for row in rows if self._requested([row.id])]
         taken = set()
-        for job in chain.from_iterable(map(split_tasks, requested)):
-            if job.id in self._states and self.is_settled(self._states[job.id]):
+        for row in rows:
+            if not self._requested([row.id]):
                 continue
-            self._states[job.id] = RunState(None, job)
-            self._missing_since.pop(job.id, None)
-            taken.add(job.id)
+            for job in split_tasks(row):
+                if not self._is_known_settled(job.id):
+                    self._states[job.id] = RunState(None, job)
+                    self._missing_since.pop(job.id, None)
+                    taken.add(job.id)
         return taken
+
+    def _is_known_settled(self, job: JobId) -> bool:
+        return job in self._states and self.is_settled(self._states[job])
 
 
 def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool]:

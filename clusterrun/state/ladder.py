@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -28,42 +27,51 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RungResult:
+class Rung:
     """One rung: its state, what its ranks recorded (0: nothing), the loss by step, and the median speed in tokens/s."""
 
-    state: RunState
-    run: RunRecord
-    batch: int
-    steps_per_epoch: int
-    losses: Mapping[int, float]
-    speed: float | None
+    def __init__(self, state: RunState) -> None:
+        self.state, self.run = state, state.run
+        facts = _training_facts(self.run)
+        micro, accum, self.steps_per_epoch = (as_int(facts.get(name)) or 0 for name in _TRAINING)
+        self.batch = micro * accum * self.run.world_size
+        rows = list(filter(None, map(as_metrics, read_metrics(self.run, first=True))))
+        self.losses = {row.step: row.loss for row in rows if row.loss is not None}
+        # the first step is slower than all others
+        speeds = [row.tokens_per_second for row in rows if row.step > 1 and row.tokens_per_second is not None]
+        self.speed = median(speeds) if speeds else None
+
+    @property
+    def has_failed(self) -> bool:
+        return self.state.status.outcome not in (Outcome.DONE, Outcome.RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
 class Ladder:
     """The rungs of a ladder, smallest first.
 
-    ``stopped`` is the first rung that failed, None if there is none; ``cause`` is why.
+    ``stopped`` is the first rung that failed, None if there is none; ``cause`` is why, which ``explain`` returns in one
+    line.
     """
 
-    rungs: Sequence[RungResult]
-    stopped: RungResult | None = None
-    cause: str = ""
+    def __init__(self, states: Sequence[RunState], explain: Callable[[RunState], str]) -> None:
+        self.rungs = list(map(Rung, states))
+        self.stopped = next((rung for rung in self.rungs if rung.has_failed), None)
+        self.cause = explain(self.stopped.state) if self.stopped is not None else ""
+        self.measured = [rung for rung in self.rungs if rung.losses]
 
     @property
     def common_step(self) -> int | None:
         """The last step of which every rung with metrics has a loss."""
-        known = [set(one.losses) for one in self.rungs if one.losses]
-        return max(set.intersection(*known), default=None) if len(known) > 1 else None
+        steps = [set(rung.losses) for rung in self.measured]
+        return max(set.intersection(*steps), default=None) if len(steps) > 1 else None
 
     @property
     def verdicts(self) -> list[str]:
         """Whether losses, steps and speed are as they should be, in one line each."""
-        measured = [one for one in self.rungs if one.losses]
+        measured, step = self.measured, self.common_step
         if len(measured) < 2:
             return []
-        first, last, step = measured[0], measured[-1], self.common_step
+        first, last = measured[0], measured[-1]
         lines = []
         if any(one.batch != first.batch for one in measured):
             lines.append(_compare_steps(measured))
@@ -110,13 +118,6 @@ class Ladder:
         ]  # fmt: skip
 
 
-def load_ladder(states: Sequence[RunState], cause: Callable[[RunState], str]) -> Ladder:
-    """Return the report of rungs, smallest first; ``cause`` returns the first cause of an end in one line."""
-    rungs = [_load_rung(state, state.run) for state in states]
-    failed = next((one for one in rungs if one.state.status.outcome not in (Outcome.DONE, Outcome.RUNNING)), None)
-    return Ladder(rungs, failed, cause(failed.state) if failed is not None else "")
-
-
 _TRAINING = ("micro_batch_size", "grad_accum_steps", "steps_per_epoch")
 
 
@@ -125,23 +126,11 @@ def _training_facts(run: RunRecord) -> Mapping[str, Any]:
     return (files.read_json(attempt / "training.json") if attempt is not None else None) or {}
 
 
-def _load_rung(state: RunState, run: RunRecord) -> RungResult:
-    facts = _training_facts(run)
-    micro, accum, steps = (as_int(facts.get(name)) or 0 for name in _TRAINING)
-    rows = list(filter(None, map(as_metrics, read_metrics(run, first=True))))
-    # the first step is slower than all others
-    speeds = [row.tokens_per_second for row in rows if row.step > 1 and row.tokens_per_second is not None]
-    return RungResult(
-        state, run, batch=micro * accum * run.world_size, steps_per_epoch=steps,
-        losses={row.step: row.loss for row in rows if row.loss is not None}, speed=median(speeds) if speeds else None,
-    )  # fmt: skip
-
-
 def _cell(name: str, value: Any) -> str:
     return "" if value is None else safe_line(_COLUMNS[name][1](value))
 
 
-def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
+def _compare_losses(rungs: Sequence[Rung], step: int) -> str:
     first = rungs[0].losses[step]
     worst = max(rungs, key=lambda one: abs(one.losses[step] - first))
     share = abs(worst.losses[step] - first) / max(abs(first), 1e-9)
@@ -153,7 +142,7 @@ def _compare_losses(rungs: Sequence[RungResult], step: int) -> str:
     )
 
 
-def _compare_steps(rungs: Sequence[RungResult]) -> str:
+def _compare_steps(rungs: Sequence[Rung]) -> str:
     """Compare the steps per epoch with 1/N, as the global batch grows; each is rounded, so it may be off by one."""
     samples = rungs[0].steps_per_epoch * rungs[0].batch
     shown = ", ".join(str(one.steps_per_epoch or "?") for one in rungs)

@@ -9,14 +9,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from clusterrun.base.errors import NoScheduler, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import (
     LOCAL,
     JobId,
     JobStatus,
-    Outcome,
     covers,
     is_run_id,
     one_cluster,
@@ -35,12 +33,11 @@ from clusterrun.state.reconcile import Listing, RunState, Target
 from clusterrun.state.watch import records_changed_at
 
 
-class StateQuery(NamedTuple):
+class StateQuery:
     """Queries the states of runs; ``notify`` gets a line for each thing that cannot be shown."""
 
-    factory: SchedulerFactory
-    store: Store
-    notify: Callable[[str], None]
+    def __init__(self, factory: SchedulerFactory, store: Store, notify: Callable[[str], None]) -> None:
+        self.factory, self.store, self.notify = factory, store, notify
 
     def find(self, text: str) -> Target:
         """Return the job of an id. Raises NoSuchJob for an unknown run id, RequestError for no id."""
@@ -153,19 +150,26 @@ class StateQuery(NamedTuple):
         live = defaultdict[str, list[Target]](list)
         for run in reconcile.runs_of(self.status([target for target in targets if target.may_be_several])):
             live[run.run_id].append(Target(run.run_id, run))
-        return list({one.key: one for target in targets for one in live.get(target.text, [target])}.values())
+        meant: dict[str, Target] = {}
+        for target in targets:
+            for job in live.get(target.text, [target]):
+                meant[job.key] = job
+        return list(meant.values())
 
     def active_runs(self, name: str) -> list[RunState]:
         """Return the active runs of ``list`` whose name matches a glob; raises SchedulerError if one may be missing."""
         listing = self.list_jobs(everything=False, all_clusters=False, cached=False)
-        named = [s for s in filters.choose(listing.states, filters.JobFilter(name=name)) if s.record is not None]
+        runs = list[RunState]()
+        for state in filters.choose(listing.states, filters.JobFilter(name=name)):
+            if state.record is not None:
+                runs.append(state)
         # a job that has ended by its record may be in the queue again
-        notes = [*(state.note for state in named), listing.silence]
+        notes = [*(state.note for state in runs), listing.silence]
         if silence := next(filter(None, notes), ""):
             raise SchedulerError(
                 "the scheduler did not respond; nothing was cancelled", detail=silence, hint="try again in a moment"
             )
-        return [state for state in named if state.status.outcome is Outcome.RUNNING]
+        return [state for state in runs if not state.status.is_over]
 
     def list_jobs(self, *, everything: bool, all_clusters: bool, cached: bool, cluster: str = "") -> Listing:
         """Return the user's active jobs: runs from any folder, and external jobs in Slurm's queue, from one squeue.
@@ -200,10 +204,11 @@ class StateQuery(NamedTuple):
         if more and age:  # such a run may have ended meanwhile, and the cached answer would bring it back
             answer, age = slurm.query(), 0.0
             more, others = unmatched_jobs(self.store, runs, answer)
-        states = [*self.live_jobs(self.states([*runs, *more], answer), answer), *others]
-        at_hand = one_cluster(slurm.cluster)
-        states = [state for state in states if cluster in ("", state.cluster or at_hand)]
-        return Listing(states, age, None if age else answer)
+        listed = [*self.live_jobs(self.states([*runs, *more], answer), answer), *others]
+        if cluster:
+            at_hand = one_cluster(slurm.cluster)
+            listed = [state for state in listed if cluster == (state.cluster or at_hand)]
+        return Listing(listed, age, None if age else answer)
 
     def _report_silence(self, note: str, states: Sequence[RunState]) -> None:
         """Report that Slurm is not responding; raises SchedulerError if there is nothing to show."""
@@ -224,7 +229,8 @@ class StateQuery(NamedTuple):
         at_hand = slurm.cluster if slurm is not None else ""
         if not name or covers(at_hand, name):
             return slurm
-        known = {LOCAL, *at_hand.split(","), *(run.cluster for run in self.store.all())}
+        known = {LOCAL, *at_hand.split(",")}
+        known |= {run.cluster for run in self.store.all()}
         if name not in known:
             hint = f"known clusters: {', '.join(sorted(known - {''}))}"
             raise RequestError(f"unknown cluster {name[:40]!r}", hint=hint)

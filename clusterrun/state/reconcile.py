@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from clusterrun.base.decode import as_int
@@ -98,10 +97,6 @@ class RunState:
     @property
     def scheduler(self) -> str:
         return self.record.scheduler if self.record is not None else "slurm"
-
-    @property
-    def run_dir(self) -> Path | None:
-        return self.record.run_dir if self.record is not None else None
 
     @property
     def figures(self) -> progress.Metrics | None:
@@ -266,8 +261,10 @@ def _query(scheduler: Scheduler, runs: Sequence[RunRecord], now: float) -> Answe
         return Answer(complete=False)
     if scheduler.local is None:
         return scheduler.query()
-    # a submission without a job may have any
-    jobs = [JobId.parse(one.job_id or "L0") for run in runs for one in run.submissions]
+    jobs = list[JobId]()
+    for run in runs:
+        for submission in run.submissions:
+            jobs.append(JobId.parse(submission.job_id or "L0"))  # without a recorded job it may have any
     return scheduler.local.query_since(min(jobs, key=lambda job: job.number))
 
 
@@ -278,7 +275,10 @@ def _account(
 
     ``known`` has the state of each run, None if it left the queue without an end record.
     """
-    asked = [run for run, state in zip(runs, known, strict=True) if state is None or _is_unnamed(run, state, now)]
+    asked = []
+    for run, state in zip(runs, known, strict=True):
+        if state is None or _is_unnamed(run, state, now):
+            asked.append(run)
     if not asked:
         return Answer(), {}
     past = scheduler.account(job_ids(asked), min(run.submission.at for run in asked) - 3600)
@@ -394,9 +394,13 @@ def _with_canceller(store: Store, state: RunState, ended: JobStatus | None) -> R
 
 
 def _with_others(run: RunRecord, state: RunState, jobs: JobIndex) -> RunState:
-    copies = [job.id for job in jobs.of(run) if not job.is_over and job.id.base != state.status.id.base]
-    others = [job.id for job in jobs.others(run) if not job.is_over]
-    return replace(state, copies=tuple(copies), others=tuple(others))
+    own = state.status.id.base
+    copies = tuple(job for job in _live_ids(jobs.of(run)) if job.base != own)
+    return replace(state, copies=copies, others=tuple(_live_ids(jobs.others(run))))
+
+
+def _live_ids(jobs: Iterable[JobStatus]) -> list[JobId]:
+    return [job.id for job in jobs if not job.is_over]
 
 
 def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
@@ -461,10 +465,9 @@ def _is_of(job: JobStatus, run: RunRecord) -> bool:
         return False
     if token_part(job) == run.submission.token[:8]:
         return True
-    claim = run_record.claim_of(run)
-    if claim is None or claim.job != job.id.base or job.submitted is None:
-        return False
-    return abs(job.submitted - run.submission.at) < _SAME_SUBMISSION
+    # the claim is that of this job id
+    was_here = run_record.claim_of(run) is not None
+    return was_here and abs((job.submitted or 0) - run.submission.at) < _SAME_SUBMISSION
 
 
 def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.base.units import format_age, format_duration, plural
@@ -443,15 +444,11 @@ def _logs(run: RunRecord, job: JobStatus) -> Sequence[Path]:
     return log_paths(run.logs, job.id) if run.job_id is not None else ()
 
 
-class Straggler(NamedTuple):
-    """A slow rank; ``speed`` is a fraction of the ranks' median."""
+def find_stragglers(ranks: Sequence[RankProgress]) -> list[tuple[RankProgress, float]]:
+    """Return the slow ranks, the slowest first, each with its speed as a fraction of the ranks' median.
 
-    rank: RankProgress
-    speed: float
-
-
-def find_stragglers(ranks: Sequence[RankProgress]) -> list[Straggler]:
-    """Return the slow ranks, the slowest first; none if too few ranks have published their times."""
+    There are none if too few ranks have published their times.
+    """
     busy = {one.rank: busy_s for one in ranks if (busy_s := _busy(one)) is not None}
     if len(busy) < FEWEST:
         return []
@@ -459,8 +456,8 @@ def find_stragglers(ranks: Sequence[RankProgress]) -> list[Straggler]:
 
     usual = median(busy.values())
     least = max(SHORTEST_S, usual / SLOW)
-    slow = [Straggler(one, usual / busy[one.rank]) for one in ranks if busy.get(one.rank, 0.0) > least]
-    return sorted(slow, key=lambda one: one.speed)
+    slow = [(one, usual / busy[one.rank]) for one in ranks if busy.get(one.rank, 0.0) > least]
+    return sorted(slow, key=itemgetter(1))
 
 
 def wait_seconds(rank: RankProgress) -> float | None:
@@ -475,7 +472,7 @@ def _busy(rank: RankProgress) -> float | None:
     return rank.data_s + rank.compute_s
 
 
-def format_stragglers(found: Sequence[Straggler]) -> str:
+def format_stragglers(found: Sequence[tuple[RankProgress, float]]) -> str:
     """Return slow ranks in a line; empty without any."""
     parts = [
         f"rank {one.rank} on {one.node}: {speed:.2f}x the median speed"

@@ -82,7 +82,8 @@ class Watch:
         A doubtful state of a run is final only after ``BELIEVED_AFTER`` seconds.
         """
         if state.record is None:
-            return self._others is None or self._others.is_settled(state)
+            assert self._others is not None
+            return self._others.is_settled(state)
         if not _is_doubtful(state):
             return state.status.is_over
         since = self._doubtful_since.get(state.key)
@@ -156,7 +157,8 @@ def records_changed_at(run: RunRecord) -> float:
     if run.job_id is None or _have_ended(folders):
         return math.inf
     paths = [run.run_dir / name for name in ("submissions", "claims", "attempts")]
-    return max(written_at(path) for path in [*paths, *(folder / "start.json" for folder in folders[-1:])])
+    paths += [folder / "start.json" for folder in folders[-1:]]
+    return max(map(written_at, paths))
 
 
 def _is_doubtful(state: RunState) -> bool:
@@ -210,7 +212,7 @@ class WatchThread:
         try:
             while not self._closed.is_set():
                 states = self.watch.poll().states
-                settled = bool(states) and all(self.watch.is_settled(state) for state in states)
+                settled = bool(states) and all(map(self.watch.is_settled, states))
                 self.states, self.settled = states, settled
                 if settled:
                     return

@@ -254,7 +254,7 @@ def _rendered(store: Store, run: RunRecord) -> Iterator[object]:
 
 
 def _together(store: Store, run: RunRecord) -> Iterator[object]:
-    report = ladder.load_ladder([_as_ended(run), _as_ended(run)], lambda state: "no")
+    report = ladder.Ladder([_as_ended(run), _as_ended(run)], lambda state: "no")
     yield json.dumps(report.json())
     yield report.lines()
     of_sweep = table.SweepTable([run], [_as_ended(run)], "loss")

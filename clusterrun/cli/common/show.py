@@ -75,10 +75,10 @@ def ladder_reports(cluster: Cluster, states: Sequence[RunState]) -> list[Ladder 
 def _ladder_report(cluster: Cluster, run: RunRecord | None) -> Ladder | None:
     if run is None or not run.rung_before:
         return None
-    from clusterrun.state.ladder import load_ladder  # most jobs are no rungs
+    from clusterrun.state.ladder import Ladder  # most jobs are no rungs
 
     runs = cluster.ladder(run)
-    return load_ladder(cluster.states(runs), first_cause) if len(runs) > 1 else None
+    return Ladder(cluster.states(runs), first_cause) if len(runs) > 1 else None
 
 
 def list_jobs(cluster: Cluster, job_filter: JobFilter, *, expand: bool, merge_runs: bool = True) -> Listing:

@@ -9,7 +9,7 @@ from typing import Any
 from clusterrun.base.job import JobId, JobStatus, outcome_of
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder.submissions import SubmissionRecord
-from clusterrun.state.ladder import Ladder, load_ladder
+from clusterrun.state.ladder import Ladder
 from clusterrun.state.reconcile import RunState
 
 
@@ -38,7 +38,7 @@ def rows(loss: float, speed: float, last: int = 20) -> list[Any]:
 
 
 def report(*states: RunState) -> Ladder:
-    return load_ladder(states, lambda state: f"why {state.status.id}")
+    return Ladder(states, lambda state: f"why {state.status.id}")
 
 
 def test_same_loss_and_speed_up(tmp_path: Path) -> None:
