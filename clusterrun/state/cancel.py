@@ -53,14 +53,14 @@ def _without_request(target: RunState, store_of: Callable[[RunRecord], Store], *
 
     A run that was never submitted is only a folder, which is deleted; ``keep`` it after a cancel that failed.
     """
-    run, job = target.record, target.status
-    if run is None or not target.is_unsubmitted:
-        return Cancelled(job.id, done=False, detail=_nothing_to_cancel(target))
+    job = target.status.id
+    if not target.is_unsubmitted:
+        return Cancelled(job, done=False, detail=_nothing_to_cancel(target.status))
     if keep:
         detail = "the run was never submitted; its folder is kept, since other jobs were not cancelled"
-        return Cancelled(job.id, done=False, detail=detail)
-    store_of(run).discard(run)
-    return Cancelled(job.id, done=True, detail="the run was never submitted; its folder was removed")
+        return Cancelled(job, done=False, detail=detail)
+    store_of(target.run).discard(target.run)
+    return Cancelled(job, done=True, detail="the run was never submitted; its folder was removed")
 
 
 def _cancel_on(
@@ -181,13 +181,14 @@ def hold(target: RunState, user: str, scheduler: Scheduler, *, release: bool) ->
 
 
 def _check(target: RunState, user: str, to: str = "cancel it") -> None:
-    run, job = target.record, target.status
     if not target.belongs_to(user):
-        raise NoSuchJob(f"job {job.id} belongs to {target.user}, not to you", hint=f"only the job's owner can {to}")
-    if run is not None and target.is_unsubmitted and run.submission.state != submissions.NOT_SUBMITTED:
+        raise NoSuchJob(
+            f"job {target.status.id} belongs to {target.user}, not to you", hint=f"only the job's owner can {to}"
+        )
+    if target.is_unsubmitted and target.run.submission.state != submissions.NOT_SUBMITTED:
         raise Ambiguous(
-            f"cannot tell whether run {run.run_id} was submitted",
-            hint=f"run `clusterrun submit --recover {run.run_id}`",
+            f"cannot tell whether run {target.run_id} was submitted",
+            hint=f"run `clusterrun submit --recover {target.run_id}`",
         )
     if target.note:
         raise SchedulerError(
@@ -201,8 +202,7 @@ def refuse_to_resume(state: RunState, now: float, answer: Answer) -> None:
     Raises RequestError for an active or finished run, NoSuchJob for another user's, SchedulerError if the scheduler
     does not respond, and Ambiguous for a job that was submitted a moment ago.
     """
-    run, job = state.record, state.status
-    assert run is not None
+    run, job = state.run, state.status
     if not run.mine:
         raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only the run's owner can resume it")
     if job.outcome is Outcome.DONE:
@@ -232,8 +232,7 @@ def _never_started(target: RunState) -> bool:
     return target.status.state == "PENDING" and not target.is_old and not target.copies
 
 
-def _nothing_to_cancel(target: RunState) -> str:
-    job = target.status
+def _nothing_to_cancel(job: JobStatus) -> str:
     if job.outcome in (Outcome.UNKNOWN, Outcome.LOST):
         return f"nothing to cancel: {job.reason}"
     return f"already ended: {job.state}"

@@ -124,10 +124,11 @@ class ExternalJobs:
     def _account(self, absent: Sequence[JobId]) -> None:
         self._accounted = now = self._now()
         past = self._scheduler.account(self._requested(absent), self._oldest(absent))
+        left = set(absent)
         rows = chain.from_iterable(map(split_tasks, past.jobs))
-        ended = self._take(row for row in rows if row.is_over and row.id in absent)
+        left -= self._take(row for row in rows if row.is_over and row.id in left)
         reason, since = (NO_ACCOUNTING, -math.inf) if past.no_accounting else (END_UNKNOWN, now)
-        for job in set(absent) - ended:
+        for job in left:
             self._mark_unknown(job, reason, past.note)
             if past.complete:
                 self._missing_since.setdefault(job, since)
@@ -170,8 +171,11 @@ def find_run_folders(job: JobId, scheduler: Scheduler) -> tuple[list[Path], bool
     A folder counts only if it belongs to the job's user.
     """
     rows = scheduler.query([job]).jobs
-    folders = [folder for row in rows if _owns_script(row) for folder in folders_of(row.script)]
-    return list(dict.fromkeys(folders)), bool(rows)
+    folders: dict[Path, None] = {}
+    for row in rows:
+        if _owns_script(row):
+            folders |= dict.fromkeys(folders_of(row.script))
+    return list(folders), bool(rows)
 
 
 def folders_of(script: str) -> list[Path]:

@@ -38,7 +38,8 @@ class Rung:
         rows = list(filter(None, map(as_metrics, read_metrics(self.run, first=True))))
         self.losses = {row.step: row.loss for row in rows if row.loss is not None}
         # the first step is slower than all others
-        speeds = [row.tokens_per_second for row in rows if row.step > 1 and row.tokens_per_second is not None]
+        later = (row.tokens_per_second for row in rows if row.step > 1)
+        speeds = [speed for speed in later if speed is not None]
         self.speed = median(speeds) if speeds else None
 
     @property

@@ -80,7 +80,7 @@ def held_line(state: RunState) -> str:
 
 def failed_state(state: RunState) -> RunState | None:
     """Return how a held job failed, None for any other job."""
-    if state.record is None or not held_line(state):
+    if not held_line(state):
         return None
-    ended = end_of(state.record)
+    ended = end_of(state.run)
     return replace(state, status=ended) if ended is not None else None

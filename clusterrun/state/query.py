@@ -140,10 +140,11 @@ class StateQuery:
     def cached_states(self, runs: Sequence[RunRecord]) -> Listing:
         """Return the states of runs, from another process's squeue if its answer is good enough."""
         now = time.time()
-        if not any(reconcile.needs_query(run, now) and self.is_queued(run) for run in runs):
-            return Listing(self.states(runs))
-        answer, age = self._cached_queue(runs)
-        return Listing(self.states(runs, answer), age, None if age else answer)
+        for run in runs:
+            if reconcile.needs_query(run, now) and self.is_queued(run):
+                answer, age = self._cached_queue(runs)
+                return Listing(self.states(runs, answer), age, None if age else answer)
+        return Listing(self.states(runs))
 
     def live_targets(self, targets: Sequence[Target]) -> list[Target]:
         """Return the jobs that are meant, each once: of a run that was named, each live job, else its newest."""
@@ -185,7 +186,9 @@ class StateQuery:
             listing = Listing(self.live_jobs(self.states(runs)))
         else:
             listing = self._list_queue(slurm, runs, everything=everything, cached=cached, cluster=cluster)
-        states = [state for state in listing.states if everything or state.status.outcome in filters.OPEN]
+        states = listing.states
+        if not everything:
+            states = [state for state in states if state.status.outcome in filters.OPEN]
         if listing.silence:
             self._report_silence(listing.silence, states)
         return listing._replace(states=states)
@@ -272,7 +275,10 @@ def unmatched_jobs(
     With ``everything`` jobs that have ended count.
     """
     rows = _split_sweeps(answer, runs)
-    jobs, rest = JobIndex(rows), {id(job): job for job in rows if everything or not job.is_over}
+    jobs, rest = JobIndex(rows), dict[int, JobStatus]()
+    for job in rows:
+        if everything or not job.is_over:
+            rest[id(job)] = job
     for run in runs:
         _take(rest, jobs, run)
     scripts = dict.fromkeys(job.script for job in rest.values())

@@ -175,7 +175,7 @@ class Target(NamedTuple):
     def covers(self, state: RunState) -> bool:
         """Return whether a job is the named one, or a task of the named array."""
         if self.run is not None:
-            return state.record is not None and state.record.submission.key == self.key
+            return state.key == self.key
         return self.job is not None and self.job.includes(state.status.id)
 
 
@@ -339,10 +339,11 @@ def _with_job(store: Store, run: RunRecord, job: JobId, cluster: str) -> RunReco
 def _is_settled(record: RunRecord, answered: bool, now: float, *, was_sent: bool) -> bool:
     """Return whether a submission will not become a job any more; a command of another host may live."""
     host, pid, _ = record.submission.submitter
-    here = host == os.uname().nodename
-    if not was_sent and (here or not pid):
+    is_here = host == os.uname().nodename
+    if not was_sent and (is_here or not pid):
         return True
-    return answered and now - record.submission.at > (SETTLED_AFTER if here else SETTLED_ELSEWHERE)
+    patience = SETTLED_AFTER if is_here else SETTLED_ELSEWHERE
+    return answered and now - record.submission.at > patience
 
 
 def _known_state(store: Store, run: RunRecord, row: JobStatus | None, now: float) -> RunState | None:
@@ -410,8 +411,8 @@ def _is_news(ended: JobStatus, final: Mapping[str, Any] | None) -> bool:
     """
     if final is None:
         return True
-    seen = as_int(final.get("restarts"))
-    if seen is None or (ended.restarts or 0) > seen:
+    seen, restarts = as_int(final.get("restarts")), ended.restarts or 0
+    if seen is None or restarts > seen:
         return True
     return ended.outcome is Outcome.DONE and final.get("state") == "FAILED"
 

@@ -252,7 +252,7 @@ class LogFeed(Feed):
 
 
 def _are_local(states: Sequence[RunState]) -> bool:
-    return bool(states) and all(state.record is not None and state.record.scheduler == LOCAL for state in states)
+    return bool(states) and all(state.scheduler == LOCAL for state in states)
 
 
 def _answered(states: Sequence[RunState], now: float) -> float | None:

@@ -60,7 +60,7 @@ def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> st
     """Return one job in a line: its state, the progress of its training, and its silent ranks."""
     if state is None:
         return ""
-    parts = [handle(state), safe_line(state.record.name if state.record else state.status.name), state.status.state]
+    parts = [handle(state), safe_line(state.name), state.status.state]
     if ranks.attempt > 1:
         parts.append(f"attempt {ranks.attempt}")
     parts += _training_parts(ranks.metrics)

@@ -15,7 +15,7 @@ from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.state.filters import arrange
-from clusterrun.state.reconcile import Listing, RunState
+from clusterrun.state.reconcile import Listing, RunState, runs_of
 from clusterrun.state.show import handle, state_row
 
 if TYPE_CHECKING:  # the caller has imported it
@@ -29,8 +29,7 @@ def explain(cluster: Cluster, state: RunState) -> list[str]:
     _, name, state_text, *_ = state_row(state)
     facts: list[tuple[str, Sequence[str]]] = [("job", [f"{handle(state)}  {name}"]), ("state", [state_text])]
     if state.status.state == "PENDING":
-        scheduler = cluster.scheduler(state.record.scheduler if state.record else "slurm")
-        facts += pending.explain(scheduler, state).facts()
+        facts += pending.explain(cluster.scheduler(state.scheduler), state).facts()
     elif state.status.outcome is Outcome.RUNNING:
         facts.append(("here", pending.running(state)))
     else:
@@ -74,12 +73,10 @@ class TopData:
         """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
         listing = self._polled.listing()
         found = listing.states
-        live = {state.record.submission.key: state.record for state in found if state.record is not None}
+        live = {run.submission.key: run for run in runs_of(found)}
         gone = [run for key, run in self._seen.items() if key not in live]
         ended = self._polled.states(gone, listing.answer) if gone else []
-        self._seen = live | {
-            s.record.submission.key: s.record for s in ended if s.record is not None and not self._long_over(s)
-        }
+        self._seen = live | {state.key: state.run for state in ended if not self._long_over(state)}
         return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
 
     def ranks(self, state: RunState, only: frozenset[str] | None = progress.SCREEN) -> Ranks:

@@ -41,7 +41,7 @@ def find_targets(
     """
     targets: list[Target] = []
     for word in words:
-        named = _find(cluster, word, active=active and not (newest and word == LAST))
+        named = _find(cluster, word, active=active, newest=newest)
         first = named[0]
         if len(named) > 1 and not several:
             raise RequestError(
@@ -80,7 +80,7 @@ def find_sweep(cluster: Cluster, word: str) -> tuple[Sweep, list[str]]:
     return sweep, sweep.newest_runs()
 
 
-def _find(cluster: Cluster, word: str, *, active: bool = False) -> list[Target]:
+def _find(cluster: Cluster, word: str, *, active: bool = False, newest: bool = False) -> list[Target]:
     """Return the job that a word names; if it names a whole sweep or a whole array, each task."""
     if is_run_id(word):
         return [cluster.find(word)]
@@ -89,8 +89,9 @@ def _find(cluster: Cluster, word: str, *, active: bool = False) -> list[Target]:
 
         tasks = cluster.store().array_of(JobId.parse(word))
         return [Target(run.run_id, run) for run in tasks] or [cluster.find(word)]
-    target = cluster.find(_last(cluster, active=active) if word == LAST else _find_named(cluster, word, active=active))
-    return _tasks(cluster, target)
+    if word == LAST:
+        return _tasks(cluster, cluster.find(_last(cluster, active=active and not newest)))
+    return _tasks(cluster, cluster.find(_find_named(cluster, word, active=active)))
 
 
 def _tasks(cluster: Cluster, target: Target) -> list[Target]:
@@ -155,7 +156,8 @@ def _find_active(cluster: Cluster, name: str, runs: Sequence[RunSummary]) -> str
     that, and SchedulerError if only Slurm may know the name and does not respond.
     """
     store = cluster.store()
-    named = [state for state in _listed(cluster, runs[-1].run_id if runs else "") if state.name == name]
+    listed = _listed(cluster, runs[-1].run_id if runs else "")
+    named = [state for state in listed if state.name == name]
     here = [state for state in named if state.record is not None and store.is_here(state.record)]
     jobs = _handles(here or named)
     if len(jobs) < 2:
