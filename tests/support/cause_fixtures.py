@@ -30,15 +30,15 @@ class Fixture:
         status = int(head["exit"]) if "exit" in head else None
         if head.get("signal"):
             status = 128 + int(head["signal"])
-        world = int(head["world"]) if "world" in head else None
         return EndFacts(
-            state=head.get("state", ""), exit_status=status, reason=head.get("reason", ""), world_size=world,
+            state=head.get("state", ""), exit_status=status, reason=head.get("reason", ""),
+            world_size=int(head.get("world", 0)),
             failure=Failure(**json.loads(head["failure"])) if "failure" in head else None,
         )  # fmt: skip
 
     def lines(self, stream: str) -> list[Line]:
-        world = int(self.head["world"]) if "world" in self.head else None
-        reader = LineReader("err" if stream == "err" else "out", world_size=world)
+        world = int(self.head.get("world", 0))
+        reader = LineReader("err" if stream == "err" else "out", world_size=world or None)
         found = []
         for number, raw in enumerate(self.streams.get(stream, "").encode().splitlines(keepends=True), 1):
             found += [Line(f"train_1.{stream}", number, line.rank, line.text) for line in reader.feed(raw)]

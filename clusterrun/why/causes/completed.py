@@ -114,7 +114,7 @@ def _is_uncaught(lines: Sequence[Line], index: int) -> bool:
 
 def _failed_step(by_log: Sequence[Sequence[LogFinding]], facts: EndFacts) -> Cause | None:
     """Return that a step of another tool's job failed, by srun's words; a run's ranks may have started again."""
-    if facts.world_size is not None:
+    if facts.world_size:  # of a run
         return None
     for finding in chain(*by_log):
         if finding.kind in _ENDED and finding.line.is_slurms:

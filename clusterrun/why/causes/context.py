@@ -65,7 +65,6 @@ _NATIVE_FRAME = re.compile(  # of UCX and Open MPI, of gdb
 )
 #: in every backtrace: the handlers of signals, and C's library
 _OF_HANDLERS = re.compile(r"lib(?:c|pthread|dl|gcc_s|ucs|open-pal|asan)\.so|libc-|ld-")
-_UCX_ERROR = re.compile(r"UCX +ERROR +(?P<what>\S.{0,160})")
 _LAST_ERROR = re.compile(r"NCCL WARN (?P<what>(?!.*Missing|.*NCCL_).{8,200})")
 
 
@@ -106,20 +105,13 @@ def _text(line: Line) -> str:
 
 def with_reason(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the finding of a container, a build, an import or NCCL with the reason that another line names, if any."""
-    if finding.kind == "launch-failed" and "pyxis:" in finding.line.text:
-        return _container_reason(finding, evidence)
     if finding.row is EXCEPTION or finding.kind == "no-gpu":
         finding = _after_cuda_warning(finding, evidence)
-    if finding.kind == "crashed":
-        return _crash(finding, evidence)
-    if finding.kind == "nccl-error":
-        return _with_reason_of_nccl(finding, evidence)
     if finding.row is BUILD:
         header = evidence.first(lambda f: _COMPILER.search(f.sentence) is not None) or finding
         return replace(header, place=finding.place, rank=finding.rank)
-    if finding.kind in ("import-error", "command-missing"):
-        return _after_setup(finding, evidence)
-    return _with_reason_before(finding, evidence)
+    complete = _BY_KIND.get(finding.kind, _with_reason_before)
+    return complete(finding, evidence)
 
 
 def _after_cuda_warning(finding: LogFinding, evidence: Evidence) -> LogFinding:
@@ -138,7 +130,7 @@ def _after_setup(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a missing module or command with the failed setup line before it."""
     for setup in evidence.findings:
         is_before = setup.line.file != finding.line.file or setup.index < finding.index
-        if is_before and setup.kind == "setup" and setup.row.common:
+        if is_before and setup.kind == "setup":
             return replace(finding, sentence=f"{finding.sentence}; before that, {setup.sentence}", advice=setup.advice)
     return finding
 
@@ -153,6 +145,11 @@ def _crash(finding: LogFinding, evidence: Evidence) -> LogFinding:
 def _with_reason_before(finding: LogFinding, evidence: Evidence) -> LogFinding:
     reason = _reason_before(finding, evidence)
     return replace(finding, sentence=f"{finding.sentence}; before that: {reason}") if reason else finding
+
+
+def _launch(finding: LogFinding, evidence: Evidence) -> LogFinding:
+    complete = _container_reason if "pyxis:" in finding.line.text else _with_reason_before
+    return complete(finding, evidence)
 
 
 def _container_reason(finding: LogFinding, evidence: Evidence) -> LogFinding:
@@ -182,17 +179,13 @@ def _link_failure(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
 
 
 def _with_library(finding: LogFinding, evidence: Evidence) -> LogFinding:
-    """Return a crash with the library that its backtrace names, and UCX's error, or an abort with its usual reasons."""
+    """Return a crash with the library that its backtrace names, or an abort with its usual reasons."""
     lines = evidence.lines_of(finding)
     backtrace = [text[:_READ] for text in texts_after(lines, finding.index, _BACKTRACE)] if lines else []
     library = _crashed_library(backtrace)
-    if not library:
-        return replace(finding, advice=ABORTED) if _SIGABRT.search(finding.sentence) else finding
-    sentence = f"{finding.sentence} in {library}"
-    errors = [error["what"] for error in map(_UCX_ERROR.search, backtrace) if error]
-    if errors:
-        sentence += f"; UCX reports: {errors[0]}"
-    return replace(finding, sentence=sentence, advice=NATIVE)
+    if library:
+        return replace(finding, sentence=f"{finding.sentence} in {library}", advice=NATIVE)
+    return replace(finding, advice=ABORTED) if _SIGABRT.search(finding.sentence) else finding
 
 
 def _crashed_library(backtrace: Sequence[str]) -> str:
@@ -280,3 +273,13 @@ def find_failed_call(lines: Iterable[Line]) -> str:
         if failed is not None:
             return failed["what"]
     return ""
+
+
+#: what completes the findings of a kind; those of other kinds with what a line before them names
+_BY_KIND = {
+    "launch-failed": _launch,
+    "crashed": _crash,
+    "nccl-error": _with_reason_of_nccl,
+    "import-error": _after_setup,
+    "command-missing": _after_setup,
+}

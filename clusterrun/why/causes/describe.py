@@ -61,7 +61,7 @@ def _out_of_memory(finding: LogFinding, evidence: Evidence) -> Cause | None:
     memory: LogFinding | None = finding
     task: LogFinding | None = finding
     if _is_kill(finding):
-        memory = evidence.first(_is_memory)
+        memory = evidence.of_kind("host-memory")
     elif finding.kind == "host-memory" and finding.rank is None:
         task = evidence.first(lambda f: _is_killed_task(f) and _may_be_same_task(f, finding))
     else:
@@ -76,10 +76,6 @@ def _out_of_memory(finding: LogFinding, evidence: Evidence) -> Cause | None:
 def _is_kill(finding: LogFinding) -> bool:
     """Return whether a process was killed, by its own end or by an exception of the process that waited for it."""
     return finding.kind == "killed" or (finding.row is EXCEPTION and _KILL.search(finding.sentence) is not None)
-
-
-def _is_memory(finding: LogFinding) -> bool:
-    return finding.kind == "host-memory" and finding.strength <= Strength.HINT
 
 
 def _crash_of_rank(finding: LogFinding, evidence: Evidence) -> Cause:
@@ -179,11 +175,12 @@ def _hang(finding: LogFinding, evidence: Evidence) -> Cause:
             sentence=f"{cause.sentence}: {who} did not join ({how}){waited}",
             command=f"clusterrun logs JOB --rank {absent[0]} -n 50",
         )  # fmt: skip
+    reporter = _unknown_rank(finding, cause.node)
     cause = replace(cause, rank=None, node="", place="", command="clusterrun logs JOB -n 50")
     if all_waited(evidence):
         called = f"though each of the {evidence.facts.world_size} ranks had called the collective"
         return replace(cause, sentence=f"{cause.sentence}, {called}{waited}", advice=NO_TRAFFIC)
-    what_is_known = waiting_calls(evidence.findings) or spared_ranks(evidence) or _unknown_rank(finding, evidence.facts)
+    what_is_known = waiting_calls(evidence.findings) or spared_ranks(evidence) or reporter
     cause = replace(cause, sentence=f"{cause.sentence}; {what_is_known}{waited}")
     if not none_completed(evidence.logs):
         return cause
@@ -191,13 +188,13 @@ def _hang(finding: LogFinding, evidence: Evidence) -> Cause:
     return replace(cause, sentence=sentence, advice=f"if no rank was stuck elsewhere, {NO_TRAFFIC}")
 
 
-def _unknown_rank(finding: LogFinding, facts: EndFacts) -> str:
+def _unknown_rank(finding: LogFinding, node: str) -> str:
     """Return that no rank is known to be missing, and which one reported the time-out."""
     unknown = "the logs do not show which rank was missing"
     rank = split_rank(finding.line)[0]  # the rank in the message counts within its process group
     if rank is None:
         return unknown
-    return f"{unknown}; {_format_rank(rank, finding.node or facts.node_of(finding.rank))} reported the timeout first"
+    return f"{unknown}; {_format_rank(rank, node)} reported the timeout first"
 
 
 def to_cause(finding: LogFinding, facts: EndFacts) -> Cause:

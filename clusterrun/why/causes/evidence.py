@@ -54,7 +54,13 @@ class Evidence:
     def has_failed(self) -> bool:
         """Whether the job is known to have failed: else a warning is no cause."""
         is_serious = any(f.strength <= Strength.HANG for f in self.findings)
-        return is_serious or bool(self.facts.state or self.facts.exit_status)
+        return is_serious or bool(self.facts.state)
+
+    @cached_property
+    def missing_command(self) -> LogFinding | None:
+        """The last command that a shell did not find or could not run, if the job failed with the status of that."""
+        missing = [f for f in self.findings if f.kind == "command-missing"]
+        return missing[-1] if missing and self.facts.failed_status in (126, 127) else None
 
     def first(self, test: Test) -> LogFinding | None:
         """Return the first finding that passes a test."""
@@ -118,7 +124,7 @@ def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
     for kind, record in reversed(by_kind.items()):
         if kind in RECORDED and RECORDED[kind] is not EXIT:
             yield recorded_finding(record, RECORDED[kind], logs)
-    if facts.unmarked and facts.world_size:
+    if facts.unmarked:
         ended = {"ended": str(facts.world_size - facts.unmarked), "all": str(facts.world_size)}
         yield recorded_finding(Failure(values=ended), RANK_LOST, logs)
 

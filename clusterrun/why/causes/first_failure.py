@@ -101,7 +101,7 @@ def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
     """
     failures = [f for f in evidence.findings if _is_failure_of(failure.rank, f)]
     shown = searched_part(failure.error)
-    repeated = [f for f in failures if shown and shown in f.line.text]
+    repeated = [f for f in failures if shown in f.line.text]
     return repeated or [f for f in failures if f.is_fatal]
 
 
@@ -172,10 +172,8 @@ def _explains(behind: LogFinding, kind: str) -> bool:
 
 def _behind_exit(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what explains a program's exit status: a missing command, a bare line, a thread's exception, a NaN."""
-    failure = evidence.facts.failure
-    missing = [f for f in evidence.findings if f.kind == "command-missing"]
-    if missing and failure is not None and failure.status in (126, 127):
-        return missing[-1]
+    if evidence.missing_command is not None:
+        return evidence.missing_command
     hint = _earliest(evidence)
     if hint is not None and _explains_exit(hint, finding):
         return hint
@@ -197,15 +195,11 @@ def _missing_launcher(evidence: Evidence) -> LogFinding | None:
 def _noticed(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what an abort of NCCL's watchdog or an exception about a dead worker only noticed."""
     if finding.kind == "crashed" and _ABORTED.search(finding.sentence):
-        hang = evidence.first(lambda f: f.strength is Strength.HANG and not f.survived)
+        hang = evidence.first(lambda f: f.strength is Strength.HANG)
         return hang or _with_lost_peer(finding, evidence)
     if finding.row in (EXCEPTION, BARE) and _WORKER_LOST.search(finding.sentence):
-        return evidence.first(_is_out_of_memory) or first(evidence.before(finding), lambda f: f.row is TERMINATE)
+        return evidence.of_kind("host-memory") or first(evidence.before(finding), lambda f: f.row is TERMINATE)
     return None
-
-
-def _is_out_of_memory(finding: LogFinding) -> bool:
-    return finding.kind == "host-memory" and finding.strength is Strength.CAUSE
 
 
 def _with_lost_peer(finding: LogFinding, evidence: Evidence) -> LogFinding:
@@ -230,9 +224,7 @@ def _later_exception(finding: LogFinding, evidence: Evidence) -> LogFinding | No
     for raised in later:
         if raised.row is EXCEPTION and raised.rank == finding.rank:
             return raised
-    if finding.kind not in _OPTIONAL or "can't open file" in finding.line.text:
-        return None
-    return _end_after(finding, later)
+    return _end_after(finding, later) if finding.kind in _OPTIONAL else None
 
 
 def _shows_end(finding: LogFinding) -> bool:
@@ -272,5 +264,5 @@ def _exception_of_absent_rank(findings: Sequence[LogFinding]) -> LogFinding | No
 
 def _is_broken_link(finding: LogFinding) -> bool:
     """Return whether a finding is about a network that does not work, rather than about a rank that has ended."""
-    is_hint = finding.kind == "network" and finding.strength is Strength.HINT
-    return is_hint and bool(finding.values.get("status") or _NO_ROUTE.search(finding.sentence))
+    is_broken = "status" in finding.values or _NO_ROUTE.search(finding.sentence) is not None
+    return finding.kind == "network" and is_broken

@@ -86,11 +86,10 @@ def silent_ranks(facts: EndFacts) -> list[int]:
 
 def _few_others(ranks: Collection[int], facts: EndFacts) -> list[int]:
     """Return the ranks that are not among these, if they are at most half."""
-    world = facts.world_size or max(facts.nodes, default=-1) + 1
-    if not ranks or world > _LARGEST_WORLD:
+    if not ranks or facts.world_size > _LARGEST_WORLD:
         return []
-    rest = sorted({*range(world)} - {*ranks})
-    return rest if 2 * len(rest) <= world else []
+    rest = sorted({*range(facts.world_size)} - {*ranks})
+    return rest if 2 * len(rest) <= facts.world_size else []
 
 
 def none_completed(logs: Logs) -> bool:
@@ -131,7 +130,7 @@ def _calls(findings: Sequence[LogFinding]) -> dict[int, tuple[str, str]]:
 def spared_ranks(evidence: Evidence) -> str:
     """Return which ranks were probably missing, because all others aborted; empty unless one summary lists them all."""
     summaries = [f.values for f in evidence.findings if "spared" in f.values]
-    if len(summaries) != 1 or evidence.facts.world_size not in (None, int(summaries[0]["listed"])):
+    if len(summaries) != 1 or evidence.facts.world_size not in (0, int(summaries[0]["listed"])):
         return ""
     who = summaries[0]["spared"]
     if not who:
@@ -145,11 +144,11 @@ def _last_enqueued(logs: Logs) -> dict[int, int]:
 
     Collectives and ranks are numbered per process group, so the rank of the line's label is preferred.
     """
-    enqueued: dict[str, dict[int, int]] = {}
+    enqueued: dict[str | None, dict[int, int]] = {}
     for line in chain(*logs):
         match = _ENQUEUED.search(line.text) if "ast enqueued" in line.text else None
         if match is not None:
             rank = split_rank(line)[0]
-            of_group = enqueued.setdefault(match["group"] or "", {})
+            of_group = enqueued.setdefault(match["group"], {})
             of_group[int(match["rank"]) if rank is None else rank] = int(match["seq"])
     return max(enqueued.values(), key=len, default={})

@@ -72,7 +72,7 @@ class EndFacts:
     exit_status: int | None = None
     reason: str = ""
     due: str = ""
-    world_size: int | None = None
+    world_size: int = 0  # of a run
     nodes: Mapping[int, str] = field(default_factory=dict)  # rank -> node
     failure: Failure | None = None
     launch: Failure | None = None
@@ -87,6 +87,12 @@ class EndFacts:
     unmarked: int = 0
     other_owner: str = ""
     limits: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def failed_status(self) -> int | None:
+        """The status of the rank that failed first; srun's is the highest, usually of ranks that it ended."""
+        recorded = self.failure.status if self.failure is not None else None
+        return recorded or self.exit_status
 
     def node_of(self, rank: int | None) -> str:
         """Return the node of a rank, empty if unknown."""

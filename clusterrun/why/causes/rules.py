@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
 from clusterrun.run_folder.ends import Failure
@@ -143,10 +143,8 @@ def first_failure(evidence: Evidence) -> Cause | None:
 
 def command_not_run(evidence: Evidence) -> Cause | None:
     """Applies to a shell's exit status for a command that it did not find or could not run, if a line names one."""
-    missing = [f for f in evidence.findings if f.kind == "command-missing"]
-    if not missing or evidence.facts.exit_status not in (126, 127):
-        return None
-    return to_cause(missing[-1], evidence.facts)
+    missing = evidence.missing_command
+    return None if missing is None else to_cause(missing, evidence.facts)
 
 
 def lasting_hint(evidence: Evidence) -> Cause | None:
@@ -299,18 +297,11 @@ def _unknown(evidence: Evidence, errors: Sequence[Line]) -> Cause:
 
 def _may_be_harmless(finding: LogFinding, logs: Logs) -> bool:
     """Return whether healthy jobs print a line too and go on, if nothing is known of the job's end."""
-    if split_rank(finding.line)[1].startswith("[W") and _shows_work(logs):  # a warning of C++ code, which retries
-        return True
     if finding.row is not BARE and not finding.row.common:
         return False
     if finding.row.common and finding.kind not in ("command-missing", "setup"):
         return True
     return any(_goes_on(finding, lines) for lines in logs)
-
-
-def _shows_work(logs: Logs) -> bool:
-    work = (line for line in chain(*logs) if PROGRESS.search(line.text[:_READ]))
-    return len(list(islice(work, 3))) == 3
 
 
 def _goes_on(finding: LogFinding, lines: Sequence[Line]) -> bool:
@@ -369,17 +360,11 @@ def _failed_rank(evidence: Evidence) -> int | None:
     return ended.rank if ended is not None else None
 
 
-def _exit_status(facts: EndFacts) -> int | None:
-    """Return the status of the rank that failed first; srun's is the highest, usually of ranks that it ended."""
-    recorded = facts.failure.status if facts.failure is not None else None
-    return recorded or facts.exit_status
-
-
 def _signal(facts: EndFacts) -> str:
-    status = _exit_status(facts)
-    return f" (signal {status - 128})" if status is not None and 128 < status < 193 else ""
+    status = facts.failed_status or 0
+    return f" (signal {status - 128})" if 128 < status < 193 else ""
 
 
 def _status_in_words(facts: EndFacts) -> str:
-    status = _exit_status(facts)
+    status = facts.failed_status
     return "why the job ended (exit status unknown)" if status is None else f"exit status {status}{_signal(facts)}"

@@ -196,7 +196,7 @@ class _Reader:
     def _is_of_manager(self) -> bool:
         """Return whether a manager of multiprocessing quotes the traceback of its process, below a line of dashes."""
         last = self.ended
-        return last is not None and last.name.endswith(".RemoteError") and not last.message and self.before[:1] == "-"
+        return last is not None and last.name.endswith(".RemoteError") and not last.message
 
     def _continue(self, current: Raised, index: int, text: str) -> Raised | None:
         """Add a line to the open traceback; return it if the line was its last."""
@@ -363,7 +363,7 @@ def _is_harmless(raised: Raised) -> bool:
 def _undouble(raised: Raised) -> None:
     """Undo that two processes wrote the same line at once: ``ErrorError: : texttext``."""
     half = len(raised.name) // 2
-    if raised.name != raised.name[:half] * 2 or not raised.message.startswith(": "):
+    if raised.name != raised.name[:half] * 2:
         return
     raised.name, raised.message = raised.name[:half], raised.message[2:]
     middle = len(raised.message) // 2

@@ -190,7 +190,7 @@ def _may_have_lost_node(facts: EndFacts) -> bool:
     """Return whether a node failed, by Slurm or because some ranks left no end record."""
     if facts.state == "NODE_FAIL" or facts.due == "NODE FAILURE":
         return True
-    return facts.state == "FAILED" and 0 < len(facts.ends) < (facts.world_size or 0)
+    return facts.state == "FAILED" and 0 < len(facts.ends) < facts.world_size
 
 
 # -- the logs ----------------------------------------------------------------------------------------------------------

@@ -63,15 +63,19 @@ def _with_submit(cause: Cause, run: RunRecord | None, script: str) -> Cause:
     """Return the cause with the command that submits the job again, and what that resumes from."""
     options = _options(cause.command, run)
     command = resubmit_command(cause.command, run, script)
+    if run is None:
+        is_to_fill_in = _PLACEHOLDER.search(options) is not None
+        shown = command or f"clusterrun submit … {options}"
+        return _in_advice(cause, shown) if is_to_fill_in else replace(cause, command=command)
     if _PLACEHOLDER.search(options):
-        shown = command if run is None else ""
-        cause = _in_advice(cause, shown or f"clusterrun submit … {options}")
+        cause = _in_advice(cause, f"clusterrun submit … {options}")
         return _with_resume(cause, run) if "SIZE" in options else cause  # another learning rate is needed first
     cause = replace(cause, command=command)
-    saved = None if run is None else _newest_checkpoint(run, load_spec(run))
+    saved = _newest_checkpoint(run)
     if saved is None or not command:
         return cause
-    resumes = f"this command resumes from the checkpoint of step {saved[0]}"
+    step, _ = saved
+    resumes = f"this command resumes from the checkpoint of step {step}"
     return replace(cause, advice=_joined(_lasting_advice(cause), resumes))
 
 
@@ -102,10 +106,10 @@ def _how_it_resumes(run: RunRecord) -> str:
     """Return what ``clusterrun resume`` does with a run, in words; empty if it cannot continue it."""
     if run.job_id is None:
         return ""
-    spec = load_spec(run)
-    saved = _newest_checkpoint(run, spec)
+    spec, saved = load_spec(run), _newest_checkpoint(run)
     if saved is not None:
-        how = f"resumes from the checkpoint of step {saved[0]}"
+        step, _ = saved
+        how = f"resumes from the checkpoint of step {step}"
     elif spec.get("resume_args"):
         how = f"starts the run again with {spec['resume_args']}"
     elif spec.get("requeue") and _work_arguments(run, spec).startswith("-- "):
@@ -132,11 +136,9 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
     work = _work_arguments(run, spec)
     if not work:
         return ""
-    resume, without_key = "", ""
-    saved = _newest_checkpoint(run, spec)
-    if saved is not None and saved[1]:
-        resume, without_key = f"--set {shlex.quote(f'resume={saved[1]}')}", "resume"
-    typed = _typed_options(run, _named_options(command, options), without_key)
+    _, folder = _newest_checkpoint(run) or (0, "")
+    resume = clause(folder and shlex.quote(f"resume={folder}"), "--set {}")
+    typed = _typed_options(run, _named_options(command, options), "resume" if resume else "")
     words = ("clusterrun submit", _profile_option(run), *typed, options, resume, work)
     return _in_its_folder(" ".join(filter(None, words)), spec)
 
@@ -265,11 +267,12 @@ def _job_file(run: RunRecord) -> str:
     return ""
 
 
-def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any]) -> tuple[int, str] | None:
+def _newest_checkpoint(run: RunRecord) -> tuple[int, str] | None:
     """Return the newest saved step and the folder for ``resume``, empty if the task finds it itself.
 
     None where nothing is saved, or what runs is not one of clusterrun's own tasks.
     """
+    spec = load_spec(run)
     if spec["work"].get("kind") != "task":
         return None
     folder, own = run.run_dir / "checkpoints", _own_checkpoint_dir(spec["work"])
@@ -284,11 +287,10 @@ def _newest_checkpoint(run: RunRecord, spec: Mapping[str, Any]) -> tuple[int, st
 
 def _own_checkpoint_dir(work: Mapping[str, Any]) -> str:
     """Return the folder that a task's settings name for its checkpoints; empty if they name none."""
-    settings = work.get("settings")
-    for pair in settings if isinstance(settings, list) else []:
-        if isinstance(pair, list) and pair[:1] == ["checkpoint_dir"]:
-            return as_text(pair[1])
-    return ""
+    try:
+        return as_text(dict(work.get("settings") or ()).get("checkpoint_dir"))
+    except (TypeError, ValueError):  # of a damaged record
+        return ""
 
 
 def _saved_steps(folder: Path) -> list[int]:
