@@ -218,6 +218,7 @@ def _known_exception(matched: LogFinding, raised: Raised) -> LogFinding:
 
 _NEAR = 60  # lines of all ranks between an attempt and the exception
 _SHOWN = 160  # characters of an attempt
+_RETRIED = re.compile(r"(?i)\bretry(?:ing)?\b")
 _HOST = re.compile(r"https?://(?:[^/@\s\"']*@)?(?P<host>[\w.-]+)")
 _UNREACHABLE = re.compile(
     r"Name or service not known|Temporary failure in name resolution|No address associated with hostname"
@@ -238,7 +239,7 @@ def _unreachable_host(lines: Sequence[Line], raised: Raised) -> str:
     for line in reversed(lines[max(0, raised.first - _NEAR) : raised.first]):
         rank, text = split_rank(line)
         host, why = _HOST.search(text[:READ]), _UNREACHABLE.search(text[:READ])
-        if rank == raised.rank and host and why:
+        if rank == raised.rank and host and why and _RETRIED.search(text[:READ]):
             return f"{host['host']}: {why[0]}"
     return ""
 

@@ -43,7 +43,7 @@ def parse_conditions(text: str) -> list[tuple[str, str, int, str]]:
 def describe_conditions(text: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[list[str], bool]:
     """Return a line per condition with the state of its job, and whether the dependency can never be met."""
     lines: list[str] = []
-    unmet: set[bool] = set()
+    unmet: list[bool] = []
     for type, job, delay, state in parse_conditions(text):
         if type == "singleton":
             line, never = "singleton waits until all the user's earlier jobs with the same name have ended", False
@@ -52,11 +52,11 @@ def describe_conditions(text: str, queue: Sequence[Queued], past: Sequence[JobSt
             never = state == "failed" or _is_ruled_out(type, ended)
             line = f"{_demand(type, job, delay)}; {_fulfilment(live, ended, delay, never)}"
         lines.append(line)
-        unmet.add(never)
-    any_of = "?" in text
+        unmet.append(never)
+    which, is_never_met = ("one", bool(unmet) and all(unmet)) if "?" in text else ("all", any(unmet))
     if len(lines) > 1:
-        lines.insert(0, f"the job is waiting for {'one' if any_of else 'all'} of these:")
-    return lines, unmet == {True} if any_of else True in unmet
+        lines.insert(0, f"the job is waiting for {which} of these:")
+    return lines, is_never_met
 
 
 def _demand(type: str, job: str, delay: int) -> str:
@@ -66,13 +66,10 @@ def _demand(type: str, job: str, delay: int) -> str:
 
 def _is_ruled_out(type: str, states: Collection[str]) -> bool:
     """Return whether a condition can never be met once its job or tasks ended in these states."""
-    for state in states:
-        is_done = outcome_of(state) is Outcome.DONE
-        if type == "afternotok" and is_done:
-            return True
-        if type in ("afterok", "aftercorr") and not is_done:
-            return True
-    return False
+    outcomes = {outcome_of(state) is Outcome.DONE for state in states}
+    if type == "afternotok":
+        return True in outcomes
+    return type in ("afterok", "aftercorr") and False in outcomes
 
 
 def _fulfilment(live: Sequence[Queued], ended: Collection[str], delay: int, never: bool) -> str:
@@ -86,14 +83,10 @@ def _fulfilment(live: Sequence[Queued], ended: Collection[str], delay: int, neve
 
 def _states_of(job: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[list[Queued], set[str]]:
     """Return the rows of a job in the queue that has not ended, and the states in which it or its tasks ended."""
-    live = []
-    ended = {status.state for status in past if status.is_over and job in (str(status.id), status.id.base)}
-    for row in _rows_of(job, queue):
-        if outcome_of(row.state) is Outcome.RUNNING:
-            live.append(row)
-        else:
-            ended.add(row.state)
-    return live, ended
+    rows = _rows_of(job, queue)
+    live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
+    ended = {row.state for row in rows} - {row.state for row in live}
+    return live, ended | {status.state for status in past if status.is_over and job in (str(status.id), status.id.base)}
 
 
 def _rows_of(job: str, queue: Sequence[Queued]) -> list[Queued]:

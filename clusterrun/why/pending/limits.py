@@ -16,6 +16,11 @@ _SHOWN = 5
 #: Limits on the number of running jobs, and of pending and running jobs.
 _JOBS = {"GrpJobs", "MaxJobs", "MaxJobsPU", "MaxJobsPA"}
 _QUEUED_JOBS = {"GrpSubmitJobs", "MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA"}
+#: what a limit on jobs counts: noun, what follows it, and their state
+_COUNTED = {
+    **dict.fromkeys(_JOBS, ("running job", "", "running")),
+    **dict.fromkeys(_QUEUED_JOBS, ("job", " pending or running", "pending or running")),
+}
 _MINUTES = {"GrpTRESMins", "GrpTRESRunMins", "MaxTRESMinsPJ", "MaxTRESRunMinsPA", "MaxTRESRunMinsPU"}
 _WALL = {"MaxWallPJ", "GrpWall"}
 #: Limits on each job, of which nothing is in use.
@@ -64,10 +69,9 @@ class SetLimit:
 
     def format(self, amount: float) -> str:
         """Return an amount with its unit."""
-        if self.limit.field in _JOBS:
-            return plural(int(amount), "running job")
-        if self.limit.field in _QUEUED_JOBS:
-            return f"{plural(int(amount), 'job')} pending or running"
+        if self.limit.field in _COUNTED:
+            noun, after, _ = _COUNTED[self.limit.field]
+            return f"{plural(int(amount), noun)}{after}"
         if self.limit.field in _WALL:
             return format_duration(amount * 60)
         if self.limit.field in _MINUTES:
@@ -76,10 +80,9 @@ class SetLimit:
 
     def format_use(self, used: float) -> str:
         """Return how much of the limit is used."""
-        if self.limit.field in _JOBS:
-            return f"{int(used)} running now"
-        if self.limit.field in _QUEUED_JOBS:
-            return f"{int(used)} pending or running now"
+        if self.limit.field in _COUNTED:
+            _, _, state = _COUNTED[self.limit.field]
+            return f"{int(used)} {state} now"
         is_total = self.limit.field in ("GrpTRESMins", "GrpWall")
         return f"{self.format(used)} {'used so far' if is_total else 'in use'}"
 
@@ -98,14 +101,15 @@ def _set_limits(facts: PendingFacts, limits: Iterable[Limit], scopes: Iterable[L
 
 def _requested(facts: PendingFacts, field: str, tres: str) -> float | None:
     """Return what the job requests in the unit of a limit; None if unknown, or if the limit counts jobs."""
-    amount = 1.0 if field in _WALL else facts.requested.get(tres)
-    if amount is None:
-        return None
-    if field in _WALL | _MINUTES:
-        return None if facts.time_limit is None else amount * facts.time_limit / 60
+    minutes = None if facts.time_limit is None else facts.time_limit / 60
+    amount = facts.requested.get(tres)
+    if field in _WALL:
+        return minutes
+    if amount is None or field not in (*_MINUTES, "MaxTRESPN"):
+        return amount
     if field == "MaxTRESPN":
         return amount / max(1.0, facts.requested.get("node", 1.0))
-    return amount
+    return None if minutes is None else amount * minutes
 
 
 def limit_evidence(facts: PendingFacts) -> Finding:

@@ -162,10 +162,11 @@ def check_named_nodes(facts: PendingFacts) -> Finding:
             here.append(f"the job requests {name}, which is {_condition(node)}")
         if node.standing not in OUT:
             usable.append(name)
-    if len(usable) == len(requested):
-        return Finding(tuple(here[: 2 * _SHOWN]))
-    names = shlex.quote(fold(usable)) if usable else ""  # brackets are a pattern for the shell
-    return Finding(tuple(here[: 2 * _SHOWN]), (facts.update("ReqNodeList", names),))
+    evidence = Finding(tuple(here[: 2 * _SHOWN]))
+    if len(usable) < len(requested):
+        names = shlex.quote(fold(usable)) if usable else ""  # brackets are a pattern for the shell
+        evidence += Finding(do=(facts.update("ReqNodeList", names),))
+    return evidence
 
 
 def _condition(node: Node) -> str:
@@ -200,7 +201,7 @@ def _own_reservation(facts: PendingFacts) -> Finding:
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the time limit with which the job ends before the first reservation begins."""
     starts = [start for block in blocks if (start := _number(block, "StartTime")) > facts.now]
-    command = shorter_limit_command(facts, min(starts, default=facts.now))
+    command = shorter_limit_command(facts, min(starts, default=0))
     return (f"{command}, so that the job ends before the reservation begins",) if command else ()
 
 
@@ -208,7 +209,7 @@ def shorter_limit_command(facts: PendingFacts, end: float) -> str:
     """Return the command that makes the job end before that time; "" if its time limit is short enough or none is."""
     # Slurm counts in minutes, and starts a job some seconds after it could
     minutes = int(end - facts.now) // 60 - 1
-    if minutes < 1 or (facts.time_limit is not None and facts.time_limit <= minutes * 60):
+    if minutes < 1 or (facts.time_limit or math.inf) <= minutes * 60:
         return ""
     return f"{facts.update('TimeLimit', minutes)}  # minutes"
 
@@ -250,21 +251,19 @@ def partition_nodes(facts: PendingFacts) -> list[Node]:
 
 def _request(facts: PendingFacts) -> str:
     low, high = facts.requested_nodes
-    parts = [plural(low, "node") if low == high else f"{low} to {high} nodes"]
-    gpus, cpus, memory = _gpus(facts), facts.requested.get("cpu"), facts.requested.get("mem")
-    if gpus:
-        parts.append(plural(gpus, "GPU"))
+    request = plural(low, "node") if low == high else f"{low} to {high} nodes"
+    gpus, cpus, memory = _gpus(facts), facts.requested.get("cpu"), facts.requested.get("mem", 0)
+    request += clause(gpus, f", {plural(gpus, 'GPU')}")
     if cpus is not None:
-        parts.append(plural(int(cpus), "CPU"))
-    if memory:
-        parts.append(f"{memory / 1024:.3g}G of memory")
-    return ", ".join(parts) + clause(facts.features_wanted, ", with {}")
+        request += f", {plural(int(cpus), 'CPU')}"
+    request += clause(memory, f", {memory / 1024:.3g}G of memory")
+    return request + clause(facts.features_wanted, ", with {}")
 
 
 def _gpus(facts: PendingFacts) -> int:
-    named = [value for name, value in facts.requested.items() if name.startswith("gres/gpu")]
-    if named:
-        return int(max(named))
+    tracked = max((facts.requested[name] for name in facts.requested if name.startswith("gres/gpu")), default=0)
+    if tracked:
+        return int(tracked)
     # if Slurm does not track GPUs, only the request has them: gres:gpu:4, gres/gpu:a100=2
     per_node = _counted(facts.job.get("TresPerNode", ""))
     return per_node * facts.least_nodes or _counted(facts.job.get("TresPerJob", ""))

@@ -56,15 +56,9 @@ def find_ahead(facts: PendingFacts) -> Ahead | None:
     own = facts.own_row
     if own is None or own not in waiting or facts.word not in _IN_LINE:
         return None
-    jobs, others = [], 0
-    for row in waiting[: waiting.index(own)]:
-        if not facts.is_in_one_of(row.partitions):
-            continue
-        if _competes(row):
-            jobs.append(row.id)
-        else:
-            others += 1
-    return Ahead(tuple(jobs), others, _elsewhere(facts, waiting))
+    before = [row for row in waiting[: waiting.index(own)] if facts.is_in_one_of(row.partitions)]
+    jobs = tuple(row.id for row in before if _competes(row))
+    return Ahead(jobs, len(before) - len(jobs), _elsewhere(facts, waiting))
 
 
 def _is_waiting(row: Queued) -> bool:
@@ -135,11 +129,9 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    first, at = "", math.inf
-    for row in facts.rows:
-        if row.id in before.jobs and row.start is not None and facts.now < row.start < at:
-            first, at = row.id, row.start
-    command = shorter_limit_command(facts, at) if first else ""
+    expected = [(row.start, row.id) for row in facts.rows if row.id in before.jobs and (row.start or 0) > facts.now]
+    at, first = min(expected, key=lambda start: start[0], default=(None, ""))
+    command = shorter_limit_command(facts, at or 0)
     if not command:
         return Finding()
     why = f"so that the job ends before job {first} is expected to start; you cannot raise the limit later"
