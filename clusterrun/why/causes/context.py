@@ -257,12 +257,11 @@ def _nccl_reason(finding: LogFinding, evidence: Evidence) -> str:
 
 
 def _last_error(lines: Sequence[Line], finding: LogFinding) -> str:
-    """Return the line after ``Last error:``, without the prefix of both; empty if it is a stack frame."""
+    """Return the line after ``Last error:``, without the prefix of both; empty if there is none."""
     following = [split_rank(finding.line)[1], *islice(texts_after(lines, finding.index, _NEAR), 7)] if lines else []
     for heading, last in pairwise(text.strip() for text in following):
         if heading.endswith("Last error:"):
-            shown = last.removeprefix(heading.removesuffix("Last error:"))[:200]
-            return "" if shown.startswith("@ ") else shown
+            return last.removeprefix(heading.removesuffix("Last error:"))[:200]
     return ""
 
 

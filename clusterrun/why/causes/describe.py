@@ -96,7 +96,7 @@ def _with_what_follows(cause: Cause, finding: LogFinding, evidence: Evidence) ->
         cause = replace(cause, sentence=f"{cause.sentence}; besides, {unopened.sentence}")
     if "failed (exitcode: -" not in finding.line.text:  # torchrun reports a signal without a host
         return cause
-    lost = evidence.first(lambda f: bool(f.values.get("agent")) and f.index > finding.index)
+    lost = evidence.first(lambda f: "agent" in f.values)
     if lost is None:
         return cause
     return replace(cause, sentence=f"{cause.sentence}; then {lost.sentence}", evidence=(*cause.evidence, lost.line))
@@ -111,9 +111,6 @@ def with_task(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return a cause without a rank with the rank that left no record, or the task that srun reports first."""
     if finding.rank is not None or not _ends_its_rank(finding):
         return finding
-    same = _same_process(finding, evidence)
-    if same is not None:
-        return replace(finding, rank=same.rank, node=same.node)
     silent = silent_ranks(evidence.facts) if finding.kind in ("killed", "crashed") else []
     if len(silent) == 1:
         return replace(finding, rank=silent[0])
@@ -135,19 +132,6 @@ def _exception_of_assertion(finding: LogFinding, evidence: Evidence) -> LogFindi
     if finding.kind != "cuda-assert":
         return None
     return evidence.first(lambda f: f.kind == "cuda-assert" and (f.rank is not None or bool(f.place)))
-
-
-def _same_process(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
-    """Return the finding that names the rank of the same process."""
-    pid = finding.values.get("pid")
-    if not pid:
-        return None
-
-    def is_same(other: LogFinding) -> bool:
-        is_process = other.rank is not None and other.values.get("pid") == pid
-        return is_process and finding.node in ("", other.node)
-
-    return evidence.first(is_same)
 
 
 def _is_crash_or_end(finding: LogFinding) -> bool:

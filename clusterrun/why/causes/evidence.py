@@ -109,12 +109,13 @@ def _with_records(by_log: Sequence[Sequence[LogFinding]], logs: Logs, facts: End
     """Return the findings of each log and of the records: where a log shows them, else in a list of their own."""
     placed = [list(findings) for findings in by_log]
     for finding in _all_recorded(logs, facts):
-        number = next((n for n, lines in enumerate(logs) if finding.is_in(lines)), -1)
-        if number < 0:
+        for number, lines in enumerate(logs):
+            if finding.is_in(lines):
+                others = [f for f in placed[number] if f.index != finding.index]
+                placed[number] = sorted([*others, finding], key=lambda f: f.index)
+                break
+        else:
             placed.append([finding])
-            continue
-        others = [f for f in placed[number] if f.index != finding.index]
-        placed[number] = sorted([*others, finding], key=lambda f: f.index)
     return placed
 
 

@@ -20,6 +20,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 
 #: All rows; of two of equal strength that match one line the earlier counts.
 TABLE: tuple[CauseRow, ...] = (*SLURM, *GPU, *PEERS, *PYTHON, *FILES, *LAUNCH)
+FIRST_OF_KIND = {row_.kind: row_ for row_ in reversed(TABLE)}
 
 _MOST_RANKS = 4_096  # in one line of srun
 _RANGE = re.compile(r"(\d{1,7})(?:-(\d{0,7}))?")

@@ -9,14 +9,13 @@ from dataclasses import replace
 from itertools import accumulate
 from signal import SIGABRT, SIGTERM
 
-from clusterrun.why.causes.match import TABLE, fill_template, groups, make_finding, match_row, name_ranks
+from clusterrun.why.causes.match import FIRST_OF_KIND, TABLE, fill_template, groups, make_finding, match_row, name_ranks
 from clusterrun.why.causes.model import ENOUGH, READ, Line, LogFinding, Strength
 from clusterrun.why.causes.nan_series import NAN, find_nan_start
 from clusterrun.why.causes.table_files import UNRESOLVED
 from clusterrun.why.causes.table_gpu import BUILD
 from clusterrun.why.causes.table_launch import PANIC, TERMINATE
 from clusterrun.why.causes.table_python import BARE, EXCEPTION, SHM_FULL
-from clusterrun.why.causes.table_slurm import SLURM
 from clusterrun.why.causes.tracebacks import Raised, find_crash_place, find_tracebacks, split_rank, texts_after
 
 PROGRESS = re.compile(r"(?i)\b(?:step|iter(?:ation)?|epoch|batch|loss|it/s|s/it|tokens?/s)\b\W{0,3}\d|\d+%\|")
@@ -320,7 +319,7 @@ def _summary_finding(lines: Sequence[Line], index: int) -> LogFinding:
         codes[rank] = code
     words = {"status": str(code)} if code > 0 else {"spared": _spared(codes), "listed": str(len(codes))}
     kind = _KINDS.get(code, "task-ended" if code >= 0 else "crashed")
-    finding = make_finding(next(r for r in SLURM if r.kind == kind), index, lines[index], words, rank)
+    finding = make_finding(FIRST_OF_KIND[kind], index, lines[index], words, rank)
     alike = [other for other in sorted(codes) if other == rank or codes[other] == code < 0]
     return replace(finding, ranks=tuple(alike), node=host, sentence=_summary_in_words(alike, host, code))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from clusterrun.why.causes.describe import evidence_lines, format_ranks, full_cause, to_cause
 from clusterrun.why.causes.evidence import Evidence, first
 from clusterrun.why.causes.last_lines import last_line_of_most
-from clusterrun.why.causes.match import TABLE, make_finding
+from clusterrun.why.causes.match import FIRST_OF_KIND, make_finding
 from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.table_python import EXCEPTION
@@ -164,7 +164,7 @@ def _with_last_line(cause: Cause, logs: Logs) -> Cause:
 
 def _unmarked(kind: str) -> LogFinding:
     """Return the finding for what the scheduler did if no line of the logs shows it."""
-    row = next((r for r in TABLE if r.kind == kind), EXCEPTION)
+    row = FIRST_OF_KIND.get(kind, EXCEPTION)
     if kind in _ADVICE:
         advice, command = _ADVICE[kind]
         row = replace(row, advice=advice, command=command, source="the job's state in Slurm")

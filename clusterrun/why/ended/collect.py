@@ -50,6 +50,7 @@ MENTION = (
 )
 _MOST_FILES = 64
 _LOGS = re.compile(r"\.(?:out|err|log|txt|stdout|stderr)(?:\.\d+)?$|^(?:slurm-|stdout|stderr)|^(?:out|err|log)$")
+_ERR = re.compile(r"(?i)stderr|err[^.]*$")
 _RANK = re.compile(r"(?:rank|task|proc)[_.-]?(\d{1,6})(?!\d)|(?:^|[_/])(\d{1,6})/(?:std(?:out|err)|out|err)")
 
 #: The lines of each log, most trusted first, and notes on what was not read.
@@ -287,7 +288,7 @@ def rank_of_file(path: Path) -> int | None:
 
 
 def _is_err(path: Path) -> bool:
-    return "err" in path.name.lower().rpartition(".")[2] or "stderr" in path.name.lower()
+    return _ERR.search(path.name) is not None
 
 
 def _walk(folder: Path) -> list[Path]:
