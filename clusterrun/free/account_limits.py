@@ -12,8 +12,13 @@ from clusterrun.jobspec.spec import JobSpec
 
 NEVER = "the job would never start"
 _TRES = ("MaxTRESPJ", "MaxTRESPU", "MaxTRESPA", "GrpTRES")
-_RUNNING = ("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs")
-_QUEUED = ("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs")
+#: limits on jobs: the noun, what follows it, and what becomes of one more
+_RUNNING = ("running job", "", "the job would have to wait")
+_QUEUED = ("job", " (pending and running)", "Slurm would reject the job")
+_JOBS = {
+    **dict.fromkeys(("MaxJobs", "MaxJobsPU", "MaxJobsPA", "GrpJobs"), _RUNNING),
+    **dict.fromkeys(("MaxSubmitJobs", "MaxSubmitJobsPU", "MaxSubmitJobsPA", "GrpSubmitJobs"), _QUEUED),
+}
 
 
 def exceeded_limits(cluster: ClusterSnapshot, spec: JobSpec, partitions: Collection[str]) -> list[tuple[str, bool]]:
@@ -53,19 +58,15 @@ def _why(limit: UserLimit, spec: JobSpec) -> str:
         return _too_much(limit, left, *_requested(limit.tres, spec))
     if limit.name == "MaxWallPJ":
         return _too_long(limit, spec)
-    if left != 0:
+    if left or limit.name not in _JOBS:
         return ""
-    if limit.name in _RUNNING:
-        return f"the limit of {plural(int(limit.limit), 'running job')} has been reached; the job would have to wait"
-    if limit.name in _QUEUED:
-        most = plural(int(limit.limit), "job")
-        return f"the limit of {most} (pending and running) has been reached; Slurm would reject the job"
-    return ""
+    noun, which, then = _JOBS[limit.name]
+    return f"the limit of {plural(int(limit.limit), noun)}{which} has been reached; {then}"
 
 
 def _too_long(limit: UserLimit, spec: JobSpec) -> str:
     seconds = limit.limit * 60
-    if not spec.time_limit or spec.time_limit <= seconds:
+    if (spec.time_limit or 0) <= seconds:
         return ""
     return f"the job's time limit exceeds the maximum of {format_duration(seconds)}; {NEVER}"
 

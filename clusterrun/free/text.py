@@ -126,14 +126,11 @@ def _limits(cluster: ClusterSnapshot) -> list[str]:
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:
-    name, most = f"{limit.label} ({limit.name})", _amount(limit, limit.limit)
-    if limit.used is None or limit.left is None:
+    name = f"{limit.label} ({limit.name})"
+    most = format_duration(int(limit.limit * 60)) if limit.name == "MaxWallPJ" else f"{limit.limit:.0f}"
+    if limit.left is None:
         return [limit.by, name, most, ""]
-    return [limit.by, name, f"{_amount(limit, limit.used)} of {most} used", f"{_amount(limit, limit.left)} left"]
-
-
-def _amount(limit: UserLimit, number: float) -> str:
-    return format_duration(int(number * 60)) if limit.name == "MaxWallPJ" else f"{number:.0f}"
+    return [limit.by, name, f"{limit.used:.0f} of {most} used", f"{limit.left:.0f} left"]
 
 
 def format_estimates(estimates: StartEstimates, now: float) -> list[str]:
