@@ -9,7 +9,7 @@ from itertools import chain
 
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.describe import evidence_lines, to_cause
-from clusterrun.why.causes.evidence import find_line
+from clusterrun.why.causes.evidence import find_line, first
 from clusterrun.why.causes.model import BY_STEPD, Cause, EndFacts, Line, LogFinding, Logs, Strength
 from clusterrun.why.causes.nan_series import NAN
 from clusterrun.why.causes.scan import scan
@@ -98,11 +98,11 @@ def _is_killed_for_memory(finding: LogFinding) -> bool:
 
 def _last_exception(findings: Sequence[LogFinding], lines: Sequence[Line]) -> LogFinding | None:
     """Return the exception with which a log ends, but for the last lines of a script that ignores a status."""
-    raised = [f for f in findings if f.is_fatal and f.place]
-    if not raised or not _is_uncaught(lines, raised[-1].index):
+    last = first(reversed(findings), lambda f: f.is_fatal and bool(f.place))
+    if last is None or not _is_uncaught(lines, last.index):
         return None
-    after = [line for line in lines[raised[-1].index + 1 :] if not line.is_slurms]
-    return raised[-1] if len(after) <= _LAST_LINES else None
+    after = [line for line in lines[last.index + 1 :] if not line.is_slurms]
+    return last if len(after) <= _LAST_LINES else None
 
 
 def _is_uncaught(lines: Sequence[Line], index: int) -> bool:

@@ -204,9 +204,11 @@ def _noticed(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
 
 def _with_lost_peer(finding: LogFinding, evidence: Evidence) -> LogFinding:
     """Return the task whose end NCCL noticed before the abort; else the abort, with the peer if it is another node."""
-    peer = evidence.first(lambda f: f.kind == "peer-lost" and "<" in f.values.get("peer", ""))
-    host = peer.values["peer"].partition("<")[0] if peer is not None else ""
-    if not host or (finding.node and host.startswith(finding.node)):
+    peer = evidence.first(lambda f: f.kind == "peer-lost" and f.values.get("peer", "").find("<") > 0)
+    if peer is None:
+        return finding
+    host = peer.values["peer"].partition("<")[0]
+    if finding.node and host.startswith(finding.node):
         return finding
     ended = evidence.first(lambda f: f.is_ended_task and bool(f.node) and host.startswith(f.node))
     if ended is not None:
@@ -256,7 +258,7 @@ def _exception_of_absent_rank(findings: Sequence[LogFinding]) -> LogFinding | No
     if None in waiting:
         return None
     for finding in findings:
-        is_absent = finding.rank is not None and finding.rank not in waiting
+        is_absent = finding.rank not in (None, *waiting)
         if is_absent and finding.row is EXCEPTION and finding.is_fatal and not _OF_PEERS.search(finding.sentence):
             return finding
     return None

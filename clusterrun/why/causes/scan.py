@@ -141,8 +141,7 @@ def _is_of(raised: Raised, finding: LogFinding) -> bool:
 
 def _best_inside(inside: Sequence[LogFinding], raised: Raised) -> LogFinding | None:
     """Return the finding that explains a traceback best: the strongest, of the exception that ended the program."""
-    until = raised.until if raised.after else raised.end
-    able = [f for f in inside if f.index <= until and _explains_exception(f)]
+    able = [f for f in inside if f.index <= raised.until and _explains_exception(f)]
     best = min(able, key=lambda f: (f.strength, f.index <= raised.since, f.index), default=None)
     if best is not None and best.row is BUILD:  # the compiler's status comes first, the extension's name last
         return [f for f in inside if f.row is BUILD][-1]
@@ -384,9 +383,10 @@ _WHAT = re.compile(r"^\s*what\(\):\s+(?P<what>\S.{0,300})")
 
 def _prefer_abort_messages(by_index: dict[int, LogFinding], lines: Sequence[Line]) -> None:
     """Prefer a process's own abort message (``what()``) to later reports of the abort, in place."""
-    aborted = [index for index in sorted(by_index) if by_index[index].row is TERMINATE]
+    aborted = sorted(index for index, finding in by_index.items() if finding.row is TERMINATE)
+    first = min(aborted, default=len(lines))
     for index, finding in list(by_index.items()):
-        if aborted and index > aborted[0] and _reports_abort(finding):
+        if index > first and _reports_abort(finding):
             by_index[index] = replace(finding, strength=Strength.ECHO)
     for index in aborted:
         at, what = _message_of_abort(lines, index)

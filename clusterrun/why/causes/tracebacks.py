@@ -79,7 +79,6 @@ class Raised:
     cause: str = ""
     handled: str = ""  # the exception that was being handled when it was raised
     after: str = ""  # an exception that was raised while this one was handled, and only follows from it
-    until: int = -1  # the last line of this exception, if ``after`` follows from it
     since: int = -1  # the last line of an exception that the program expected, and did something else then
     threaded: bool = False  # raised in a thread or a task: the program continued
     activity: str = ""  # what the program was doing
@@ -94,6 +93,7 @@ class Raised:
     _room: int = 0  # columns left after the last line of a wrapped message
     _source: str = ""  # of the innermost frame
     _before: Raised | None = None  # the one that it is chained to
+    _until: int = -1  # the last line of this exception, if ``after`` follows from it
     _remote: bool = False  # quoted from a worker process
     _of_syntax: bool = False  # the last frame names no function
 
@@ -102,6 +102,11 @@ class Raised:
         if not self.message and self._source.startswith("assert "):
             return f"{self.name}: {self._source}"
         return f"{self.name}: {self.message}" if self.message else self.name
+
+    @property
+    def until(self) -> int:
+        """The last line of this exception, without those of one that only follows from it."""
+        return self._until if self.after else self.end
 
     @property
     def noticed(self) -> bool:
@@ -390,7 +395,7 @@ def _follows(raised: Raised, first: Raised) -> bool:
 def _take_first(raised: Raised, first: Raised) -> None:
     """Let a traceback stand for the one that it follows from; its range covers both."""
     raised.after = first.after or ("" if raised.text == first.text else raised.text)
-    raised.until = first.until if first.after else first.end
+    raised._until = first.until
     raised.index, raised.name, raised.message, raised.message_follows = first.index, first.name, first.message, False
     raised.handled, raised.cause = first.handled, first.cause
     raised._frames, raised._source, raised.activity = first._frames, first._source, first.activity or raised.activity

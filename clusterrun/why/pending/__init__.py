@@ -66,11 +66,12 @@ class PendingReport:
     def json(self) -> dict[str, Any]:
         """Return the values for ``--json``; times in seconds since the epoch."""
         row = self.reason
+        word, meaning, source = (row.word, row.meaning, row.source) if row else (None, None, None)
         return {
             "reason": self.slurm_reason,
-            "word": row.word if row else None,
-            "meaning": row.meaning if row else None,
-            "source": row.source if row else None,
+            "word": word,
+            "meaning": meaning,
+            "source": source,
             "starts": self.starts.name.lower() if self.starts else None,
             "here": list(self.here),
             "do": list(self.do),

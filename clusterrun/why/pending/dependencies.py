@@ -83,10 +83,14 @@ def _fulfilment(live: Sequence[Queued], ended: Collection[str], delay: int, neve
 
 def _states_of(job: str, queue: Sequence[Queued], past: Sequence[JobStatus]) -> tuple[list[Queued], set[str]]:
     """Return the rows of a job in the queue that has not ended, and the states in which it or its tasks ended."""
-    rows = _rows_of(job, queue)
-    live = [row for row in rows if outcome_of(row.state) is Outcome.RUNNING]
-    ended = {row.state for row in rows} - {row.state for row in live}
-    return live, ended | {status.state for status in past if status.is_over and job in (str(status.id), status.id.base)}
+    live = []
+    ended = {status.state for status in past if status.is_over and job in (str(status.id), status.id.base)}
+    for row in _rows_of(job, queue):
+        if outcome_of(row.state) is Outcome.RUNNING:
+            live.append(row)
+        else:
+            ended.add(row.state)
+    return live, ended
 
 
 def _rows_of(job: str, queue: Sequence[Queued]) -> list[Queued]:
