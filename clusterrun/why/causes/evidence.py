@@ -27,7 +27,7 @@ _SPEAKER = re.compile(
 )
 #: the nodes whose lines DeepSpeed's launcher and pdsh print as ``NODE: text``
 _PDSH = re.compile(r"(?:Running on the following workers: |pdsh@\S+: (?=\S+: ssh exited))(?P<nodes>[\w.,-]+)")
-_HOST, _RANK = re.compile(r"\s*host +: ([\w.-]+)"), re.compile(r"\s*rank +: (\d{1,7}) \(local_rank")
+_FAILURE = re.compile(r"(?m)^\s*host +: ([\w.-]+).*\n\s*rank +: (\d{1,7}) \(local_rank")
 
 
 @dataclass(frozen=True)
@@ -205,19 +205,10 @@ def _pdsh_nodes(lines: Sequence[Line]) -> frozenset[str]:
     return frozenset(nodes)
 
 
-def _in_summaries(lines: Sequence[Line]) -> Iterable[tuple[int, str]]:
-    """Yield the rank and host of each failure that torchrun lists."""
-    host = ""
-    for line in lines:
-        if " : " not in line.text[:40]:
-            continue
-        text = split_rank(line)[1][:READ]
-        named, ranked = _HOST.match(text), _RANK.match(text)
-        if named is not None:
-            host = named[1]
-        elif ranked is not None and host:
-            yield int(ranked[1]), host
-            host = ""
+def _in_summaries(lines: Sequence[Line]) -> list[tuple[int, str]]:
+    """Return the rank and host of each failure that torchrun lists."""
+    text = "\n".join(split_rank(line)[1][:READ] for line in lines if " : " in line.text[:40])
+    return [(int(rank), host) for host, rank in _FAILURE.findall(text)]
 
 
 def _unambiguous(pairs: Iterable[tuple[int, str]]) -> dict[int, str]:

@@ -296,6 +296,7 @@ def _attempt(lines: Sequence[Line], index: int) -> str:
 SUMMARY = "Root Cause (first observed failure):"
 _LONGEST = 4_000  # lines before it, which list the other failures
 _CODE = re.compile(r"\s*-?\d+")
+_FAILURE = re.compile(r"(?m)^ *rank *: *(\d+).*\n *exitcode *: *(-?\d+)")
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _KINDS = {-9: "killed", -15: "task-ended"}  # by torchrun's exit code, which is negative for a signal
 
@@ -335,22 +336,11 @@ def _first_failure(lines: Sequence[Line], index: int) -> dict[str, str]:
 
 def _listed_codes(lines: Sequence[Line], index: int) -> dict[int, int]:
     """Return the exit codes of all ranks of the node, by the list of failures that ends at a summary."""
-    codes: dict[int, int] = {}
-    code: int | None = None
-    label = split_rank(lines[index])[0]
-    for line in reversed(lines[max(0, index - _LONGEST) : index]):
-        rank, text = split_rank(line)
-        if rank != label:
-            continue
-        key, _, value = text.partition(":")
-        number = _number(value)
-        if key.strip() == "Failures":
-            return codes
-        if key.strip() == "exitcode":
-            code = number
-        elif key.strip() == "rank" and number is not None and code is not None:
-            codes[number] = code
-    return {}
+    label, _ = split_rank(lines[index])
+    before = map(split_rank, lines[max(0, index - _LONGEST) : index])
+    texts = "\n".join(text for rank, text in before if rank == label)
+    _, heading, failures = texts.rpartition("\nFailures:")
+    return {int(rank): int(code) for rank, code in _FAILURE.findall(failures)} if heading else {}
 
 
 def _number(text: str | None) -> int | None:

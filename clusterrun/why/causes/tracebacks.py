@@ -18,6 +18,7 @@ _PREFIX = re.compile(
     r"|(?:\d{4}-\d\d-\d\dT[\d:.]{8,20}Z?:? )?\[\d+,(?:mpirank:)?(?P<mpi>\d+)[^\]]{0,64}\]<std(?:err|out)>:)"
 )  # the second follows a time or a host name, the third is mpirun's
 _FRAME = re.compile(r'\s*File "(?P<file>.+?)", line (?P<line>\d+)|\s*│ (?P<boxed>/[^:│]+):(?P<number>\d+) in ')
+_FRAMES = re.compile(r'(?m)^\s*File "(?P<file>.+?)", line (?P<line>\d+)')
 _HEADLESS = re.compile(r'\s*File ".+?", line \d+(?:, in \S|$)')  # faulthandler's has no comma
 _BOX = "╭╰│"  # around a traceback of rich
 _BOXED_SOURCE = re.compile(r"\s*│ ❱ +\d+ (?:│ +)*(?P<source>.*?) *│?$")
@@ -420,10 +421,9 @@ def _last_of_chains(done: list[Raised]) -> list[Raised]:
 
 def find_crash_place(lines: Sequence[Line], index: int) -> str:
     """Return file:line of the user's innermost frame in the stack that faulthandler prints after a fatal error."""
-    stack = list(texts_after(lines, index, 500))
-    current = [number for number, text in enumerate(stack) if text.startswith("Current thread")]
-    for text in stack[current[0] if current else 0 :]:  # the stacks of other threads come before
-        frame = _FRAME.match(text)
-        if frame is not None and frame["file"] and is_own(frame["file"]):
+    stack = "".join(f"\n{text}" for text in texts_after(lines, index, 500))
+    others, heading, current = stack.partition("\nCurrent thread")  # the stacks of other threads come before
+    for frame in _FRAMES.finditer(current if heading else others):
+        if is_own(frame["file"]):
             return f"{frame['file']}:{frame['line']}"
     return ""
