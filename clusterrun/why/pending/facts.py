@@ -154,16 +154,20 @@ class PendingFacts:
 
     def change_nodes(self, count: int) -> str:
         """Return how to change the number of nodes; Slurm keeps the tasks, and holds a job whose tasks do not fit."""
-        tasks = parse_int(self.job.get("NumTasks", "")) or 0
-        if tasks > self.least_nodes:
+        if number_in(self.job, "NumTasks") > self.least_nodes:
             return f"run `clusterrun cancel {self.id}`, then submit the job again with --nodes {count}"
         # a single number sets only the minimum, so that the reason stays (seen on 22.05)
         return self.update("NumNodes", f"{count}-{count}")
 
     def epoch(self, key: str) -> int | None:
         """Return one of the job's times in seconds since the epoch."""
-        at = parse_int(self.job.get(key, ""))
-        return None if at is None or at > 99_999_999_999 else at
+        at = number_in(self.job, key)
+        return at if 0 < at <= 99_999_999_999 else None
+
+
+def number_in(block: Mapping[str, str], key: str) -> int:
+    """Return a number of a job, partition or reservation; 0 if there is none, as of a floating reservation's start."""
+    return parse_int(block.get(key, "")) or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from clusterrun.scheduler.slurm.hostlist import expand, fold
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT, Node
 from clusterrun.scheduler.slurm.reasons import Starts
 from clusterrun.scheduler.slurm.scontrol import having
-from clusterrun.scheduler.slurm.values import parse_int
-from clusterrun.why.pending.facts import Finding, PendingFacts
+from clusterrun.why.pending.facts import Finding, PendingFacts, number_in
 
 _SHOWN = 4
 
@@ -200,7 +199,7 @@ def _own_reservation(facts: PendingFacts) -> Finding:
 
 def _before(facts: PendingFacts, blocks: Sequence[dict[str, str]]) -> tuple[str, ...]:
     """Return the time limit with which the job ends before the first reservation begins."""
-    starts = [start for block in blocks if (start := _number(block, "StartTime")) > facts.now]
+    starts = [start for block in blocks if (start := number_in(block, "StartTime")) > facts.now]
     command = shorter_limit_command(facts, min(starts, default=0))
     return (f"{command}, so that the job ends before the reservation begins",) if command else ()
 
@@ -218,21 +217,16 @@ def _reservation(block: dict[str, str], now: float) -> str:
     name = f"reservation {block['ReservationName']}{clause(block.get('Flags'), ' ({})')}"
     nodes = "no nodes"
     if block.get("Nodes"):
-        nodes = f"{plural(_number(block, 'NodeCnt'), 'node')}: {block['Nodes']}"
+        nodes = f"{plural(number_in(block, 'NodeCnt'), 'node')}: {block['Nodes']}"
     return f"{name} {_when(block, now)}; {nodes}{_whose(block)}"
 
 
 def _when(block: dict[str, str], now: float) -> str:
     """Return when a reservation begins, or until when it lasts."""
-    start, end = _number(block, "StartTime"), _number(block, "EndTime")
+    start, end = number_in(block, "StartTime"), number_in(block, "EndTime")
     if start > now:
         return f"begins at {format_time_and_offset(start, now)}, and lasts {format_duration(end - start)}"
     return f"lasts until {format_time_and_offset(end, now)}" if end else f"is {block.get('State', 'visible')}"
-
-
-def _number(block: dict[str, str], key: str) -> int:
-    """Return a number from a reservation, 0 if it is missing: a floating reservation has no start."""
-    return parse_int(block.get(key, "")) or 0
 
 
 def _whose(block: dict[str, str]) -> str:

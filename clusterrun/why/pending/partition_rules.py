@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterrun.base.units import first_few, format_duration, plural
 from clusterrun.scheduler.slurm.squeue import parse_tres
 from clusterrun.scheduler.slurm.values import parse_duration, parse_int
-from clusterrun.why.pending.facts import Finding, PendingFacts
+from clusterrun.why.pending.facts import Finding, PendingFacts, number_in
 from clusterrun.why.pending.limits import limit_of_partition_qos, other_targets
 
 #: A partition's Allow and Deny lists, the job's key that they apply to, its name in a sentence, and a limit's owner.
@@ -53,7 +53,7 @@ def _wrong_nodes(facts: PendingFacts, partition: dict[str, str]) -> Finding:
         most = parse_int(partition.get(key, ""))
         if most is not None and low > most:
             return _rule(partition, rule.format(plural(most, "node")), f"requests {low}", facts.change_nodes(most))
-    least = parse_int(partition.get("MinNodes", "")) or 0
+    least = number_in(partition, "MinNodes")
     if not 0 < high < least:
         return Finding()
     rule = f"requires at least {least} nodes per job"

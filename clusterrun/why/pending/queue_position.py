@@ -13,8 +13,7 @@ from clusterrun.base.units import clause, first_few, format_duration, format_tim
 from clusterrun.scheduler.slurm.reasons import find_reason
 from clusterrun.scheduler.slurm.sprio import Priority
 from clusterrun.scheduler.slurm.squeue import Queued
-from clusterrun.scheduler.slurm.values import parse_int
-from clusterrun.why.pending.facts import Finding, PendingFacts
+from clusterrun.why.pending.facts import Finding, PendingFacts, number_in
 from clusterrun.why.pending.nodes import has_room, partition_nodes, shorter_limit_command
 
 _SHOWN = 4
@@ -79,7 +78,7 @@ def _competes(row: Queued) -> bool:
 
 def _elsewhere(facts: PendingFacts, waiting: Iterable[Queued]) -> tuple[tuple[str, int], ...]:
     """Return the partitions of a higher tier on the job's nodes, each with the number of its competing jobs."""
-    highest = max(map(_tier, facts.own_partitions), default=math.inf)
+    tiers = [number_in(partition, "PriorityTier") for partition in facts.own_partitions]
     sharing = _sharing(facts)
     competing: Counter[str] = Counter()
     for row in filter(_competes, waiting):
@@ -87,13 +86,9 @@ def _elsewhere(facts: PendingFacts, waiting: Iterable[Queued]) -> tuple[tuple[st
     elsewhere = []
     for partition in facts.partitions or ():
         name = partition["PartitionName"]
-        if competing[name] and _tier(partition) > highest:
+        if competing[name] and number_in(partition, "PriorityTier") > max(tiers, default=math.inf):
             elsewhere.append((name, competing[name]))
     return tuple(elsewhere)
-
-
-def _tier(partition: dict[str, str]) -> float:
-    return parse_int(partition.get("PriorityTier", "")) or 0
 
 
 def _sharing(facts: PendingFacts) -> set[str]:
@@ -198,7 +193,7 @@ def earliest_start(facts: PendingFacts) -> Finding:
     if at is None:
         return Finding(unseen=("the job's earliest start time",))
     here = [f"the job's earliest start time is {format_time_and_offset(at, facts.now)}"]
-    restarts = parse_int(facts.job.get("Restarts", "")) or 0
+    restarts = number_in(facts.job, "Restarts")
     if restarts:
         again = f"the job was requeued ({plural(restarts, 'restart')})"
         here.append(f"{again}; Slurm waits a few minutes before each restart")
@@ -221,7 +216,7 @@ def describe_hold(facts: PendingFacts) -> Finding:
 
 def array_throttle(facts: PendingFacts) -> Finding:
     """Return how many of the tasks that %N allows are running."""
-    most = parse_int(facts.job.get("ArrayTaskThrottle", ""))
+    most = number_in(facts.job, "ArrayTaskThrottle")
     array = facts.job.get("ArrayJobId", facts.id.partition("_")[0])
     if facts.queue is None:
         return Finding(unseen=("the array's running tasks",))
