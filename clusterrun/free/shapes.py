@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -87,7 +88,7 @@ def reshape_values(values: Mapping[str, Value], asked: Shape, shape: Shape) -> d
 
 def _gpus_of_each_node(values: Mapping[str, Value], number: int) -> dict[str, int | str] | None:
     """Return the option that requests so many GPUs on each node; None if ``--gres`` names several types."""
-    gres = str(values["gres"].value) if "gres" in values else ""
+    gres = _text_of(values, "gres")
     if gres_gpus(gres) is None:
         return {"gpus-per-node": number}
     reshaped, replaced = _GPU_COUNT.subn(rf"\g<1>{number}", gres)
@@ -96,7 +97,7 @@ def _gpus_of_each_node(values: Mapping[str, Value], number: int) -> dict[str, in
 
 def _memory_of_each_node(values: Mapping[str, Value], asked: Shape, shape: Shape) -> dict[str, int | str]:
     """Return ``--mem`` in proportion, in a smaller unit if that makes it a whole number, else rounded up."""
-    match = _MEM.fullmatch(str(values["mem"].value)) if "mem" in values else None
+    match = _MEM.fullmatch(_text_of(values, "mem"))
     if match is None or not int(match[1]):  # 0 is all of a node's
         return {}
     number, unit = int(match[1]) * shape.each, match[2]
@@ -105,16 +106,17 @@ def _memory_of_each_node(values: Mapping[str, Value], asked: Shape, shape: Shape
     return {"mem": f"{-(-number // asked.each)}{unit}{match[3]}"}
 
 
+def _text_of(values: Mapping[str, Value], name: str) -> str:
+    return str(values[name].value) if name in values else ""
+
+
 def submit_command(asked: SubmitArgs, changed: Mapping[str, Value]) -> str:
     """Return the typed submit command with these values changed."""
-    words = ["clusterrun", "submit"]
-    if asked.job:
-        words.append(asked.job)
-    if asked.profile:
-        words += ["--profile", asked.profile]
+    job = shlex.join(filter(None, [asked.job]))
+    profile = clause(shlex.join(filter(None, [asked.profile])), "--profile {}")
     options = format_options({**asked.flags, **changed})
     command = clause(shlex.join(asked.command), "-- {}")
-    return " ".join(filter(None, (shlex.join(words), options, command)))
+    return " ".join(filter(None, ("clusterrun submit", job, profile, options, command)))
 
 
 def has_room_now(cluster: ClusterSnapshot, partition: Partition, shape: Shape) -> bool:
@@ -152,9 +154,7 @@ def _exceeded(partition: Partition, lifted: frozenset[str], spec: JobSpec, shape
 
 def exceeds_time_limit(partition: Partition, spec: JobSpec) -> bool:
     """Return whether the job requests more time than the partition allows."""
-    if not partition.time_limit or not spec.time_limit:
-        return False
-    return spec.time_limit > partition.time_limit
+    return (spec.time_limit or 0) > (partition.time_limit or math.inf)
 
 
 def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape) -> str:

@@ -288,5 +288,4 @@ def _done_to_jobs(block: Mapping[str, str]) -> str:
 
 
 def _tier(block: Mapping[str, str]) -> int:
-    tier = parse_int(block.get("PriorityTier", ""))
-    return 1 if tier is None else tier
+    return parse_int(block.get("PriorityTier", "1")) or 0
