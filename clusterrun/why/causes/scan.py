@@ -338,7 +338,7 @@ def _listed_codes(lines: Sequence[Line], index: int) -> dict[int, int]:
     """Return the exit codes of all ranks of the node, by the list of failures that ends at a summary."""
     label, _ = split_rank(lines[index])
     before = map(split_rank, lines[max(0, index - _LONGEST) : index])
-    texts = "\n".join(text for rank, text in before if rank == label)
+    texts = "".join(f"\n{text}" for rank, text in before if rank == label)
     _, heading, failures = texts.rpartition("\nFailures:")
     return {int(rank): int(code) for rank, code in _FAILURE.findall(failures)} if heading else {}
 
