@@ -124,9 +124,12 @@ def backfill_gap(facts: PendingFacts) -> Finding:
     before = find_ahead(facts)
     if before is None or before.elsewhere or not has_room(facts):
         return Finding()
-    expected = [(row.start, row.id) for row in facts.rows if row.id in before.jobs and (row.start or 0) > facts.now]
-    at, first = min(expected, key=lambda start: start[0], default=(None, ""))
-    command = shorter_limit_command(facts, at or 0)
+    first, at = "", math.inf
+    for row in facts.rows:
+        start = row.start or 0
+        if row.id in before.jobs and facts.now < start < at:
+            first, at = row.id, start
+    command = shorter_limit_command(facts, at) if first else ""
     if not command:
         return Finding()
     why = f"so that the job ends before job {first} is expected to start; you cannot raise the limit later"
