@@ -281,7 +281,7 @@ def _as_own_error(error: Exception, command: str) -> ClusterrunError:
 
 def _usage(error: click.ClickException, command: str) -> RequestError:
     """Return click's error as a RequestError: one line and a hint, exit 2."""
-    ctx = error.ctx if isinstance(error, click.UsageError) else None
+    ctx: click.Context | None = getattr(error, "ctx", None)  # of a UsageError
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"

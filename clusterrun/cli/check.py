@@ -77,7 +77,7 @@ def _check_run(ui: Ui, run: RunRecord) -> int:
     job = str(run.job_id) if run.job_id else None
     ui.data({"job_id": job, "run_id": run.run_id, "ok": not wrong, "findings": found})
     _print(ui, found)
-    return 1 if wrong else 0
+    return int(wrong)
 
 
 def _check_nodes(ui: Ui, cluster: Cluster, args: SubmitArgs) -> int:

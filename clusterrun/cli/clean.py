@@ -96,7 +96,7 @@ def _delete_all(ui: Ui, cluster: Cluster, leftovers: Sequence[Leftover], now: fl
     freed = sum(leftover.item.size for leftover in deleted)
     ui.data({"deleted": [_json(leftover) for leftover in deleted], "bytes": freed})
     ui.say(f"Deleted {format_bytes(freed)} in {plural(len(deleted), 'folder')}")
-    return 0 if len(deleted) == len(leftovers) else 1
+    return int(len(deleted) < len(leftovers))
 
 
 def _find_leftovers(cluster: Cluster, before: float, note: Callable[[str], None]) -> list[Leftover]:

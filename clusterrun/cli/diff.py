@@ -89,7 +89,7 @@ def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") ->
 def _code_lines(codes: Codes) -> list[str]:
     one, other = codes.first, codes.second
     saved = [code.line if code else "not saved" for code in (one, other)]
-    if one is None and other is None:
+    if saved == ["not saved", "not saved"]:
         return ["code         not saved"]
     if codes.same:
         return [f"code         same: {saved[0]}"]
@@ -97,7 +97,7 @@ def _code_lines(codes: Codes) -> list[str]:
     if codes.gone:
         lines.append(f"             the saved code of {' and '.join(map(_name, codes.gone))} cannot be read (deleted?)")
         return lines + _git_line(one, other)
-    if one and other:
+    if "not saved" not in saved:
         number = len(codes.files)
         lines.append(f"             {plural(number, 'file')} differ{'s' * (number == 1)}; the diff is below")
     return lines

@@ -324,7 +324,8 @@ def _why_not_begun(cluster: Cluster, logs: RunLogs, status: JobStatus) -> str:
 
 def _exit_code(cluster: Cluster, logs: RunLogs) -> str:
     slurm = cluster.scheduler(logs.run.scheduler).slurm
-    blocks = parse_jobs(slurm.answer(show_argv("job", [str(logs.job)])).text) if slurm is not None else []
+    assert slurm is not None
+    blocks = parse_jobs(slurm.answer(show_argv("job", [str(logs.job)])).text)
     return blocks[0].get("ExitCode", "") if blocks else ""
 
 

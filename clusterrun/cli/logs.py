@@ -36,11 +36,11 @@ def _option(flag: Flag) -> Callable[[F], F]:
     if not flag.metavar and not flag.choices:
         return click.option(*flag.names, flag.key, is_flag=True, help=flag.help)
     kind: Any = click.STRING
+    default: Any = () if flag.repeated else None
     if flag.choices:
-        kind = click.Choice(flag.choices)
+        kind, default = click.Choice(flag.choices), flag.choices[-1]
     elif flag.least is not None:
         kind = click.IntRange(min=flag.least)
-    default = flag.choices[-1] if flag.choices else () if flag.repeated else None
     return click.option(
         *flag.names, flag.key, type=kind, multiple=flag.repeated, default=default, metavar=flag.metavar or None,
         help=flag.help,

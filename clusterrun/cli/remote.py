@@ -176,9 +176,9 @@ def setup(host: str, python: str | None, wheels: str | None, profile: str | None
     ui = Ui("remote", as_json=as_json)
     for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
         ui.say(line)
-    is_agreed = target is not None and bool(target.profiles.remote_of_project)
-    if target is not None and is_agreed:
+    agreed = None
+    if target is not None and target.profiles.remote_of_project:
         agree(state, *target.agreement)
+        agreed = {"project": str(target.root), "folder": target.folder}
         ui.say(f"  project {target.root} is sent to {host}, in {target.folder} there")
-    agreed = {"project": str(target.root), "folder": target.folder} if is_agreed and target is not None else None
     ui.data({"host": host, "version": __version__, "installed": f"~/{INSTALLED}", "agreed": agreed})

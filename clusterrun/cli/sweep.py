@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -173,10 +173,10 @@ def _find_failed(ui: Ui, cluster: Cluster, sweep: Sweep, run_ids: Sequence[str])
 
 def _indexes(runs: Sequence[RunRecord], size: int) -> list[int]:
     """Return the array indexes of the runs' tasks: those they had first, else new ones below ``size``."""
-    first = {run.submissions[0].task for run in runs}
-    if len(first) < len(runs) or None in first:
+    tasks = [run.submissions[0].task for run in runs]
+    if len(set(tasks)) < len(tasks) or None in tasks:
         return [number % size for number in range(len(runs))]
-    return [run.submissions[0].task or 0 for run in runs]
+    return cast("list[int]", tasks)
 
 
 def _with_new_runs(

@@ -30,7 +30,7 @@ def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str
         where = from_source(level[named[1]].source, f"--{named[1]}")
         message = f"--{named[0]} and --{named[1]} both choose the job's Python{where}"
         raise RequestError(message, hint="keep one of them")
-    if not named or named == ["python"]:
+    if named in ([], ["python"]):
         return dict(level)
     (name,) = named
     value = level[name]

@@ -104,7 +104,7 @@ def choose_python(
         # whoever chose the Python: a resubmit takes it from a record, which may have come with the project
         return JobPython(path, agreements=(of_python, *([of_variables] if foreign else [])))
     state = state_folder(environ)
-    withheld = frozenset(foreign) if foreign and not has_agreed(state, *of_variables) else frozenset()
+    withheld = frozenset[str]() if has_agreed(state, *of_variables) else frozenset(foreign)
     if not source or path == find_python(None, environ).value or has_agreed(state, *of_python):
         return JobPython(path, withheld=withheld)
     return JobPython(path, f"{source} chose it, and you have not submitted a job with it", withheld)

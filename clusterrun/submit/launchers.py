@@ -276,9 +276,9 @@ def _share_task(outer: Launch, inner: Launch) -> None:
     gpus = outer.gpus.pop("gpus-per-task", None)
     if gpus is not None:
         outer.gpus.setdefault("gpus-per-node", Value(int(gpus.value * tasks), gpus.source))
-    cpus = outer.options.get("cpus-per-task")
+    cpus = outer.options.get("cpus-per-task", Value(None, ""))
     inner.node_cpus = inner.node_cpus or outer.node_cpus
-    if cpus is not None and isinstance(cpus.value, int):
+    if isinstance(cpus.value, int):
         del outer.options["cpus-per-task"]
         inner.node_cpus = Value(int(cpus.value * tasks), cpus.source)
 
@@ -292,11 +292,12 @@ def _tasks_per_node(launch: Launch) -> float:
 def join_options(upper: Mapping[str, Value], lower: Mapping[str, Value]) -> dict[str, Value]:
     """Return the options of two lines; the lower ones win, but variables and arguments of sbatch of both are kept."""
     joined = {**upper, **lower}
-    if "env" in upper and "env" in lower:
-        joined["env"] = Value({**upper["env"].value, **lower["env"].value}, upper["env"].source)
-    if "sbatch-arg" in upper and "sbatch-arg" in lower:
-        arguments = dict.fromkeys([*upper["sbatch-arg"].value, *lower["sbatch-arg"].value])
-        joined["sbatch-arg"] = Value(list(arguments), upper["sbatch-arg"].source)
+    if "env" in lower:
+        above = upper.get("env", Value({}, lower["env"].source))
+        joined["env"] = Value({**above.value, **lower["env"].value}, above.source)
+    if "sbatch-arg" in lower:
+        above = upper.get("sbatch-arg", Value([], lower["sbatch-arg"].source))
+        joined["sbatch-arg"] = Value([*dict.fromkeys([*above.value, *lower["sbatch-arg"].value])], above.source)
     return joined
 
 

@@ -104,7 +104,7 @@ def _numbers_in(variables: Mapping[str, str]) -> dict[str, Value]:
     options = {}
     for name, option in STARTER_NUMBERS.items():
         number = variables.get(name, "")
-        if number.isdecimal() and number != "0":
+        if re.fullmatch(r"[1-9][0-9]*", number):
             options[option] = Value(int(number), "")
     return options
 

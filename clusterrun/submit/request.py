@@ -33,7 +33,10 @@ from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.system import shell
 
 #: Variables of many guides that do nothing if they are 0.
-_NO_EFFECT = {"CUDA_LAUNCH_BLOCKING": "0 is the default", "NCCL_TREE_THRESHOLD": "NCCL 2.5 and newer ignore it"}
+_NO_EFFECT = {
+    ("CUDA_LAUNCH_BLOCKING", "0"): "0 is the default",
+    ("NCCL_TREE_THRESHOLD", "0"): "NCCL 2.5 and newer ignore it",
+}
 #: Options that take a time, the last after ``hold=``.
 _DURATIONS = ("time", "total-time", "on-failure")
 #: The condition that another job succeeds, and the source of a dependency that has it. It is no option: `why` would
@@ -307,8 +310,8 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
 def _env_notices(spec: JobSpec) -> Iterator[str]:
     """Yield notices about variables that do nothing if they are 0, and about two that were given as one."""
     for name, text in spec.env:
-        if name in _NO_EFFECT and text == "0":
-            yield f"--env {name}=0 has no effect: {_NO_EFFECT[name]}"
+        if (name, text) in _NO_EFFECT:
+            yield f"--env {name}={text} has no effect: {_NO_EFFECT[name, text]}"
         if _TWO_VARIABLES.fullmatch(text):
             yield _as_two(name, text)
 
@@ -356,13 +359,12 @@ def _as_two(name: str, text: str) -> str:
 def _time_notices(values: Mapping[str, Value]) -> Iterator[str]:
     """Yield a notice for each ``MM:SS``, which is easily meant as hours and minutes."""
     for name in _DURATIONS:
-        if name in values:
-            text = str(values[name].value).rpartition("=")[2]
-            if parts := minutes_and_seconds(text):
-                first, second = parts
-                source = from_source(values[name].source, f"--{name}")
-                meant = f"{first}h{second}m" if second else f"{first}h"
-                yield f"--{name} {text} is {first} min {second} s, as in sbatch{source}; use {meant} for hours"
+        text = str(values.get(name, _NOT_SET).value).rpartition("=")[2]
+        if parts := minutes_and_seconds(text):
+            first, second = parts
+            source = from_source(values[name].source, f"--{name}")
+            meant = f"{first}h{second}m" if second else f"{first}h"
+            yield f"--{name} {text} is {first} min {second} s, as in sbatch{source}; use {meant} for hours"
 
 
 def notify_settings(values: Mapping[str, Value], name: str) -> dict[str, Any] | None:
@@ -496,7 +498,7 @@ def _packages(spec: JobSpec) -> list[str]:
     """Return the packages that the job's Python needs outside a container, or with which it serves one."""
     if spec.container_image:
         return ["torch"]
-    launcher = [spec.launcher] if spec.launcher in ("accelerate", "deepspeed") else []
+    launcher = {"accelerate", "deepspeed"} & {spec.launcher}
     return ["torch", *_NEEDS.get(type(spec.work), ()), *launcher]
 
 

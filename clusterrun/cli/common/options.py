@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.fields import FIELDS, Field
+from clusterrun.base.fields import FIELD, FIELDS, Field
 from clusterrun.jobspec.fields import Value
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ BARE = "-"
 
 
 def spec_options(
-    command: F, names: Container[str] | None = None, *, bare: str = "", with_profile: bool = True
+    command: F, names: Container[str] = FIELD, *, bare: str = "", with_profile: bool = True
 ) -> F:  # fmt: skip
     """Add an option for each field of ``FIELDS``, or only those of these names, and ``--profile``.
 
     The value of the option ``bare`` is optional.
     """
     for one in reversed(FIELDS):
-        if names is None or one.name in names:
+        if one.name in names:
             command = _option(one, bare=one.name == bare)(command)
     if not with_profile:
         return command
@@ -43,7 +43,7 @@ def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, op
     flags = {}
     for one in FIELDS:
         value = options.pop(one.attribute, None)
-        if value is None or value == ():
+        if value in (None, ()):
             continue
         if one.kind == "map":
             value = dict(_pair(one, text) for text in value)

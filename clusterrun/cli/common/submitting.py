@@ -169,7 +169,7 @@ def cancel_runs(ui: Ui, cluster: Cluster, runs: Sequence[RunRecord]) -> None:
     if not runs:
         return
     names = " ".join(str(run.job_id) for run in runs)
-    jobs = f"job {names}" if len(runs) == 1 else f"jobs {names}"
+    jobs = f"job{'s' * (len(runs) > 1)} {names}"
     try:
         alive = [state for state in cluster.states(runs) if not state.status.is_over]
         are_cancelled = all(result.done for _, result in cluster.cancel(alive))
