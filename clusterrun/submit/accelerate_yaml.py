@@ -115,7 +115,7 @@ def _options(data: Mapping[str, Any], launcher: Launcher, source: str, typed: se
         if option.kind == "own" or option.name in typed or value in (None, "", []):
             continue
         if option.values or value is True:
-            yield option._replace(spelled=f"--{key} in {source}", value=str(value) if option.values else "")
+            yield option._replace(spelled=f"--{key} in {source}", value=str(value))
 
 
 def _dynamo_keys(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from clusterrun.submit.request import AFTER_OK, WAITS_FOR_SUCCESS, Request
 FEW_STEPS = 20
 """Steps of the rungs before the last one."""
 #: Settings of the whole job that a short rung must not use: it would write into the job's own results.
-_RESULTS = ("save_path", "checkpoint_dir", "push_to_hub", "wandb")
+_RESULTS = {"save_path", "checkpoint_dir", "push_to_hub", "wandb"}
 _SOURCE = "--ladder"
 
 
@@ -61,7 +61,7 @@ def rung_request(
 def _few_steps(given: Value, world_size: int) -> Value:
     """Return the settings of a rung: those of the whole job, of this size, with few steps and without results."""
     steps = max(FEW_STEPS, _number(given.value, "log_every"))
-    settings = given.value | {name: "" for name in _RESULTS if name in given.value}
+    settings = given.value | dict.fromkeys(given.value.keys() & _RESULTS, "")
     settings |= {"ladder": world_size, "schedule": "constant"}
     settings["steps"] = min(steps, _number(given.value, "steps") or steps)
     return Value(settings, f"{_SOURCE}, {given.source}" if given.value else _SOURCE)

@@ -400,7 +400,7 @@ def _beginning_with(options: Mapping[str, Option], name: str) -> list[Option]:
     """Return the options with a name that begins so; two names of one option count once."""
     meant: dict[Option, None] = {}
     for key, option in options.items():
-        if len(key) > 1 and key.startswith(name):
+        if key.startswith(name):
             meant[option] = None
     return list(meant)
 
@@ -425,8 +425,7 @@ def _with_value(option: Option, spelled: str, joined: str | None, rest: Iterator
         joined = next(rest, None)
         if joined is None:
             raise RequestError(f"{spelled} needs a value")
-    value = joined or ""
-    return option._replace(spelled=spelled, value=value if option.values else "")
+    return option._replace(spelled=spelled, value=joined or "")
 
 
 # --- the line that starts it on each of several nodes ---

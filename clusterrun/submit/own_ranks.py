@@ -334,9 +334,9 @@ def _differences(script: ShellScript, launch: Launch) -> Iterator[str]:
         yield one_gpu_each(launch)
     if script.lost:
         yield f"the command below leaves out {_lines(script.lost)}"
-    left_out = [*launch.own, script.output] if script.output else launch.own
+    left_out = dict.fromkeys(filter(None, [*launch.own, script.output]))
     if left_out:
-        yield f"left out: {', '.join(dict.fromkeys(left_out))}"
+        yield f"left out: {', '.join(left_out)}"
 
 
 def _has_unknown(launch: Launch) -> bool:

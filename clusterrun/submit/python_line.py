@@ -60,8 +60,8 @@ def as_variables(options: Iterable[str]) -> tuple[dict[str, str], list[str]]:
         if option in _VARIABLES:
             variables |= [_VARIABLES[option]]
         elif name == "-W" and value:
-            before = variables.get("PYTHONWARNINGS")
-            variables["PYTHONWARNINGS"] = f"{before},{value}" if before else value
+            before = variables.get("PYTHONWARNINGS", "")
+            variables["PYTHONWARNINGS"] = f"{before},{value}".lstrip(",")
         elif option not in _NEEDLESS:
             others.append(option)
     return variables, others

@@ -300,7 +300,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
             values["gpus-per-node"] = Value(gres_gpus(str(gres.value)) or 0, gres.source)
         notices += _drop_slurm_options(values)
     if not _asks_for_gpus(values):
-        values["gpus-per-node"] = Value(1 if has_gpus else 0, _WHY_GPUS[has_gpus])
+        values["gpus-per-node"] = Value(int(bool(has_gpus)), _WHY_GPUS[has_gpus])
     spec = build_spec(values, request.work)
     notices += _time_notices(values)
     notices += [*_env_notices(spec), *_memory_notices(spec.directive("mem"))]
