@@ -111,10 +111,10 @@ def _refuse_difference(typed: Value, other: Value) -> None:
 
 def _shape(launch: Launch, around: Around) -> tuple[Value | None, Value | None]:
     """Return nodes and ranks per node, each None if the line leaves it to clusterrun."""
-    devices = None
-    if launch.title != "accelerate launch":  # its number of processes means one node
-        devices = _typed_ranks(around) or gpus_of(around.below)
+    devices = _typed_ranks(around) or gpus_of(around.below)
     ranks = launch.ranks or _ranks_of_gpus(launch, devices)
+    if launch.title == "accelerate launch":  # its number of processes means one node
+        devices = None
     nodes = launch.nodes or around.given.get("nodes")
     if nodes is None:
         return _shape_of_total(launch, ranks, ranks or launch.gpus.get("gpus-per-node", devices))

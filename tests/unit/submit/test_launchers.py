@@ -229,6 +229,7 @@ def test_a_script_runs_once_with_the_typed_shape_whatever_its_line_says(project:
         ("accelerate launch --num_processes 7 --num_machines 2 train.py", {}, "7 ranks are not a multiple of 2"),
         ("srun -N2 torchrun --nnodes 3 train.py", {}, "--nodes of srun is 2, but --nnodes of torchrun is 3"),
         ("srun -N2 --ntasks-per-node=4 torchrun --nnodes 2 train.py", {}, "more than one torchrun per node"),
+        ("srun -N2 --ntasks-per-gpu=2 accelerate launch train.py", {"gpus_per_node": 2}, "of srun is 4"),
         ("torchrun --nproc_per_node many train.py", {}, "not a number: 'many'"),
         ("torchrun --nproc_per_node", {}, "--nproc_per_node needs a value"),
         ("torchrun --nproc_per_node 4", {}, "torchrun: no script or program"),
