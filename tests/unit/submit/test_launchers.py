@@ -14,6 +14,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.jobspec.spec import Command
 from clusterrun.submit import accelerate_yaml
 from clusterrun.submit.job_python import JobPython
+from clusterrun.submit.request import resolve_spec
 from tests.support.typed_lines import became, load, make_project
 
 
@@ -248,6 +249,12 @@ def test_contradictions_and_errors(project: Path, line: str, flags: dict[str, An
     with pytest.raises(RequestError) as error:
         load(project, line, **flags)
     assert message in error.value.message
+
+
+def test_no_nodes_for_a_number_of_ranks_is_refused(project: Path) -> None:
+    request = load(project, "srun -n 8 train.py", nodes=0)
+    with pytest.raises(RequestError, match="--nodes must be at least 1, not 0"):
+        resolve_spec(request, has_gpus=False, local=False)
 
 
 @pytest.mark.parametrize(
