@@ -20,7 +20,7 @@ from clusterrun.jobspec.fields import check_value, gres_gpus
 from clusterrun.sizing import text
 from clusterrun.sizing.answer import Answer, Question, answer
 from clusterrun.sizing.batches import Training
-from clusterrun.sizing.job_facts import JobFacts, count_job
+from clusterrun.sizing.job_facts import count_job
 from clusterrun.sizing.measure import measure
 from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.scaling import QUARTERS, scaling_notes, scaling_rows
@@ -108,18 +108,18 @@ def plan(ctx: click.Context, /, job: str | None, as_json: bool, **options: Any) 
     counts = parse_gpu_counts(options["gpus"])
     _device(options)  # raises RequestError
     if not job and _has_size(options):
-        _show(ui, answer(_question(options, counts, options["gpus_per_node"] or 8, None)), None)
+        _show(ui, answer(_question(options, counts, options["gpus_per_node"] or 8, None)))
         return
     session: Session = ctx.obj
     cluster = session.planner(ui.note, submits=options["measured"])
     args = _job_args(job, options)
     request = cluster.request(args)
-    facts = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)
-    question = _question(options, counts, _ranks_per_node(request), facts)
+    of_job = count_job(request, cluster.cwd, cluster.environ, samples=options["samples"] or 0)
+    question = _question(options, counts, _ranks_per_node(request), of_job)
     if options["measured"]:
-        _measure(ui, cluster, args, options, question, facts)
+        _measure(ui, cluster, args, options, question)
     else:
-        _show(ui, answer(question), facts)
+        _show(ui, answer(question))
 
 
 def _has_size(options: dict[str, Any]) -> bool:
@@ -135,24 +135,25 @@ def _has_size(options: dict[str, Any]) -> bool:
 
 
 def _measure(
-    ui: Ui, cluster: Cluster, args: SubmitArgs, options: dict[str, Any], question: Question, facts: JobFacts
-) -> None:
+    ui: Ui, cluster: Cluster, args: SubmitArgs, options: dict[str, Any], question: Question
+) -> None:  # fmt: skip
     """Measure the job in short runs, and print the plan with what was measured."""
     steps = -(-options["measure_steps"] // QUARTERS) * QUARTERS
-    first = answer(question._replace(gpu_counts=question.gpu_counts[:1])).plans[0]
+    first = answer(replace(question, gpu_counts=question.gpu_counts[:1])).plans[0]
     same = replace(
         question.training, global_batch_size=0, micro_batch_size=first.micro_batch, grad_accum_steps=first.grad_accum,
         default_global_batch=0,
     )  # fmt: skip
-    found = answer(question._replace(training=same))
+    found = answer(replace(question, training=same))
     runs = measure(
         args, found.plans, lambda one: run_to_end(ui, cluster, one, "measures"), steps=steps,
         gpus_per_node=question.gpus_per_node, on_gpus=cluster.plan(args).spec.gpus_per_node != 0,
     )  # fmt: skip
     machine = question.machine or _machine(options, question.gpus_per_node, 1.0)
-    rows = scaling_rows(runs, found.plans, facts.model.parameters, facts.tokens_per_sample, machine)
+    assert question.model is not None
+    rows = scaling_rows(runs, found.plans, question.model.parameters, question.tokens_per_sample, machine)
     found.notes.extend(scaling_notes(runs, rows, steps))
-    _show(ui, found, facts, measured=[row._asdict() for row in rows])
+    _show(ui, found, measured=[row._asdict() for row in rows])
     ui.say("", text.scaling_line(first, machine, steps))
     ui.table(*text.scaling_table(rows))
     if len(rows) > 1 and text.can_plot():
@@ -226,27 +227,19 @@ def _machine(options: dict[str, Any], gpus_per_node: int, tflops: float) -> Mach
     )
 
 
-def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, facts: JobFacts | None) -> Question:
-    """Return what is to be planned: of the job with these ``facts``, else of the work that the options describe."""
+def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, of_job: Question | None) -> Question:
+    """Return what is to be planned: of the job that was counted, else of the work that the options describe."""
     device = _device(options)
     if device.tflops and not (options["device"] or options["link"]) and counts[-1] > 1:
         hint = "for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)"
         raise RequestError("--tflops needs --link, the bandwidth within a node", hint=hint)
-    question = (
-        _of_job(options, facts) if facts else _of_options(options, needs_size=bool(device.memory_gib or device.tflops))
-    )
-    return question._replace(
-        gpu_counts=counts, device=device.name, memory_bytes=device.memory_gib * GIB or None,
-        gpus_per_node=gpus_per_node,
+    question = of_job or _of_options(options, needs_size=bool(device.memory_gib or device.tflops))
+    training = question.training
+    return replace(
+        question, training=replace(training, base_batch_size=options["base_batch"] or training.base_batch_size),
+        precision="bf16" if question.precision == "auto" else question.precision, gpu_counts=counts, device=device.name,
+        memory_bytes=device.memory_gib * GIB or None, gpus_per_node=gpus_per_node,
         machine=_machine(options, gpus_per_node, device.tflops) if device.tflops else None,
-    )  # fmt: skip
-
-
-def _of_job(options: dict[str, Any], facts: JobFacts) -> Question:
-    training = replace(facts.training, base_batch_size=options["base_batch"] or facts.training.base_batch_size)
-    return Question(
-        training, (), facts.model, facts.seq_len, facts.tokens_per_sample, _precision(facts.precision),
-        gradient_copies=1,  # the shipped tasks use gradient_as_bucket_view
     )  # fmt: skip
 
 
@@ -261,12 +254,8 @@ def _of_options(options: dict[str, Any], *, needs_size: bool) -> Question:
         raise RequestError(f"the memory and speed estimates also need {missing}", hint=_EXAMPLE)
     if not size and needs_size:
         raise RequestError("the memory and speed estimates need the model size", hint=_EXAMPLE)
-    precision = _precision(options["precision"])
+    precision = options["precision"] or "auto"
     return Question(_typed_training(options), (), model, seq_len, float(seq_len), precision, gradient_copies=2)
-
-
-def _precision(word: str | None) -> str:
-    return "bf16" if word in (None, "auto") else str(word)
 
 
 def _typed_training(options: dict[str, Any]) -> Training:
@@ -275,7 +264,6 @@ def _typed_training(options: dict[str, Any]) -> Training:
         global_batch_size=options["global_batch"] or 0,
         micro_batch_size=options["micro_batch"] or 0,
         grad_accum_steps=options["grad_accum"] or 0,
-        base_batch_size=options["base_batch"] or 0,
         epochs=options["epochs"] or 1.0,
         steps=options["steps"] or 0,
         lr=options["lr"],
@@ -283,9 +271,9 @@ def _typed_training(options: dict[str, Any]) -> Training:
     )
 
 
-def _show(ui: Ui, found: Answer, facts: JobFacts | None, **more: object) -> None:
+def _show(ui: Ui, found: Answer, **more: object) -> None:
     ui.data(found.json() | more)
-    ui.say(text.title(found, facts.task if facts else ""), "")
+    ui.say(text.title(found), "")
     ui.table(*text.batch_table(found))
     if found.memory:
         ui.say("", text.memory_line(found))
@@ -295,5 +283,5 @@ def _show(ui: Ui, found: Answer, facts: JobFacts | None, **more: object) -> None
         ui.table(*text.speed_table(found))
     for note in found.notes:
         ui.note(note)
-    if facts is not None and facts.lr_scaling == "none" and facts.training.lr is not None:
+    if found.question.lr_scaling == "none" and found.question.training.lr is not None:
         ui.note("the job uses the same learning rate for every number of GPUs (lr_scaling=none)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clusterrun.sizing.batches import GpuPlan, Training, batch_notes, plan_batches
@@ -10,14 +11,16 @@ from clusterrun.sizing.memory import MemoryEstimate, ModelSize, estimate_memory,
 from clusterrun.sizing.speed import Machine, Prediction, count_nodes, predict
 
 
-class Question(NamedTuple):
+@dataclass(frozen=True)
+class Question:
     """What to plan. ``model`` and ``tokens_per_sample`` are None and 0 if unknown: then there is no memory and speed.
 
     ``seq_len`` is the length of a row in memory. ``memory_bytes`` and ``machine`` are None without a known device.
+    ``task`` and its setting ``lr_scaling`` are empty for work without a job.
     """
 
     training: Training
-    gpu_counts: Sequence[int]
+    gpu_counts: Sequence[int] = ()
     model: ModelSize | None = None
     seq_len: int = 0
     tokens_per_sample: float = 0.0
@@ -27,6 +30,8 @@ class Question(NamedTuple):
     memory_bytes: float | None = None
     machine: Machine | None = None
     gpus_per_node: int = 8
+    task: str = ""
+    lr_scaling: str = ""
 
 
 class Answer(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from clusterrun.base.decode import Damaged, build, parse_object
+from clusterrun.base.decode import Damaged, as_int, build, parse_object
 from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.jobspec.spec import Task
+from clusterrun.sizing.answer import Question
 from clusterrun.sizing.batches import Training
 from clusterrun.sizing.memory import ModelSize, guess_shape
 from clusterrun.submit.job_python import ask_worker
@@ -20,25 +21,8 @@ TIMEOUT = 600.0
 _SKIP = "use --samples N to skip reading the data"
 
 
-@dataclass(frozen=True)
-class JobFacts:
-    """A task with its data and its model, and the settings that `plan` shows beside them."""
-
-    task: str
-    training: Training
-    tokens: int
-    model: ModelSize
-    precision: str
-    seq_len: int
-    lr_scaling: str
-
-    @property
-    def tokens_per_sample(self) -> float:
-        return self.tokens / self.training.samples
-
-
-def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> JobFacts:
-    """Return the facts of a job that runs a shipped task; ``samples`` above 0 replaces reading the data.
+def count_job(request: Request, cwd: Path, environ: Mapping[str, str], *, samples: int = 0) -> Question:
+    """Return what to plan for a job that runs a shipped task; ``samples`` above 0 replaces reading the data.
 
     Raises RequestError for a job with a script, for invalid settings, and if counting fails or takes too long.
     """
@@ -76,7 +60,7 @@ def _refusal(task: str, status: int, stderr: str) -> RequestError:
     return RequestError(f"cannot count the samples and parameters of {task}: {reason}", hint=hint)
 
 
-def parse_facts(document: str) -> JobFacts:
+def parse_facts(document: str) -> Question:
     """Parse the document that ``plan_facts.py`` prints. Raises RequestError if it is none."""
     try:
         read = parse_object(document.strip().rpartition("\n")[2])
@@ -84,11 +68,17 @@ def parse_facts(document: str) -> JobFacts:
         if not isinstance(settings, dict) or not isinstance(sizes, dict):
             raise Damaged("no settings")
         training, model = build(Training, settings | read), build(ModelSize, sizes)
-        if not training.samples:
+        tokens = as_int(read.get("tokens"))
+        if not training.samples or tokens is None:
             raise Damaged("no samples")
         if not model.layers or not model.width:  # an architecture that names them otherwise
             model = replace(guess_shape(model.parameters), vocabulary=model.vocabulary)
-        return build(JobFacts, settings | read, training=training, model=model)
+        job = {name: (settings | read).get(name) for name in ("task", "precision", "seq_len", "lr_scaling")}
+        tokens_per_sample = tokens / training.samples
+        # the shipped tasks use gradient_as_bucket_view
+        return build(
+            Question, job, training=training, model=model, tokens_per_sample=tokens_per_sample, gradient_copies=1
+        )
     except Damaged as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"
         message = f"the job's Python printed {shown} instead of the sizes of the data and the model"

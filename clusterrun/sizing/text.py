@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from clusterrun.base.gpus import GIB
-from clusterrun.base.units import format_duration, plural
+from clusterrun.base.units import clause, format_duration, plural
 from clusterrun.sizing.answer import Answer
 from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.memory import MemoryEstimate, Span
@@ -56,7 +56,7 @@ def format_count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def title(found: Answer, job: str = "") -> str:
+def title(found: Answer) -> str:
     """Return the first line: the data, the model and the length of the training."""
     question, training = found.question, found.question.training
     parts = [f"{training.samples:,} sample{'s' * (training.samples != 1)}"]
@@ -68,7 +68,7 @@ def title(found: Answer, job: str = "") -> str:
     parts.append(f"{training.steps:,} steps" if training.steps else epochs)
     if training.lr is not None:
         parts.append(f"learning rate {format_rate(training.lr)}")
-    return (f"{job}: " if job else "") + ", ".join(parts)
+    return clause(question.task, "{}: ") + ", ".join(parts)
 
 
 def batch_table(found: Answer) -> Table:
