@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import JobId, one_cluster
 from clusterrun.jobspec.spec import Task
 from clusterrun.preflight.findings import CannotCheck, Finding, refuse
@@ -56,7 +56,7 @@ class _Report:
         refuse(self.findings)
 
     def lines(self) -> list[str]:
-        lines = [f"warning: {finding.line}" for finding in self.findings]
+        lines = [f"warning: {finding}" for finding in self.findings]
         if self.unchecked:
             lines.append(f"not checked: {'; '.join(self.unchecked)}")
         return lines
@@ -131,7 +131,7 @@ def _judge_answers(
         return limits + _judge_refusal(cluster, plan, estimate)
 
     findings = report.attempt("Slurm's answers", judge, [])
-    if cluster is not None and any(finding.never for finding in findings):
+    if cluster is not None and any(isinstance(finding, RequestError) for finding in findings):
         load_again = partial(load_snapshot, slurm, user, timeout=LIMIT, accounts_age=0.0)
         cluster = report.attempt("the cluster's limits", load_again, None)
         findings = report.attempt("Slurm's answers", judge, [])
@@ -209,4 +209,4 @@ def _find_forgotten(slurm: SlurmCommands, dependency: str) -> list[Finding]:
     if not forgotten:
         return []
     unknown = f"Slurm does not know job {', '.join(forgotten)} (any more), and may start this job at once"
-    return [Finding(f"--dependency {dependency}: {unknown}; --after-ok refuses a job that may have failed")]
+    return [f"--dependency {dependency}: {unknown}; --after-ok refuses a job that may have failed"]

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
 
 from clusterrun.base.errors import RequestError
 
-
-class Finding(NamedTuple):
-    """One line about a job; ``never`` means that it cannot run like this, otherwise it is doubtful."""
-
-    line: str
-    hint: str = ""
-    never: bool = False
+Finding = str | RequestError
+"""A line about what is doubtful in a job, or the error with which it can never run."""
 
 
 class CannotCheck(Exception):
     """A check could not run; the message says why, in one line."""
 
 
-def refuse(findings: list[Finding]) -> None:
-    """Raise RequestError for the first finding with which the job can never run."""
+def refuse(findings: Iterable[Finding]) -> None:
+    """Raise the first error with which the job can never run."""
     for finding in findings:
-        if finding.never:
-            raise RequestError(finding.line, hint=finding.hint)
+        if isinstance(finding, RequestError):
+            raise finding

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from clusterrun.base.errors import nearest
+from clusterrun.base.errors import RequestError, nearest
 from clusterrun.base.units import format_duration, format_time, format_time_limit, plural
 from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.shapes import exceeds_time_limit, node_capacity, shape_of, why_never
@@ -34,7 +34,7 @@ def judge_shell(cluster: ClusterSnapshot, spec: JobSpec, seconds: int) -> list[F
     if seconds < 0 or not cluster.passes_cpu_limit or _has_option(spec, {"propagate"}):
         return []
     limit = f"this shell limits each process to {seconds:,} s of processor time (ulimit -t)"
-    return [Finding(f"{limit}, and Slurm gives the job the same limit: to avoid it, add --sbatch-arg=--propagate=NONE")]
+    return [f"{limit}, and Slurm gives the job the same limit: to avoid it, add --sbatch-arg=--propagate=NONE"]
 
 
 def _has_option(spec: JobSpec, options: set[str]) -> bool:
@@ -74,7 +74,7 @@ def judge_limits(cluster: ClusterSnapshot, spec: JobSpec) -> list[Finding]:
     obstacles = _obstacles(cluster, spec)
     findings = [*_judge_partitions(cluster, spec, obstacles), *_judge_accounts(cluster, spec, obstacles)]
     if spec.template or _has_option(spec, _OVERRIDES) or cluster.qos_flags is None:
-        return [finding._replace(never=False) for finding in findings]
+        return list(map(str, findings))
     return findings
 
 
@@ -109,7 +109,7 @@ def _judge_partitions(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mappin
         return []
     line = "; ".join(f"partition {name}: {why}" for name, why in obstacles.items())
     may_come_back = any(why.startswith("State=") for why in obstacles.values())
-    return [Finding(line, _hint(cluster, spec), never=not may_come_back)]
+    return [line if may_come_back else RequestError(line, hint=_hint(cluster, spec))]
 
 
 def _hint(cluster: ClusterSnapshot, spec: JobSpec) -> str:
@@ -139,7 +139,7 @@ def _judge_accounts(cluster: ClusterSnapshot, spec: JobSpec, obstacles: Mapping[
     exceeded = [exceeded_limits(cluster, spec, [name]) for name, obstacle in obstacles.items() if not obstacle]
     certain = all(any(never for _, never in limits) for limits in exceeded)
     hint = "`clusterrun free` shows your limits"
-    return [Finding(line, hint, never and certain) for line, never in chain(*exceeded[:1])]
+    return [RequestError(line, hint=hint) if never and certain else line for line, never in chain(*exceeded[:1])]
 
 
 def judge_maintenance(
@@ -182,7 +182,7 @@ def _judge_end(reservation: Mapping[str, str], nodes: str, seconds: int | None, 
     time_left = int(start - now - _MARGIN) // 60 * 60
     if time_left > 0:
         line += f"; a job with --time {format_time_limit(time_left)} fits before the maintenance"
-    return [Finding(line)]
+    return [line]
 
 
 def judge_refusal(cluster: ClusterSnapshot | None, spec: JobSpec, no: No) -> Finding:
@@ -195,13 +195,13 @@ def judge_refusal(cluster: ClusterSnapshot | None, spec: JobSpec, no: No) -> Fin
     if "not available" in no.words or "busy" in no.words:
         unsure = _why_unsure(cluster, spec)
         if unsure is not None:
-            return Finding(f"Slurm cannot place this job now: {no.words}{unsure}")
+            return f"Slurm cannot place this job now: {no.words}{unsure}"
     error = find_error(no.words, SBATCH_ERRORS)
     if error is None:  # perhaps of a site's wrapper, which takes no script on standard input
-        return Finding(f"Slurm may refuse this job: {no.words}")
+        return f"Slurm may refuse this job: {no.words}"
     _, _, advice = error
     hint = _names_to_use(cluster, spec, no.words) or advice
-    return Finding(f"Slurm would refuse this job: {no.words}", hint, never=True)
+    return RequestError(f"Slurm would refuse this job: {no.words}", hint=hint)
 
 
 def _why_unsure(cluster: ClusterSnapshot, spec: JobSpec) -> str | None:

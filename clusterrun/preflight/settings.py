@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterrun.base.decode import Damaged, parse_object
-from clusterrun.base.errors import CommandError
+from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.base.units import plural
 from clusterrun.jobspec.render import work_argv
 from clusterrun.jobspec.spec import JobSpec, Task
@@ -53,7 +53,7 @@ def check_others(
     if len(results) < len(distinct):
         unchecked = plural(len(distinct) - len(results), "task")
         lines.append(f"not checked: the settings of {unchecked} ({why_not})")
-    return lines + [f"warning: {line}" for line in dict.fromkeys(finding.line for finding in findings)]
+    return lines + [f"warning: {line}" for line in dict.fromkeys(findings)]
 
 
 Result = tuple[str, list[str], list[str]]
@@ -108,17 +108,17 @@ def _reason(error: CommandError) -> str:
 def _judge(spec: JobSpec, result: Result) -> list[Finding]:
     name, (wrong, missing, doubts) = work_argv(spec)[1], result
     if wrong:
-        return [Finding(f"{name}: {wrong}", "see docs/settings.md", never=True)]
-    findings = [Finding(f"{name}: {line}") for line in doubts]
+        return [RequestError(f"{name}: {wrong}", hint="see docs/settings.md")]
+    findings: list[Finding] = [f"{name}: {line}" for line in doubts]
     return findings + [_judge_missing(spec, f"{name}: {line}") for line in missing]
 
 
 def _judge_missing(spec: JobSpec, line: str) -> Finding:
     """Judge a file, package or token that is missing here, where a container or ``--setup`` may still provide it."""
     if spec.container_image:
-        return Finding(f"{line} (unless the container provides it)")
+        return f"{line} (unless the container provides it)"
     if spec.setup:
-        return Finding(f"{line} (unless --setup provides it)")
+        return f"{line} (unless --setup provides it)"
     if "HF_TOKEN" in line:
-        return Finding(line, "export HF_TOKEN=…", never=True)
-    return Finding(line, "use --no-check if nothing is missing on the compute nodes", never=True)
+        return RequestError(line, hint="export HF_TOKEN=…")
+    return RequestError(line, hint="use --no-check if nothing is missing on the compute nodes")

@@ -40,7 +40,7 @@ def _cost(spec: JobSpec, seconds: int | None, tasks: int) -> str:
     starts = _starts(spec, seconds)
     time_in_all = f"{_hours(seconds)} x {plural(starts, 'start')}" if starts > 1 else _hours(seconds)
     cost = tasks * spec.allocated_nodes * each * starts * seconds / 3600
-    return f"{shape} x {time_in_all} = {format_amount(cost)} {unit}-hour{'' if cost == 1 else 's'}"
+    return f"{shape} x {time_in_all} = {format_amount(cost)} {unit}-hour{'s' * (cost != 1)}"
 
 
 def _expected_start(spec: JobSpec, start: Start | None) -> str:
@@ -51,7 +51,7 @@ def _expected_start(spec: JobSpec, start: Start | None) -> str:
     when = "now" if start.at - now <= 60 else f"at {format_time(start.at, now).removeprefix('today ')}"
     line = f"; Slurm expects the job to start {when} on {start.nodes}"
     if start.preempts:
-        line += f", preempting {'job' if len(start.preempts) == 1 else 'jobs'} {', '.join(start.preempts)}"
+        line += f", preempting job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}"
     if spec.directive("dependency"):
         line += f" (after dependency {spec.directive('dependency')})"
     return line

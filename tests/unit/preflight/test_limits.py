@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from clusterrun.base.errors import RequestError
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot, _passes_limit
 from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, JobSpec
-from clusterrun.preflight.findings import Finding
 from clusterrun.preflight.limits import judge_limits, judge_maintenance, judge_refusal, judge_shell
 from clusterrun.preflight.summary import cost_line
 from clusterrun.scheduler.slurm.nodes import UserContext, parse_nodes, parse_partitions
@@ -76,12 +76,14 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
 )  # fmt: skip
 def test_what_a_partition_never_runs(asked: JobSpec, line: str, hint: str) -> None:
     found = judge_limits(SEEN, asked)
-    assert len(found) == bool(line) and all(one.never and line in one.line and hint in one.hint for one in found), found
+    assert len(found) == bool(line)
+    for error in found:
+        assert isinstance(error, RequestError) and line in error.message and hint in error.hint
 
 
 def test_what_is_not_certain_only_warns() -> None:
     def never(seen: ClusterSnapshot, asked: JobSpec) -> list[bool]:
-        return [one.never for one in judge_limits(seen, asked)]
+        return [isinstance(finding, RequestError) for finding in judge_limits(seen, asked)]
 
     assert never(SEEN, spec(nodes=5, template="my.j2")) == [False]
     assert never(SEEN, spec(nodes=5, argument="--partition=other")) == [False]
@@ -104,10 +106,11 @@ def limited(*limits: UserLimit, flags: frozenset[str] = frozenset()) -> ClusterS
 def test_a_limit_of_an_account_is_a_refusal_only_if_the_whole_of_it_is_too_small() -> None:
     small = UserLimit("QOS q", "MaxTRESPU", "gres/gpu", 6, 0, qos="q")
     (one,) = judge_limits(limited(small), spec(nodes=2, qos="q"))
-    assert one.never and "QOS q: 8 GPUs exceed the limit of 6; the job would never start (MaxTRESPU)" in one.line
+    assert isinstance(one, RequestError)
+    assert "QOS q: 8 GPUs exceed the limit of 6; the job would never start (MaxTRESPU)" in one.message
     used = replace(small, limit=9, used=4)
     (one,) = judge_limits(limited(used), spec(nodes=2, qos="q"))
-    assert not one.never and "the limit of 9 GPUs leaves room for 5 more; the job would have to wait" in one.line
+    assert isinstance(one, str) and "the limit of 9 GPUs leaves room for 5 more; the job would have to wait" in one
 
 
 def test_the_first_to_set_a_limit_decides() -> None:
@@ -115,15 +118,15 @@ def test_the_first_to_set_a_limit_decides() -> None:
     own = UserLimit("QOS q", "GrpTRES", "gres/gpu", 60, 0, qos="q")
     partition = UserLimit("QOS pq", "GrpTRES", "gres/gpu", 600, 0, qos="pq")
     asked = spec(nodes=2, partition="short", time=60, qos="q")
-    assert [one.never for one in judge_limits(limited(account), asked)] == [True]
+    assert [type(one) for one in judge_limits(limited(account), asked)] == [RequestError]
     assert judge_limits(limited(account, own), asked) == []
     assert judge_limits(limited(replace(own, limit=6), partition), asked) == []
     over = limited(replace(own, limit=6), partition, flags=frozenset({"OverPartQOS"}))
-    assert [one.never for one in judge_limits(over, asked)] == [True]
+    assert [type(one) for one in judge_limits(over, asked)] == [RequestError]
 
 
 def maintenance(asked: JobSpec, text: str = MAINTENANCE, now: float = NOW) -> list[str]:
-    return [one.line for one in judge_maintenance(SEEN, asked, parse_show(text), now)]
+    return list(map(str, judge_maintenance(SEEN, asked, parse_show(text), now)))
 
 
 def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None:
@@ -144,15 +147,15 @@ def test_maintenance_in_the_way_has_the_time_limit_that_fits_before_it() -> None
 
 def test_a_refusal_of_test_only_counts_unless_nodes_are_out_of_service() -> None:
     no = No("Requested node configuration is not available")
-    assert judge_refusal(SEEN, spec(), no).never
+    assert isinstance(judge_refusal(SEEN, spec(), no), RequestError)
     drained = replace(SEEN, nodes=(replace(SEEN.nodes[0], state="IDLE+DRAIN"), *SEEN.nodes[1:]))
     found = judge_refusal(drained, spec(nodes=4), no)
-    assert found == Finding(
+    assert found == (
         "Slurm cannot place this job now: Requested node configuration is not available (1 of 4 nodes out of service)"
     )
-    assert not judge_refusal(None, spec(), no).never, "what is out of service is unknown"
-    assert judge_refusal(None, spec(), No("Invalid feature specification")).never
-    assert not judge_refusal(SEEN, spec(), No("usage: our-sbatch FILE")).never, "a site's wrapper"
+    assert isinstance(judge_refusal(None, spec(), no), str), "what is out of service is unknown"
+    assert isinstance(judge_refusal(None, spec(), No("Invalid feature specification")), RequestError)
+    assert isinstance(judge_refusal(SEEN, spec(), No("usage: our-sbatch FILE")), str), "a site's wrapper"
 
 
 def test_a_refusal_names_what_there_is() -> None:
@@ -163,7 +166,8 @@ def test_a_refusal_names_what_there_is() -> None:
         "Invalid qos specification": "your QOS: q",
     }
     for words, hint in hints.items():
-        assert judge_refusal(mine, spec(partition="gpus"), No(words)).hint == hint
+        error = judge_refusal(mine, spec(partition="gpus"), No(words))
+        assert isinstance(error, RequestError) and error.hint == hint
 
 
 def test_the_cost_and_the_start_in_one_line() -> None:
@@ -181,7 +185,7 @@ def test_the_cost_and_the_start_in_one_line() -> None:
 
 def test_a_shells_limit_on_processor_time_is_named_if_the_job_would_get_it() -> None:
     (found,) = judge_shell(SEEN, spec(), 1500)
-    assert "limits each process to 1,500 s of processor time (ulimit -t)" in found.line and not found.never
+    assert isinstance(found, str) and "limits each process to 1,500 s of processor time (ulimit -t)" in found
     assert judge_shell(SEEN, spec(), -1) == []
     assert judge_shell(SEEN, spec(argument="--propagate=NONE"), 1500) == []
     assert judge_shell(replace(SEEN, passes_cpu_limit=False), spec(), 1500) == []
