@@ -230,9 +230,8 @@ def _machine(options: dict[str, Any], gpus_per_node: int, tflops: float) -> Mach
 def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, of_job: Question | None) -> Question:
     """Return what is to be planned: of the job that was counted, else of the work that the options describe."""
     device = _device(options)
-    if device.tflops and not (options["device"] or options["link"]) and counts[-1] > 1:
-        hint = "for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)"
-        raise RequestError("--tflops needs --link, the bandwidth within a node", hint=hint)
+    if counts[-1] > 1:
+        _check_link(options, device)
     question = of_job or _of_options(options, needs_size=bool(device.memory_gib or device.tflops))
     training = question.training
     return replace(
@@ -241,6 +240,13 @@ def _question(options: dict[str, Any], counts: list[int], gpus_per_node: int, of
         memory_bytes=device.memory_gib * GIB or None, gpus_per_node=gpus_per_node,
         machine=_machine(options, gpus_per_node, device.tflops) if device.tflops else None,
     )  # fmt: skip
+
+
+def _check_link(options: dict[str, Any], device: Device) -> None:
+    """Raise RequestError if the speed of several GPUs is to be predicted without the bandwidth between them."""
+    if device.tflops and not (options["device"] or options["link"]):
+        hint = "for example --link 20 for PCIe, --link 370 for NVLink 4 (GB/s)"
+        raise RequestError("--tflops needs --link, the bandwidth within a node", hint=hint)
 
 
 def _of_options(options: dict[str, Any], *, needs_size: bool) -> Question:
