@@ -16,7 +16,6 @@ from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.compare import Change
-    from clusterrun.compare.code import Codes
     from clusterrun.records.code_store import Snapshot
     from clusterrun.records.run_record import RunRecord
 
@@ -44,6 +43,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     from clusterrun.compare.environment import compare_environments
     from clusterrun.compare.metrics import compare_metrics
     from clusterrun.compare.options import compare_options
+    from clusterrun.records.code_store import load_snapshot
 
     ui = Ui("diff", as_json=as_json)
     session: Session = ctx.obj
@@ -51,26 +51,27 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     first, second = (require_run(cluster, one, _ONLY_OURS) for one in find_targets(cluster, (job1, job2)))
     if first.run_id == second.run_id:
         raise RequestError(f"{job1} and {job2} are the same run", hint="`clusterrun list --all` shows your jobs")
-    options, codes = compare_options(first, second), compare_code(first, second)
+    options, snapshots = compare_options(first, second), [load_snapshot(run) for run in (first, second)]
+    files, code_diff, gone = compare_code(first, second)
     environment, missing, mixed = compare_environments(first, second)
     metrics, unmeasured = compare_metrics(first, second)
     data = {
         "runs": [{"job_id": str(run.job_id) if run.job_id else None, "run_id": run.run_id, "name": run.name}
                  for run in (first, second)],
         "options": list(map(_json, options)),
-        "code": _code_json(codes),
+        "code": _code_json(snapshots, files, code_diff, gone),
         "environment": list(map(_json, environment)),
         "metrics": list(map(_json, metrics)),
     }  # fmt: skip
     ui.data(data)
     ui.say(f"first        {_name(first)}", f"second       {_name(second)}")
     _section(ui, "options", options)
-    ui.say(*_code_lines(codes))
+    ui.say(*_code_lines(snapshots, files, gone))
     _section(ui, "environment", environment, "; ".join(map(_why_no_environment, missing)))
     for run in mixed:
         ui.say(f"             the nodes of {_name(run)} do not all have the same packages")
     _section(ui, "metrics", metrics, "none recorded" if len(unmeasured) == 2 else "")
-    ui.say(*codes.diff)
+    ui.say(*code_diff)
 
 
 def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") -> None:
@@ -86,19 +87,26 @@ def _section(ui: Ui, name: str, changes: Sequence[Change], nothing: str = "") ->
         ui.say(f"{'':<11}  and {len(changes) - _MOST_ROWS} more")
 
 
-def _code_lines(codes: Codes) -> list[str]:
-    one, other = codes.first, codes.second
-    saved = [code.line if code else "not saved" for code in (one, other)]
-    if saved == ["not saved", "not saved"]:
+def _is_same_code(snapshots: Sequence[Snapshot | None], files: Sequence[str], gone: Sequence[RunRecord]) -> bool:
+    """Return whether both runs have saved the same files."""
+    return None not in snapshots and not files and not gone
+
+
+def _code_lines(
+    snapshots: Sequence[Snapshot | None], files: Sequence[str], gone: Sequence[RunRecord]
+) -> list[str]:  # fmt: skip
+    """Return how the code of two runs differs: in which ``files``, or which of it is ``gone``."""
+    saved = [snapshot.line if snapshot else "not saved" for snapshot in snapshots]
+    if not any(snapshots):
         return ["code         not saved"]
-    if codes.same:
+    if _is_same_code(snapshots, files, gone):
         return [f"code         same: {saved[0]}"]
     lines = [f"code         {' -> '.join(saved)}"]
-    if codes.gone:
-        lines.append(f"             the saved code of {' and '.join(map(_name, codes.gone))} cannot be read (deleted?)")
-        return lines + _git_line(one, other)
-    if "not saved" not in saved:
-        number = len(codes.files)
+    if gone:
+        lines.append(f"             the saved code of {' and '.join(map(_name, gone))} cannot be read (deleted?)")
+        return lines + _git_line(*snapshots)
+    if files:
+        number = len(files)
         lines.append(f"             {plural(number, 'file')} differ{'s' * (number == 1)}; the diff is below")
     return lines
 
@@ -111,13 +119,15 @@ def _git_line(one: Snapshot | None, other: Snapshot | None) -> list[str]:
     return [f"             git -C {other.root} diff {' '.join(commits)}"]
 
 
-def _code_json(codes: Codes) -> dict[str, Any]:
+def _code_json(
+    snapshots: Sequence[Snapshot | None], files: Sequence[str], code_diff: Sequence[str], gone: Sequence[RunRecord]
+) -> dict[str, Any]:  # fmt: skip
     return {
-        "same": codes.same,
-        "snapshots": [code and code.to_json() for code in (codes.first, codes.second)],
-        "deleted": [run.run_id for run in codes.gone],
-        "files": list(codes.files),
-        "diff": "\n".join(codes.diff),
+        "same": _is_same_code(snapshots, files, gone),
+        "snapshots": [snapshot and snapshot.to_json() for snapshot in snapshots],
+        "deleted": [run.run_id for run in gone],
+        "files": list(files),
+        "diff": "\n".join(code_diff),
     }
 
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from difflib import unified_diff
 from itertools import chain, compress, islice
 from pathlib import Path
-from typing import NamedTuple
 
 from clusterrun.compare import Change, find_changes
 from clusterrun.records import code_store
-from clusterrun.records.code_store import FILES, Entry, Snapshot, load_manifest
+from clusterrun.records.code_store import FILES, Entry, load_manifest
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import safe_files
 
@@ -19,36 +18,21 @@ LARGEST = 256 * 1024
 MOST_LINES = 1000
 
 
-class Codes(NamedTuple):
-    """Two runs' code: what was saved of each (None: nothing), the files that differ, and their diff.
+def compare_code(first: RunRecord, second: RunRecord) -> tuple[tuple[str, ...], tuple[str, ...], tuple[RunRecord, ...]]:
+    """Return the files in which the code of two runs differs, their diff, and the runs whose code has been deleted.
 
-    ``gone`` are the runs whose saved code has been deleted; then the files are not known.
+    The diff has at most ``MOST_LINES`` lines. Nothing is compared unless the code of both runs is there.
     """
-
-    first: Snapshot | None
-    second: Snapshot | None
-    files: tuple[str, ...] = ()
-    diff: tuple[str, ...] = ()
-    gone: tuple[RunRecord, ...] = ()
-
-    @property
-    def same(self) -> bool:
-        """Whether both runs have saved the same files."""
-        return self.first is not None and self.second is not None and self.first.digest == self.second.digest
-
-
-def compare_code(first: RunRecord, second: RunRecord) -> Codes:
-    """Compare the code of two runs; the diff has at most ``MOST_LINES`` lines."""
-    codes = Codes(code_store.load_snapshot(first), code_store.load_snapshot(second))
-    if codes.same or codes.first is None or codes.second is None:
-        return codes
-    trees = (code_store.tree_of(first, codes.first), code_store.tree_of(second, codes.second))
+    code, other_code = code_store.load_snapshot(first), code_store.load_snapshot(second)
+    if code is None or other_code is None or code.digest == other_code.digest:
+        return (), (), ()
+    trees = (code_store.tree_of(first, code), code_store.tree_of(second, other_code))
     manifest, other_manifest = map(load_manifest, trees)
     if manifest is None or other_manifest is None:
         gone = compress((first, second), (manifest is None, other_manifest is None))
-        return codes._replace(gone=tuple(gone))
+        return (), (), tuple(gone)
     changes = sorted(find_changes(manifest, other_manifest))
-    return codes._replace(files=tuple(change.name for change in changes), diff=_diff(changes, trees))
+    return tuple(change.name for change in changes), _diff(changes, trees), ()
 
 
 def _diff(changes: Iterable[Change], trees: tuple[Path, Path]) -> tuple[str, ...]:
