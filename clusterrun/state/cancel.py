@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NoReturn
 
 from clusterrun.base.errors import Ambiguous, CommandError, NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import JobId, JobStatus, Outcome, split_tasks
@@ -207,7 +207,10 @@ def refuse_to_resume(state: RunState, now: float, answer: Answer) -> None:
         raise NoSuchJob(f"job {job.id} belongs to {run.user}, not to you", hint="only the run's owner can resume it")
     if job.outcome is Outcome.DONE:
         raise RequestError(f"job {job.id} is {job.state}: there is nothing left to resume", hint="submit a new run")
-    _refuse_active(state)
+    if beside := (*state.copies, *state.others):
+        _refuse_active(beside[0], "active")
+    if job.outcome is Outcome.RUNNING:
+        _refuse_active(job.id, job.state)
     if silence := answer.note or state.note:
         raise SchedulerError(
             f"cannot tell whether job {job.id} has ended, so nothing was submitted", detail=silence, hint="try again"
@@ -216,11 +219,8 @@ def refuse_to_resume(state: RunState, now: float, answer: Answer) -> None:
         raise Ambiguous(f"job {job.id} was just submitted and is not in the queue yet", hint="try again in a moment")
 
 
-def _refuse_active(state: RunState) -> None:
-    job, beside = state.status, (*state.copies, *state.others)
-    if job.outcome is Outcome.RUNNING or beside:
-        active, word = (beside[0], "active") if beside else (job.id, job.state)
-        raise RequestError(f"job {active} is {word}: this run has not ended", hint=f"clusterrun cancel {active}")
+def _refuse_active(job: JobId, state: str) -> NoReturn:
+    raise RequestError(f"job {job} is {state}: this run has not ended", hint=f"clusterrun cancel {job}")
 
 
 #: States of a job that has been cancelled and whose last processes are being ended, or whose files are copied out.

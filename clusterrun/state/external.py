@@ -30,7 +30,7 @@ def query_states(ids: Sequence[JobId], scheduler: Scheduler, now: float) -> dict
     Raises NoSuchJob for an unknown job, and SchedulerError if Slurm does not respond and the job is not in the cache.
     """
     for job in ids:
-        if job.cluster and not covers(scheduler.cluster, job.cluster):
+        if not covers(scheduler.cluster, job.cluster):
             raise NoSuchJob(
                 f"no such job: {job} on cluster {job.cluster}",
                 hint=f"this shell is configured for cluster {scheduler.cluster}",

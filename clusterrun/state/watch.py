@@ -86,8 +86,7 @@ class Watch:
             return self._others.is_settled(state)
         if not _is_doubtful(state):
             return state.status.is_over
-        since = self._doubtful_since.get(state.key)
-        return since is not None and self._now() - since >= BELIEVED_AFTER
+        return self._now() - self._doubtful_since.get(state.key, math.inf) >= BELIEVED_AFTER
 
     def _on_news(self, marks: Sequence[_Mark], *, has_ended: bool) -> None:
         """Query soon, as records have changed; of a run that (re)started its log says more than the queue."""

@@ -201,7 +201,7 @@ def _handles(states: Sequence[RunState]) -> dict[str, str]:
         if first.record is not None:
             words[handle(first)] = first.record.run_id
         else:
-            number = base if others or first.status.tasks else str(first.status.id)
+            number = base if others else str(first.status.id)
             external = f"{number};{cluster}" if cluster else number
             words[external] = external
     return words
