@@ -107,16 +107,25 @@ class Ladder:
 
     def _rows(self) -> list[dict[str, Any]]:
         step, base = self.common_step, self.rungs[0].speed
-        return [
-            {
-                "rung": number, "job_id": str(one.state.status.id), "run_id": one.run.run_id,
-                "ranks": one.run.world_size, "nodes": one.run.nodes, "global_batch": one.batch or None,
-                "steps_per_epoch": one.steps_per_epoch or None, "loss": None if step is None else one.losses.get(step),
-                "tokens_per_second": one.speed, "speedup": one.speed / base if one.speed and base else None,
-                "elapsed": one.state.status.elapsed, "state": one.state.status.state,
+        rows = []
+        for number, rung in enumerate(self.rungs, 1):
+            job, speed = rung.state.status, rung.speed
+            row = {
+                "rung": number,
+                "job_id": str(job.id),
+                "run_id": rung.run.run_id,
+                "ranks": rung.run.world_size,
+                "nodes": rung.run.nodes,
+                "global_batch": rung.batch or None,
+                "steps_per_epoch": rung.steps_per_epoch or None,
+                "loss": rung.losses.get(step) if step is not None else None,
+                "tokens_per_second": speed,
+                "speedup": speed / base if speed and base else None,
+                "elapsed": job.elapsed,
+                "state": job.state,
             }
-            for number, one in enumerate(self.rungs, 1)
-        ]  # fmt: skip
+            rows.append(row)
+        return rows
 
 
 _TRAINING = ("micro_batch_size", "grad_accum_steps", "steps_per_epoch")

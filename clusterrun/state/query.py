@@ -100,9 +100,9 @@ class StateQuery:
             else:
                 here[run.scheduler, run.mine].append(run)
         for (name, mine), group in here.items():
-            known = answer if mine and name != LOCAL else None
+            queue = answer if mine and name != LOCAL else None
             scheduler, now = self.factory.scheduler(name), time.time()
-            joined = reconcile.reconcile(self.store, scheduler, group, now=now, answer=known)
+            joined = reconcile.reconcile(self.store, scheduler, group, now=now, answer=queue)
             states |= {state.key: state for state in joined}
         return [states[run.submission.key] for run in runs]
 
