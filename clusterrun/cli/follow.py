@@ -28,7 +28,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
 from clusterrun.logs.locations import LogLocation
-from clusterrun.logs.request import LogRequest, RankFilter, detect_format
+from clusterrun.logs.request import LogRequest, detect_format
 from clusterrun.logs.show import show_following
 from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
@@ -170,8 +170,8 @@ class FollowedRun:
 class FollowedJobs:
     """The logs of an external job, or of the tasks of an array, that are followed."""
 
-    def __init__(self, scheduler: Scheduler, logs: logfiles.ExternalLogs, ranks: RankFilter) -> None:
-        self._logs, self._ranks = logs, ranks
+    def __init__(self, scheduler: Scheduler, logs: logfiles.ExternalLogs, labels: frozenset[int] | None) -> None:
+        self._logs, self._labels = logs, labels
         self.job, self.target = logs.job, Target(str(logs.job), None, logs.job)
         self._locator = LogLocator(logs, partial(logfiles.find_external_logs, logs.job, scheduler))
 
@@ -182,7 +182,7 @@ class FollowedJobs:
             return None
         for path in logfiles.files_of(location):
             logfiles.check_readable(path, job)
-        return logfiles.external_source(location, self._ranks, named=self._logs.is_array)
+        return logfiles.external_source(location, self._labels, named=self._logs.is_array)
 
     def jobs(self, states: Sequence[RunState]) -> list[JobId]:
         return [state.status.id for state in states]

@@ -19,7 +19,6 @@ from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
 from clusterrun.free.text import format_estimates, format_summary
 from clusterrun.scheduler.local import devices
-from clusterrun.scheduler.slurm.sbatch import No
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def _print_notes(ui: Ui, found: StartEstimates) -> None:
 
 def _soonest_json(found: StartEstimates) -> dict[str, Any]:
     per_node = f"{found.shape.unit.lower()}s_per_node"
-    by_slurm = [(*where, answer.words, "slurm") for *where, answer in found.refused if isinstance(answer, No)]
+    by_slurm = [(*where, answer.words, "slurm") for *where, answer in found.refused if not answer.is_silence]
     by_clusterrun = [(*refused, "clusterrun") for refused in found.no]
     return {
         "asked": {"nodes": found.shape.nodes, per_node: found.shape.each},

@@ -52,11 +52,11 @@ class RunLogs:
         """Return the requested files and ranks. Raises RequestError."""
         for path in self.paths:
             check_readable(path, self.job)
-        ranks = self.filter_ranks(request)
-        source = self.source(ranks, request.attempt)
+        labels, prefix = self.filter_ranks(request)
+        source = self.source(labels, request.attempt)
         if request.since is not None and self.exist and not source.ticks:
             raise _no_clock(self.job)
-        return [source], ranks
+        return [source], (labels, prefix)
 
     def explain_missing(self, cluster: Cluster) -> tuple[str, int]:
         """Return why there is no log, and the exit code."""
@@ -77,7 +77,7 @@ class RunLogs:
             raise RequestError(f"there is no rank {largest}", hint=f"available ranks: 0-{self.run.world_size - 1}")
         return filter_run(start, ranks, request.nodes, self.paths)
 
-    def source(self, ranks: RankFilter, attempt: tuple[int, ...] = ()) -> Source:
+    def source(self, labels: frozenset[int] | None, attempt: tuple[int, ...] = ()) -> Source:
         """Return the files with the selected ranks and the log clock; only what one attempt or launch wrote if given.
 
         Raises RequestError if the attempt does not exist, or if no record says where its lines begin.
@@ -94,7 +94,7 @@ class RunLogs:
                 )
             source = replace(source, begin=begin, end=next(filter(None, later), None))
         ticks = read_ticks(chosen, self.paths, source.begin)
-        return replace(source, ranks=ranks.tasks, ticks=ticks)
+        return replace(source, ranks=labels, ticks=ticks)
 
     def _select(self, attempt: tuple[int, ...]) -> list[Path]:
         """Return the folders of an attempt or launch, of all without one. Raises RequestError if there is none."""
@@ -153,8 +153,9 @@ class ExternalLogs:
                 f"job {self.job} has no log yet, so its lines cannot be selected by rank",
                 hint="use --rank after the job has started",
             )
-        ranks = filter_external(request.ranks, request.nodes, files)
-        return [external_source(location, ranks, named=self.is_array) for location in self.existing], ranks
+        labels, prefix = filter_external(request.ranks, request.nodes, files)
+        sources = [external_source(location, labels, named=self.is_array) for location in self.existing]
+        return sources, (labels, prefix)
 
     def _refuse(self, request: LogRequest) -> None:
         """Raise RequestError for what needs clusterrun's own records, or a file of each stream."""
@@ -219,13 +220,13 @@ def find_external_logs(job: JobId, scheduler: Scheduler) -> ExternalLogs:
     return ExternalLogs(job, tuple(locations))
 
 
-def external_source(location: LogLocation, ranks: RankFilter, *, named: bool) -> Source:
+def external_source(location: LogLocation, labels: frozenset[int] | None, *, named: bool) -> Source:
     """Return the files of an external job; with ``named``, each line begins with its task.
 
     The job's user, root or the current user may own the files; another user may have planted them.
     """
     name = str(location.job) if named else ""
-    return Source(location.out, location.err, name=name, ranks=ranks.tasks, owners=_owners(location.user))
+    return Source(location.out, location.err, name=name, ranks=labels, owners=_owners(location.user))
 
 
 def _owners(user: str) -> frozenset[int] | None:

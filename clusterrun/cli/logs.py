@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,37 +18,36 @@ from clusterrun.cluster import Cluster
 from clusterrun.logs.files import NotTheJobs, Source, Streams
 from clusterrun.logs.frames import begin_frames
 from clusterrun.logs.reading import read_lines
-from clusterrun.logs.request import FLAGS, Flag, LogRequest, RankFilter, parse_request
+from clusterrun.logs.request import LogRequest, parse_request
 from clusterrun.logs.show import show
 from clusterrun.terminal.ui import Ui
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _flag_options(command: F) -> F:
-    for flag in reversed(FLAGS):
-        command = _option(flag)(command)
-    return command
-
-
-def _option(flag: Flag) -> Callable[[F], F]:
-    if not flag.metavar and not flag.choices:
-        return click.option(*flag.names, flag.key, is_flag=True, help=flag.help)
-    kind: Any = click.STRING
-    default: Any = () if flag.repeated else None
-    if flag.choices:
-        kind, default = click.Choice(flag.choices), flag.choices[-1]
-    elif flag.least is not None:
-        kind = click.IntRange(min=flag.least)
-    return click.option(
-        *flag.names, flag.key, type=kind, multiple=flag.repeated, default=default, metavar=flag.metavar or None,
-        help=flag.help,
-    )  # fmt: skip
+if TYPE_CHECKING:
+    import re
 
 
 @click.command()
 @click.argument("job_id", default=LAST, metavar="[JOBID]")
-@_flag_options
+@click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit 0 if the job succeeded.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
+@click.option(
+    "--rank", multiple=True, metavar="R", help="Only these ranks (for example 3, 0-7 or 0-3,8); may be repeated."
+)
+@click.option("--node", multiple=True, metavar="NAME", help="Only the ranks on this node; may be repeated.")
+@click.option(
+    "--attempt", metavar="N", help="Only this attempt (0 is the first), or one launch of its ranks (for example 0.2)."
+)
+@click.option(
+    "--stream", type=click.Choice(["out", "err", "both"]), default="both", help="Only this stream; default: both."
+)
+@click.option("--grep", metavar="RE", help="Only lines that match this regular expression.")
+@click.option("--exclude", metavar="RE", help="Leave out lines that match this regular expression.")
+@click.option("--errors", is_flag=True, help="Only errors, with full tracebacks.")
+@click.option(
+    "--since", metavar="WHEN", help="Only lines written since WHEN: an age (10m, 2h, 1d), a time (14:05) or a date."
+)
+@click.option("--no-fold", is_flag=True, help="On a terminal, do not collapse identical lines from several ranks.")
+@click.option("--raw", is_flag=True, help="Print the bytes unchanged, escape sequences included.")
 @json_option
 @click.pass_context
 def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> None:
@@ -77,14 +75,15 @@ def logs(ctx: click.Context, /, job_id: str, as_json: bool, **flags: Any) -> Non
     found = find_logs(cluster, target, follow=request.follow)
     if request.resume is not None:
         ui.log_bytes(begin_frames(target.text))
-    sources, ranks = found.select(request)
-    request = _add_prefix(ui, request, ranks)
+    sources, (labels, prefix) = found.select(request)
+    if prefix is not None:
+        request = _add_prefix(ui, request, prefix)
     if request.follow:
         from clusterrun.cli.follow import FollowedJobs, FollowedRun, follow
 
         if isinstance(found, RunLogs):
             ctx.exit(follow(ui, cluster, FollowedRun(ui, found, sources[0], request), request))
-        ctx.exit(follow(ui, cluster, FollowedJobs(cluster.scheduler("slurm"), found, ranks), request))
+        ctx.exit(follow(ui, cluster, FollowedJobs(cluster.scheduler("slurm"), found, labels), request))
     _show(ui, sources, request)
     if not found.exist:
         line, code = found.explain_missing(cluster)
@@ -133,14 +132,12 @@ def _note_refused(ui: Ui, sources: list[Source], stream: Streams) -> None:
         ui.note(error.message)
 
 
-def _add_prefix(ui: Ui, request: LogRequest, ranks: RankFilter) -> LogRequest:
-    """Return the request with a pattern for the prefix of the ranks, if they share a label."""
-    if ranks.prefix is None:
-        return request
+def _add_prefix(ui: Ui, request: LogRequest, prefix: re.Pattern[str]) -> LogRequest:
+    """Return the request with a pattern for the prefix of ranks that share a label."""
     if request.filter.grep is not None:
         raise RequestError(
             "--rank and --grep cannot be combined for this log: not every line shows its rank",
             hint=r"put the rank into the pattern: --grep '^\[rank3\]:.*RE'",
         )
     ui.note("not every line of this log shows its rank; showing only the lines that begin with `[rankN]:`")
-    return replace(request, filter=replace(request.filter, grep=ranks.prefix))
+    return replace(request, filter=replace(request.filter, grep=prefix))

@@ -30,7 +30,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import JobSpec
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import Partition
-from clusterrun.scheduler.slurm.sbatch import No, Silence, Start, estimate_start
+from clusterrun.scheduler.slurm.sbatch import No, Start, estimate_start
 from clusterrun.submit import plan as planning
 from clusterrun.submit.request import Request, SubmitArgs
 
@@ -80,7 +80,7 @@ class StartEstimates:
 
     shape: Shape
     starts: tuple[ShapeEstimate, ...]
-    refused: tuple[tuple[Shape, str, No | Silence], ...] = ()
+    refused: tuple[tuple[Shape, str, No], ...] = ()
     no: tuple[tuple[Shape, str, str], ...] = ()
     unasked: int = 0
     dependency: str = ""
@@ -90,7 +90,7 @@ class StartEstimates:
     def silence(self) -> str:
         """Return the error if Slurm did not respond, else ""."""
         for _, _, answer in self.refused:
-            if isinstance(answer, Silence):
+            if answer.is_silence:
                 return answer.words
         return ""
 
@@ -237,7 +237,7 @@ def _estimate(
     requested = shape_of(spec)
     candidates, no = _candidates(cluster, spec, shapes, partitions)
     starts: list[ShapeEstimate] = []
-    refused: list[tuple[Shape, str, No | Silence]] = []
+    refused: list[tuple[Shape, str, No]] = []
     end = context.now() + ALL
     for shape, partition in candidates:
         left = end - context.now()
@@ -259,7 +259,7 @@ def _estimate(
             starts.append(ShapeEstimate(shape, partition.name, answer, command, given, preemption))
             continue
         refused.append((shape, partition.name, answer))
-        if isinstance(answer, Silence):
+        if answer.is_silence:
             break
     starts.sort(key=lambda start: (*start.order, start.shape != requested))
     refused.sort(key=lambda refusal: (refusal[1] in cluster.preempted, refusal[0] != requested))

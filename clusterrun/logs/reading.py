@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from clusterrun.logs.files import LogFile, NotTheJobs, Source, Stream, interleave, offsets_at
 from clusterrun.logs.labels import LogLine
@@ -35,11 +34,11 @@ class Reader(Protocol[T_co]):
         """Return the unfinished items."""
 
 
-@dataclass
 class Skip:
-    """The number of lines to skip before the first line is shown."""
+    """Skips lines before the first one that is shown; ``left`` is how many more."""
 
-    left: int = 0
+    def __init__(self, left: int = 0) -> None:
+        self.left = left
 
     def drop(self, lines: Sequence[T]) -> Sequence[T]:
         """Return the lines to show of those that were read next."""
@@ -48,16 +47,9 @@ class Skip:
         return shown
 
 
-class OldBytes(NamedTuple):
-    """What a job's files contain at one moment, and what of it is shown.
-
-    ``starts`` are the offsets of the first bytes to read. ``parts`` are (stream, from, to) in bytes, in the order of
-    reading. ``skips`` counts the lines that are read and not shown, of both files together if they are interleaved.
-    """
-
-    starts: dict[Stream, int]
-    parts: Sequence[tuple[Stream, int, int]]
-    skips: dict[Stream, Skip]
+OldBytes = tuple[dict[Stream, int], Sequence[tuple[Stream, int, int]], dict[Stream, Skip]]
+"""What of a job's files at one moment is shown: the offsets of the first bytes to read; the parts as (stream, from, to)
+in bytes, in the order of reading; and the lines to skip, of both files together if they are interleaved."""
 
 
 def read_lines(source: Source, request: LogRequest) -> Iterator[LogLine]:
@@ -81,16 +73,16 @@ def read(source: Source, request: LogRequest, new_reader: Callable[[Stream], Rea
     """
     with ExitStack() as stack:
         files = _open(source, request, stack)
-        old = _find_old(files, source, request, new_reader, finish=True)
+        starts, parts, skips = _find_old(files, source, request, new_reader, finish=True)
         readers = {stream: new_reader(stream) for stream in files}
         for stream, file in files.items():
             reader = readers[stream]
-            read_before(file, old.starts[stream], reader.skip if request.tail is None else reader.feed)
-        for stream, start, end in old.parts:
+            read_before(file, starts[stream], reader.skip if request.tail is None else reader.feed)
+        for stream, start, end in parts:
             for block in files[stream].blocks(start, end):
-                yield from old.skips[stream].drop(readers[stream].feed(block))
+                yield from skips[stream].drop(readers[stream].feed(block))
         for stream, reader in readers.items():
-            yield from old.skips[stream].drop(reader.end())
+            yield from skips[stream].drop(reader.end())
 
 
 def find_old(source: Source, request: LogRequest, new_reader: Callable[[Stream], Reader[Any]]) -> OldBytes:
@@ -138,7 +130,7 @@ def _find_old(
             skips = dict.fromkeys(skips, Skip(max(0, sum(counts.values()) - request.tail)))
         else:
             skips |= {stream: Skip(max(0, count - request.tail)) for stream, count in counts.items()}
-    return OldBytes(starts, interleave(source.ticks, sizes, starts), skips)
+    return starts, interleave(source.ticks, sizes, starts), skips
 
 
 def find_last(

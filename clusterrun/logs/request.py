@@ -1,7 +1,7 @@
-"""What the user asks of a job's logs: one row of ``FLAGS`` for each flag of ``logs``, parsed into a ``LogRequest``.
+"""What the user asks of a job's logs: the flags of ``clusterrun logs``, parsed into a ``LogRequest``.
 
-A flag that selects lines is added here alone: a row of ``FLAGS``, a field of ``LineFilter`` that ``filters`` reads, and
-a line of ``parse_request``.
+A flag that selects lines is an option in ``cli/logs.py``, a field of ``LineFilter`` that ``filters`` reads, and a line
+of ``parse_request``.
 """
 
 from __future__ import annotations
@@ -26,41 +26,6 @@ _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
 _LABEL = re.compile(rb"^ *\d{1,10}: ?", re.MULTILINE)
 _PREFIX = re.compile(rb"^(?: *\d{1,10}: ?)?\[rank\d+\]:", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A flag of ``logs``: a switch without ``metavar`` and ``choices``, else an option that takes a value."""
-
-    names: tuple[str, ...]
-    help: str
-    metavar: str = ""
-    least: int | None = None
-    """The smallest value; the value is a whole number then."""
-    repeated: bool = False
-    choices: tuple[str, ...] = ()
-    """The allowed values; the last is the default."""
-
-    @property
-    def key(self) -> str:
-        """The name of its value for ``parse_request``."""
-        return self.names[-1].lstrip("-").replace("-", "_")
-
-
-FLAGS = (
-    Flag(("-f", "--follow"), "Follow the log until the job ends; exit 0 if the job succeeded."),
-    Flag(("-n", "--lines"), "Only the last N lines.", "N", least=0),
-    Flag(("--rank",), "Only these ranks (for example 3, 0-7 or 0-3,8); may be repeated.", "R", repeated=True),
-    Flag(("--node",), "Only the ranks on this node; may be repeated.", "NAME", repeated=True),
-    Flag(("--attempt",), "Only this attempt (0 is the first), or one launch of its ranks (for example 0.2).", "N"),
-    Flag(("--stream",), "Only this stream; default: both.", choices=("out", "err", "both")),
-    Flag(("--grep",), "Only lines that match this regular expression.", "RE"),
-    Flag(("--exclude",), "Leave out lines that match this regular expression.", "RE"),
-    Flag(("--errors",), "Only errors, with full tracebacks."),
-    Flag(("--since",), "Only lines written since WHEN: an age (10m, 2h, 1d), a time (14:05) or a date.", "WHEN"),
-    Flag(("--no-fold",), "On a terminal, do not collapse identical lines from several ranks."),
-    Flag(("--raw",), "Print the bytes unchanged, escape sequences included."),
-)
 
 
 @dataclass(frozen=True)
@@ -137,7 +102,7 @@ class LogRequest:
 
 
 def parse_request(flags: Mapping[str, Any], *, now: float, tty: bool, environ: Mapping[str, str]) -> LogRequest:
-    """Parse the values of ``FLAGS``, by key. Raises RequestError."""
+    """Parse the values of the flags, by name. Raises RequestError."""
     grep, exclude, since = flags["grep"], flags["exclude"], flags["since"]
     return LogRequest(
         filter=LineFilter(
@@ -194,12 +159,8 @@ def parse_attempt(text: str) -> tuple[int, ...]:
 # -- ranks and nodes -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class RankFilter:
-    """The lines of some ranks: those with these srun labels (None: any), or with this prefix if ranks share a label."""
-
-    tasks: frozenset[int] | None = None
-    prefix: re.Pattern[str] | None = None
+RankFilter = tuple[frozenset[int] | None, re.Pattern[str] | None]
+"""The lines of some ranks: those with these srun labels (None: any), or with this prefix if ranks share a label."""
 
 
 def parse_ranks(texts: Iterable[str]) -> frozenset[int]:
@@ -232,12 +193,12 @@ def filter_run(
     ``files`` may show their rank after the label. Raises RequestError if they do not.
     """
     if not ranks and not nodes:
-        return RankFilter()
+        return None, None
     tasks = [entry["task"] for entry in start["ranks"]] if start is not None else []
     shared = len(set(tasks)) < len(tasks)
     if shared and ranks and any(_PREFIX.search(_read_ends(path)) for path in files):
         return _filter_by_prefix(ranks)
-    return RankFilter(tasks=frozenset(select_tasks(start, ranks, nodes)))
+    return frozenset(select_tasks(start, ranks, nodes)), None
 
 
 def filter_external(ranks: Collection[int], nodes: Collection[str], files: Iterable[Path]) -> RankFilter:
@@ -248,10 +209,10 @@ def filter_external(ranks: Collection[int], nodes: Collection[str], files: Itera
     if nodes:
         raise RequestError("--node works only for jobs submitted by clusterrun", hint="select ranks instead: --rank 0")
     if not ranks:
-        return RankFilter()
+        return None, None
     read = [_read_ends(path) for path in files]
     if any(map(_LABEL.search, read)):
-        return RankFilter(tasks=frozenset(ranks))
+        return frozenset(ranks), None
     # after labels: torch writes this prefix before the lines of a traceback too
     if any(map(_PREFIX.search, read)):
         return _filter_by_prefix(ranks)
@@ -262,7 +223,7 @@ def filter_external(ranks: Collection[int], nodes: Collection[str], files: Itera
 
 
 def _filter_by_prefix(ranks: Collection[int]) -> RankFilter:
-    return RankFilter(prefix=re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:"))
+    return None, re.compile(rf"^\[rank(?:{'|'.join(map(str, sorted(ranks)))})\]:")
 
 
 def _read_ends(path: Path) -> bytes:

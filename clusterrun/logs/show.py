@@ -21,7 +21,7 @@ from clusterrun.logs.follow import FollowedFile, Notice, Timing, follow_files
 from clusterrun.logs.frames import FramedFile
 from clusterrun.logs.labels import Labels, LogLine
 from clusterrun.logs.lines import Chunk, LineReader, RawReader
-from clusterrun.logs.reading import OldBytes, Skip, find_old, line_reader, read, read_before
+from clusterrun.logs.reading import Skip, find_old, line_reader, read, read_before
 from clusterrun.logs.request import LogRequest, format_ranges
 from clusterrun.terminal.safe_text import safe_text
 
@@ -94,14 +94,15 @@ class Printer:
         return line_reader(stream, source, line_filter)
 
     def followed_files(self) -> tuple[dict[Stream, FollowedFile[bytes]], Sequence[tuple[Stream, int, int]]]:
-        """Return the files to follow, and the order in which to read what exists: as in ``OldBytes``."""
+        """Return the files to follow, and the parts of them that exist, in the order in which to read them."""
         request, followed = self._request, dict[Stream, FollowedFile[bytes]]()
         resume = request.resume
         if resume is not None and resume.job:  # the last lines, or those since a time, were shown before
             request = replace(request, tail=None, since=None)
-        old = find_old(self._source, request, self.line_reader)
+        starts, parts, skips = find_old(self._source, request, self.line_reader)
         for stream, _ in self._source.files(request.filter.stream):
-            new_reader, begin = partial(self.reader, stream), partial(self._begin, stream, old)
+            new_reader = partial(self.reader, stream)
+            begin = partial(self._begin, stream, starts[stream], skips[stream])
             followed[stream] = (
                 FollowedFile(self._source, stream, new_reader, begin)
                 if resume is None
@@ -110,7 +111,7 @@ class Printer:
                     resume=resume, context=partial(self._continue, stream), flush=self.end,
                 )
             )  # fmt: skip
-        return followed, old.parts
+        return followed, parts
 
     def format(self, chunks: Iterable[Chunk], stream: Stream = "out") -> Iterator[bytes]:
         """Yield lines, and blocks of lines of this stream, as bytes to print."""
@@ -173,11 +174,13 @@ class Printer:
         read_before(file, at, lines.blocks)
         return PrintedReader(lines, stream, self)
 
-    def _begin(self, stream: Stream, old: OldBytes, file: LogFile, size: int) -> tuple[int, list[bytes], PrintedReader]:
+    def _begin(
+        self, stream: Stream, at: int, skip: Skip, file: LogFile, size: int
+    ) -> tuple[int, list[bytes], PrintedReader]:
         """For ``FollowedFile``: return the offset of the first byte to read, no items, and the reader from there."""
-        lines, at = self.line_reader(stream), old.starts[stream]
+        lines = self.line_reader(stream)
         read_before(file, at, lines.skip if self._request.tail is None else lines.feed)
-        return at, [], PrintedReader(lines, stream, self, old.skips[stream])
+        return at, [], PrintedReader(lines, stream, self, skip)
 
 
 class PrintedReader:

@@ -171,7 +171,7 @@ def _await(settings: Future[list[Finding]], patience: Patience, say: Callable[[s
 def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user: str) -> dict[str, Future[Any]]:
     """Start the queries: a snapshot of the cluster, the reservations, and the estimate of sbatch --test-only."""
     from clusterrun.free.snapshot import load_snapshot
-    from clusterrun.scheduler.slurm.sbatch import Silence, estimate_start
+    from clusterrun.scheduler.slurm.sbatch import No, estimate_start
     from clusterrun.scheduler.slurm.scontrol import parse_show, show_argv
 
     def reservations() -> list[dict[str, str]]:
@@ -182,7 +182,7 @@ def _ask_slurm(pool: ThreadPoolExecutor, slurm: SlurmCommands, plan: Plan, user:
 
     def start() -> Estimate:
         estimate = estimate_start(slurm, plan.submission, plan.script, LIMIT)
-        if isinstance(estimate, Silence):
+        if isinstance(estimate, No) and estimate.is_silence:
             raise CannotCheck(estimate.words)
         return estimate
 

@@ -53,9 +53,8 @@ def find_base(root: Path, state: Path) -> tuple[Path, str]:
     This is the project's folder, unless other users can change its content. Then it is a folder with the project's name
     in the user's state folder, so each user of a shared project has their own records.
     """
-    weak = safe_files.find_weakness(root)
-    why = f"{weak.folder}: {weak.why}" if weak else ""
-    if not weak:
+    why, _ = safe_files.find_weakness(root)
+    if not why:
         with contextlib.suppress(OSError):
             info = (root / RECORDS).lstat()
             if info.st_uid != os.getuid():
@@ -70,10 +69,11 @@ def find_base(root: Path, state: Path) -> tuple[Path, str]:
 
 
 def _refuse_weak(folder: Path) -> None:
-    if weak := safe_files.find_weakness(folder):
+    why, fix = safe_files.find_weakness(folder)
+    if why:
         raise RequestError(
-            f"cannot store records and logs in {weak.folder}: {weak.why}",
-            hint=weak.fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
+            f"cannot store records and logs in {why}",
+            hint=fix or "submit from a folder that you own, or set CLUSTERRUN_STATE to such a folder",
         )
 
 

@@ -313,52 +313,47 @@ def _check_owner(info: os.stat_result, owner: int | None, path: Path) -> None:
 # -- who can change a path -----------------------------------------------------------------------------------------
 
 
-class Weakness(NamedTuple):
-    """A folder that other users can change, why, and the command that prevents it (or an empty text)."""
-
-    folder: Path
-    why: str
-    fix: str = ""
-
-
-def find_weakness(path: Path) -> Weakness | None:
+def find_weakness(path: Path) -> tuple[str, str]:
     """Return the first folder on a path, links followed, in which another user could replace the next entry.
 
-    In a folder with the sticky bit users cannot replace each other's entries. A missing path counts as safe.
+    Return it as ``FOLDER: why`` and with the command that prevents it if there is one; both empty for a safe path. In
+    a folder with the sticky bit users cannot replace each other's entries. A missing path counts as safe.
     """
     at, ahead, links = Path("/"), list(reversed(path.absolute().parts[1:])), 0
     while True:
         try:
             info = at.lstat()
         except FileNotFoundError:
-            return None
+            return "", ""
         except OSError as error:
-            return Weakness(at, f"cannot check the permissions: {error.strerror}")
+            return f"{at}: cannot check the permissions: {error.strerror}", ""
         if stat.S_ISLNK(info.st_mode):
             links += 1
             if info.st_uid not in _trusted() or links > _LINKS:
-                return Weakness(at, f"the symbolic link is owned by {user_name(info.st_uid)}")
+                return f"{at}: the symbolic link is owned by {user_name(info.st_uid)}", ""
             ahead += reversed((at.parent / at.readlink()).parts[1:])
             at = Path("/")
-        elif weak := _why_writable(at, info):
-            return weak
+        elif why := _why_writable(info):
+            return f"{at}: {why}", _fix_of(at, info)
         if not ahead:
-            return None
+            return "", ""
         name = ahead.pop()
         at = at.parent if name == ".." else at / name
 
 
-def _why_writable(folder: Path, info: os.stat_result) -> Weakness | None:
-    """Return why other users can replace entries of a folder, by its owner and mode, or None."""
+def _why_writable(info: os.stat_result) -> str:
+    """Return why other users can replace entries of a folder, by its owner and mode, or an empty text."""
     if not stat.S_ISDIR(info.st_mode):
-        return Weakness(folder, "not a folder")
-    if info.st_uid not in _trusted():
-        return Weakness(folder, f"owned by {user_name(info.st_uid)}")
-    if info.st_mode & stat.S_ISVTX:
-        return None
-    why = why_untrusted(info, os.getuid(), trusted=_trusted())
+        return "not a folder"
+    is_sticky = info.st_uid in _trusted() and info.st_mode & stat.S_ISVTX
+    return "" if is_sticky else why_untrusted(info, os.getuid(), trusted=_trusted()).partition(" (")[0]
+
+
+def _fix_of(folder: Path, info: os.stat_result) -> str:
+    """Return the command with which the owner of a folder takes its other users' right to write, if they have it."""
     bits = ("g" if info.st_mode & stat.S_IWGRP else "") + ("o" if info.st_mode & stat.S_IWOTH else "")
-    return Weakness(folder, why.partition(" (")[0], f"chmod {bits}-w {folder}") if why else None
+    is_mendable = stat.S_ISDIR(info.st_mode) and info.st_uid in _trusted()
+    return f"chmod {bits}-w {folder}" if is_mendable else ""
 
 
 def why_untrusted(info: os.stat_result, me: int, trusted: frozenset[int] = frozenset()) -> str:

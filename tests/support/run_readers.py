@@ -13,7 +13,7 @@ from clusterrun.base.errors import NoScheduler, WorkerError
 from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import follow, logfiles
 from clusterrun.compare import check_report, code, environment, expected, metrics, options
-from clusterrun.logs.request import RankFilter, filter_run
+from clusterrun.logs.request import filter_run
 from clusterrun.records import cleaning, code_store, launches, progress, run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -202,9 +202,10 @@ def _top(store: Store, run: RunRecord) -> Iterator[object]:
 def _logs(store: Store, run: RunRecord) -> Iterator[object]:
     logs = logfiles.RunLogs(run, run.job_id or JobId("101"))
     for attempts in ((), (0,), (0, 0)):
-        source = logs.source(RankFilter(), attempts)
+        source = logs.source(None, attempts)
         yield source
-    yield logs.source(filter_run({"ranks": [{"rank": 0, "task": 0, "node": "n1"}]}, (0,), (), ()))
+    labels, _ = filter_run({"ranks": [{"rank": 0, "task": 0, "node": "n1"}]}, (0,), (), ())
+    yield logs.source(labels)
     yield [launches.log_start(folder) for folder in logs.attempts]
     yield follow.format_attempts([*logs.attempts, Path("x.1.0")])
 

@@ -41,18 +41,13 @@ class Start(NamedTuple):
 
 
 class No(NamedTuple):
-    """Slurm would refuse the job; ``words`` is its message."""
+    """Slurm would refuse the job, or did not respond (``is_silence``); ``words`` is its message, or the error."""
 
     words: str
+    is_silence: bool = False
 
 
-class Silence(NamedTuple):
-    """Slurm did not respond; ``words`` is the error."""
-
-    words: str
-
-
-Estimate = Start | No | Silence
+Estimate = Start | No
 
 
 def estimate_start(
@@ -74,7 +69,7 @@ def parse_test_only(stderr: str, note: str) -> Estimate:
     is_refusal = bool(note and stderr.strip())  # without an error, what does not parse is no answer
     if is_refusal and find_error(stderr, _NETWORK_ERRORS) is None:
         return No(_reason(stderr))
-    return Silence(_reason(stderr) or note or "sbatch --test-only printed nothing")
+    return No(_reason(stderr) or note or "sbatch --test-only printed nothing", is_silence=True)
 
 
 def _start(accepted: re.Match[str], stderr: str) -> Start:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import parse_since
-from clusterrun.logs.request import RankFilter, compile_grep, filter_external, filter_run, parse_ranks, select_tasks
+from clusterrun.logs.request import compile_grep, filter_external, filter_run, parse_ranks, select_tasks
 
 START = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r} for r in range(4)]}
 PER_NODE = {"ranks": [{"rank": r, "node": f"node{1 + r // 2}", "task": r // 2} for r in range(4)]}
@@ -128,16 +128,16 @@ def log(folder, text, name="log"):
 
 
 def test_without_a_wish_all_lines_are_chosen():
-    assert filter_run(None, [], [], []) == filter_external([], [], []) == RankFilter()
+    assert filter_run(None, [], [], []) == filter_external([], [], []) == (None, None)
 
 
 def test_of_our_own_job_the_label_is_the_task(tmp_path):
-    assert filter_run(START, [1], [], []).tasks == {1}
-    assert filter_run(PER_NODE, [], ["node2"], []).tasks == {1}
+    assert filter_run(START, [1], [], []) == ({1}, None)
+    assert filter_run(PER_NODE, [], ["node2"], []) == ({1}, None)
 
 
 def test_ranks_of_another_tools_job_are_its_labels_where_lines_bear_any(tmp_path):
-    assert filter_external([1, 3], [], [log(tmp_path, "starting\n0: a\n1: b\n")]).tasks == {1, 3}
+    assert filter_external([1, 3], [], [log(tmp_path, "starting\n0: a\n1: b\n")]) == ({1, 3}, None)
 
 
 def test_ranks_are_not_guessed_where_no_line_tells_them(tmp_path):
@@ -147,13 +147,13 @@ def test_ranks_are_not_guessed_where_no_line_tells_them(tmp_path):
 
 
 def test_under_one_task_per_node_the_prefix_tells_the_rank(tmp_path):
-    choice = filter_run(PER_NODE, [1, 3], [], [log(tmp_path, "0: [rank1]: a\n1: [rank3]: b\n")])
-    assert choice.tasks is None and choice.prefix is not None
-    assert choice.prefix.search("[rank3]: b") and not choice.prefix.search("[rank13]: b")
+    labels, prefix = filter_run(PER_NODE, [1, 3], [], [log(tmp_path, "0: [rank1]: a\n1: [rank3]: b\n")])
+    assert labels is None and prefix is not None
+    assert prefix.search("[rank3]: b") and not prefix.search("[rank13]: b")
 
 
 def test_labels_tell_more_than_the_prefix_of_a_traceback(tmp_path):
-    assert filter_external([1], [], [log(tmp_path, "1: fine\n1: [rank1]: Traceback\n")]).prefix is None
+    assert filter_external([1], [], [log(tmp_path, "1: fine\n1: [rank1]: Traceback\n")]) == ({1}, None)
 
 
 def test_nodes_of_another_tools_job_are_not_known(tmp_path):

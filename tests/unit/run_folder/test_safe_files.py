@@ -128,45 +128,45 @@ def test_a_group_folder_hands_its_group_down(tmp_path: Path) -> None:
 
 
 def test_a_path_of_mine_is_safe_and_so_is_what_is_not_there_yet(tmp_path: Path) -> None:
-    assert safe_files.find_weakness(tmp_path) is None
-    assert safe_files.find_weakness(tmp_path / "not" / "yet") is None
+    assert safe_files.find_weakness(tmp_path) == ("", "")
+    assert safe_files.find_weakness(tmp_path / "not" / "yet") == ("", "")
 
 
 @pytest.mark.parametrize(("mode", "fix"), [(0o777, "chmod go-w"), (0o702, "chmod o-w")])
 def test_each_folder_on_the_path_counts(tmp_path: Path, mode: int, fix: str) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a").chmod(mode)
-    weak = safe_files.find_weakness(tmp_path / "a" / "b")
-    assert weak is not None and weak.folder == tmp_path / "a" and weak.fix == f"{fix} {tmp_path}/a"
+    why, command = safe_files.find_weakness(tmp_path / "a" / "b")
+    assert why.startswith(f"{tmp_path}/a: ") and command == f"{fix} {tmp_path}/a"
 
 
 @needs_root
 def test_a_group_other_than_my_private_one_counts(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(0o775)
-    assert safe_files.find_weakness(tmp_path / "a") is None
+    assert safe_files.find_weakness(tmp_path / "a") == ("", "")
     os.chown(tmp_path / "a", 0, 54321)
-    weak = safe_files.find_weakness(tmp_path / "a")
-    assert weak is not None and weak.why == "its group has write access" and weak.fix == f"chmod g-w {tmp_path}/a"
+    why, fix = safe_files.find_weakness(tmp_path / "a")
+    assert (why, fix) == (f"{tmp_path}/a: its group has write access", f"chmod g-w {tmp_path}/a")
 
 
 def test_in_a_sticky_folder_nobody_replaces_the_entries_of_others(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a").chmod(0o1777)
-    assert safe_files.find_weakness(tmp_path / "a" / "b") is None
+    assert safe_files.find_weakness(tmp_path / "a" / "b") == ("", "")
 
 
 @needs_root
 def test_a_folder_or_link_of_another_user_counts(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    assert safe_files.find_weakness(tmp_path / "link" / "b") is None
+    assert safe_files.find_weakness(tmp_path / "link" / "b") == ("", "")
     os.lchown(tmp_path / "link", 54321, 54321)
-    weak = safe_files.find_weakness(tmp_path / "link" / "b")
-    assert weak is not None and weak.why == "the symbolic link is owned by user 54321"
+    why, fix = safe_files.find_weakness(tmp_path / "link" / "b")
+    assert (why, fix) == (f"{tmp_path}/link: the symbolic link is owned by user 54321", "")
     os.chown(tmp_path / "a", 54321, 54321)
-    weak = safe_files.find_weakness(tmp_path / "a" / "b")
-    assert weak is not None and (weak.folder, weak.why) == (tmp_path / "a", "owned by user 54321")
+    why, fix = safe_files.find_weakness(tmp_path / "a" / "b")
+    assert (why, fix) == (f"{tmp_path}/a: owned by user 54321", "")
 
 
 def test_the_folders_that_a_link_leads_through_count(tmp_path: Path) -> None:
@@ -174,11 +174,11 @@ def test_the_folders_that_a_link_leads_through_count(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "link").symlink_to("../open/b")
-    weak = safe_files.find_weakness(tmp_path / "a" / "link")
-    assert weak is not None and weak.folder == tmp_path / "open"
+    why, _ = safe_files.find_weakness(tmp_path / "a" / "link")
+    assert why.startswith(f"{tmp_path}/open: ")
 
 
 def test_links_that_lead_in_a_circle_are_no_path(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert safe_files.find_weakness(tmp_path / "a") is not None
+    assert safe_files.find_weakness(tmp_path / "a") != ("", "")
