@@ -13,7 +13,6 @@ import pytest
 from scripts.decisions import dense_functions
 from tests.support.folders import PACKAGE
 
-STILL_DENSE = Path(__file__).with_name("still_dense.txt")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 #: outside package -> where it may be imported
@@ -121,11 +120,7 @@ def test_one_printer() -> None:
 
 
 def test_a_function_decides_at_most_nine_things() -> None:
-    """The list names the functions that are still to be made simpler; it only shrinks."""
-    to_do = set(STILL_DENSE.read_text().split())
-    dense = set(dense_functions(PACKAGE))
-    assert sorted(dense - to_do) == [], "name the predicates, give a step a line (scripts/decisions.py counts)"
-    assert sorted(to_do - dense) == [], f"simple now: delete these lines of {STILL_DENSE.name}"
+    assert dense_functions(PACKAGE) == {}, "name the predicates, give a step a line (scripts/decisions.py counts)"
 
 
 def test_a_module_says_what_it_is() -> None:

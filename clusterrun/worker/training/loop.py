@@ -8,6 +8,7 @@ import gc
 import math
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def train(
     )
     done = True
     try:
-        done = _train(work, config, dist, run, device, consensus, stop, checkpointer, finite_check)
+        done = Loop(work, config, dist, run, device, consensus, stop, checkpointer, finite_check).run()
     finally:
         try:
             checkpointer.close()  # also after an error: the checkpoint being written is the last good state
@@ -65,164 +66,233 @@ def train(
     return done
 
 
-def _train(
-    work: Work,
-    config: Any,
-    dist: DistEnv,
-    run: RunEnv,
-    device: torch.device,
-    consensus: Consensus,
-    stop: StopRequest,
-    checkpointer: Checkpointer,
-    finite_check: FiniteCheck,
-) -> bool:
-    precision = choose(config.precision, device)
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+class Loop:
+    """The steps of a training on one rank, and what they share. `step` is the last one taken."""
 
-    # the model, its optimizer, the batch sizes and the number of steps
-    sizes = checkpointer.sizes(batch_sizes(config, dist.world_size))
-    optimizer = make_optimizer(work.model.to(device), config)
-    scaler = precision.scaler()
-    model: torch.nn.Module = ModelWithLoss(work)
-    if config.compile:
-        model = compiled(model)
-    ddp_model = wrap_ddp(model, dist.world_size, device)
-    if config.auto_micro_batch:
-        sizes = fit_memory(ddp_model, work, sizes, precision, device, optimizer, consensus)
-    sampler = Sampler(len(work.train), sizes, config.seed, config.drop_last)
-    steps = config.steps or math.ceil(config.epochs * sampler.steps_per_epoch)
-    top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
+    def __init__(
+        self,
+        work: Work,
+        config: Any,
+        dist: DistEnv,
+        run: RunEnv,
+        device: torch.device,
+        consensus: Consensus,
+        stop: StopRequest,
+        checkpointer: Checkpointer,
+        finite_check: FiniteCheck,
+    ) -> None:
+        """Make the model, its optimizer and the samples ready for the first step, or for the one after a checkpoint."""
+        self._work, self._config, self._dist, self._device = work, config, dist, device
+        self._consensus, self._stop = consensus, stop
+        self._checkpointer, self._finite_check = checkpointer, finite_check
+        self._precision = choose(config.precision, device)
+        if config.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True)
 
-    # load the checkpoint: from here on a resumed run is in the same state as an uninterrupted one
-    settings = settings_of(config, sizes, work, steps)
-    checkpointer.restore(work.model, optimizer, scaler, settings)
-    start = checkpointer.start
-    settle_buckets(ddp_model, work, device, optimizer)
+        # the model, its optimizer, the batch sizes and the number of steps
+        sizes = checkpointer.sizes(batch_sizes(config, dist.world_size))
+        self._optimizer = make_optimizer(work.model.to(device), config)
+        self._scaler = self._precision.scaler()
+        self._model: torch.nn.Module = ModelWithLoss(work)
+        if config.compile:
+            self._model = compiled(self._model)
+        self._ddp_model = wrap_ddp(self._model, dist.world_size, device)
+        if config.auto_micro_batch:
+            sizes = fit_memory(self._ddp_model, work, sizes, self._precision, device, self._optimizer, consensus)
+        self._sizes = sizes
+        self._sampler = Sampler(len(work.train), sizes, config.seed, config.drop_last)
+        self._steps = steps = config.steps or math.ceil(config.epochs * self._sampler.steps_per_epoch)
+        self._top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
 
-    write_facts(sampler, consensus, dist, run, precision=precision.name, requested=config.precision, steps=steps)
-    report = Report(dist.rank, run, config, start, settings)
-    for line in [*banner(work, config, sampler, steps, precision, top_lr), *checkpointer.announce()]:
-        report.say(line)
-    flops = model_flops_per_token(work.model, getattr(config, "seq_len", 0))
-    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+        # load the checkpoint: from here on a resumed run is in the same state as an uninterrupted one
+        settings = settings_of(config, sizes, work, steps)
+        checkpointer.restore(work.model, self._optimizer, self._scaler, settings)
+        self.step = self._start = checkpointer.start
+        settle_buckets(self._ddp_model, work, device, self._optimizer)
 
-    def evaluate_now(step: int) -> dict[str, float]:
+        name = self._precision.name
+        write_facts(self._sampler, consensus, dist, run, precision=name, requested=config.precision, steps=steps)
+        self._report = Report(dist.rank, run, config, self._start, settings)
+        lines = banner(work, config, self._sampler, steps, self._precision, self._top_lr)
+        for line in [*lines, *checkpointer.announce()]:
+            self._report.say(line)
+        self._logged = self._start  # the step of the last row
+        self._val_loss = math.nan  # of the last evaluation
+
+    def run(self) -> bool:
+        """Train to the last step. Return False if the run saved and stopped before it."""
+        self._begin()
+        began, stopped = time.monotonic(), ""
+        while self.step < self._steps:
+            micro_batches, wait_for_sums = self._load_step()
+            lr = self._set_learning_rate()
+            local_loss, tokens, stopped = self._add_gradients(micro_batches, wait_for_sums)
+            if stopped:
+                break
+            self._take_step(micro_batches, local_loss, tokens, lr)
+        here.enter("saving")  # a checkpoint may still be being written
+        self._report.say(self._save_and_stop(stopped) if stopped else self._summary(time.monotonic() - began))
+        self._report.close()
+        return not stopped
+
+    def _begin(self) -> None:
+        """Evaluate a new model, and begin to measure and to show progress."""
+        config, start, report = self._config, self._start, self._report
+        self._flops = model_flops_per_token(self._work.model, getattr(config, "seq_len", 0))
+        is_gpu = self._device.type == "cuda"
+        self._peak = peak_flops(torch.cuda.get_device_name(self._device)) if is_gpu else None
+        if start == 0:
+            row = self._evaluate()
+            self._checkpointer.first_val(row["val_loss"])
+            report.row(0, self._steps, {**row})
+        report.start(start, self._steps)
+        self._busy = BusyTimes(self._ddp_model, self._device, self._sizes.grad_accum_steps)
+        self._throughput = Throughput(self._device, self._busy, self._checkpointer.trained_s)
+        here.step, here.steps, here.first_step, here.times = start, self._steps, start + 1, self._busy.medians
+        here.enter("training")
+
+    def _evaluate(self) -> dict[str, float]:
         """Evaluate on all ranks, and generate samples on rank 0."""
-        with here.during("evaluating"), memory.explained(device, sizes, precision.name):
-            measures = evaluate(model, work, sizes, config, precision, device, consensus, dist.rank)
-            if dist.rank == 0 and work.sample is not None:
+        work, config, rank = self._work, self._config, self._dist.rank
+        with here.during("evaluating"), self._memory_explained():
+            measures = evaluate(
+                self._model, work, self._sizes, config, self._precision, self._device, self._consensus, rank
+            )
+            if rank == 0 and work.sample is not None:
                 for prompt in config.sample_prompts:
-                    report.sample(step, prompt, work.sample(prompt))
+                    self._report.sample(self.step, prompt, work.sample(prompt))
+        self._val_loss = measures["val_loss"]
         return measures
 
-    row: dict[str, float | None] = {}
-    if start == 0:
-        row = {**evaluate_now(0)}
-        checkpointer.first_val(row["val_loss"])
-        report.row(0, steps, row)
-    report.start(start, steps)
-    busy = BusyTimes(ddp_model, device, sizes.grad_accum_steps)
-    throughput = Throughput(device, busy, checkpointer.trained_s)
-    began = time.monotonic()
-    step, stopped = start, ""
-    here.step, here.steps, here.first_step, here.times = start, steps, start + 1, busy.medians
-    here.enter("training")
-    logged = start  # the step of the last row
+    def _load_step(self) -> tuple[MicroBatches, Callable[[], list[float]]]:
+        """Load this rank's part of the next step, and start to sum its weight, tokens and stop flags over the ranks."""
+        self._throughput.begin_step()
+        slots = self._sampler.rank_slots(self.step + 1, self._dist.rank)
+        micro_batches = [(slot, samples, self._work.train.batch(samples or [0])) for slot, samples in slots]
+        self._throughput.data_ready()
+        filled = [batch for _, samples, batch in micro_batches if samples]
+        flags = self._stop.flags(self._checkpointer.saving_s + self._throughput.step_s)
+        # overlaps with the first micro batch's forward pass
+        sums = self._consensus.begin([sum(b.weight for b in filled), sum(b.tokens for b in filled), *flags])
+        return micro_batches, sums
 
-    while step < steps:
-        throughput.begin_step()
-        slots = sampler.rank_slots(step + 1, dist.rank)
-        micro_batches: MicroBatches = [(slot, samples, work.train.batch(samples or [0])) for slot, samples in slots]
-        throughput.data_ready()
-        wait_for_sums = consensus.begin(  # overlaps with the first micro batch's forward pass
-            [
-                sum(batch.weight for _, samples, batch in micro_batches if samples),
-                sum(batch.tokens for _, samples, batch in micro_batches if samples),
-                *stop.flags(checkpointer.saving_s + throughput.step_s),
-            ]
-        )
-        lr = schedule.learning_rate(step + 1, steps, top_lr, config.warmup, config.schedule)
-        for group in optimizer.param_groups:
+    def _set_learning_rate(self) -> float:
+        """Set the learning rate of the next step, and return it."""
+        config = self._config
+        lr = schedule.learning_rate(self.step + 1, self._steps, self._top_lr, config.warmup, config.schedule)
+        for group in self._optimizer.param_groups:
             group["lr"] = lr
+        return lr
 
-        local_loss = torch.zeros((), device=device)  # this rank's part of the step's mean loss
-        with memory.explained(device, sizes, precision.name):
+    def _add_gradients(
+        self, micro_batches: MicroBatches, wait_for_sums: Callable[[], list[float]]
+    ) -> tuple[torch.Tensor, int, str]:
+        """Run the forward and backward passes of a step.
+
+        Return this rank's part of the step's mean loss, the number of tokens of all ranks, and "". If a rank is to
+        stop, the step is given up: the text is the reason.
+        """
+        ranks = self._dist.world_size
+        local_loss = torch.zeros((), device=self._device)
+        with self._memory_explained():
             for i, (slot, samples, batch) in enumerate(micro_batches):
-                reseed(seed_of(config.seed, "step", step + 1, slot), device)
-                unsynced = i < len(micro_batches) - 1 or (config.measure and step >= config.measure)
-                with accumulating(ddp_model) if unsynced else contextlib.nullcontext():
-                    with precision.autocast(), busy.forward():
-                        loss = ddp_model(to_device(batch.tensors, device))
+                reseed(seed_of(self._config.seed, "step", self.step + 1, slot), self._device)
+                with self._averaging(is_last=i == len(micro_batches) - 1):
+                    with self._precision.autocast(), self._busy.forward():
+                        loss = self._ddp_model(to_device(batch.tensors, self._device))
                     if i == 0:
                         weight, tokens, *flags = wait_for_sums()
-                        if stopped := stop_reason(flags):
-                            break
+                        if reason := stop_reason(flags):
+                            return local_loss, 0, reason
                     # DDP averages over ranks: multiply by their number for the sum, divide by the global batch's weight
-                    factor = dist.world_size / weight if samples and weight else 0.0
-                    scaler.scale(loss * factor).backward()
-                local_loss += loss.detach() * (factor / dist.world_size)
-        if stopped:
-            break
-        step += 1
-        last_step = step == steps
-        eval_due = last_step or (config.eval_every and step % config.eval_every == 0)
-        save_due = not config.measure and (last_step or (config.save_every and step % config.save_every == 0))
-        log_due = eval_due or save_due or step % config.log_every == 0 or step == start + 1
-        scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(work.model.parameters(), config.clip or math.inf)
-        result = StepResult(step, norm, local_loss, [i for _, samples, _ in micro_batches for i in samples], lr)
-        # in fp16 an overflow is normal: the scaler skips such a step
-        finite = scaler.is_enabled() or finite_check.passes(result, now=bool(log_due))
-        throughput.add_step(local_loss if finite else None, int(tokens))
-        if finite:
-            with memory.explained(device, sizes, precision.name):  # the first step allocates the optimizer's states
-                scaler.step(optimizer)
-            scaler.update()
-        else:
-            report.say(f"step {step}: the gradient is not finite; skipping this step")
-        optimizer.zero_grad(set_to_none=True)
-        throughput.end_step()
-        report.advance(step)
-        here.finish_step(step)
+                    factor = ranks / weight if samples and weight else 0.0
+                    self._scaler.scale(loss * factor).backward()
+                local_loss += loss.detach() * (factor / ranks)
+        return local_loss, int(tokens), ""
 
-        if not log_due:
-            continue
-        row = {"epoch": step / sampler.steps_per_epoch, "lr": lr, "grad_norm": norm.item()}
-        row |= throughput.take(consensus, flops, peak)
-        checkpointer.trained_s = throughput.trained_s
-        if dist.rank == 0:  # the sum over all ranks: one rank reports it
+    def _averaging(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Return the context for a micro batch: gradients are averaged over the ranks after the last one of a step.
+
+        A measuring run no longer does so after its first `measure` steps.
+        """
+        measures_alone = self._config.measure and self.step >= self._config.measure
+        return contextlib.nullcontext() if is_last and not measures_alone else accumulating(self._ddp_model)
+
+    def _take_step(self, micro_batches: MicroBatches, local_loss: torch.Tensor, tokens: int, lr: float) -> None:
+        """Let the optimizer take a step by gradients that are finite, and write what is due after it."""
+        config = self._config
+        self.step += 1
+        eval_due = self._is_due(config.eval_every)
+        save_due = not config.measure and self._is_due(config.save_every)
+        log_due = eval_due or save_due or self.step % config.log_every == 0 or self.step == self._start + 1
+        self._scaler.unscale_(self._optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self._work.model.parameters(), config.clip or math.inf)
+        samples = [i for _, samples, _ in micro_batches for i in samples]
+        result = StepResult(self.step, norm, local_loss, samples, lr)
+        self._optimize(result, tokens, check_now=log_due)
+        self._throughput.end_step()
+        self._report.advance(self.step)
+        here.finish_step(self.step)
+        if log_due:
+            self._log(result, eval_due, save_due)
+
+    def _is_due(self, every: int) -> bool:
+        """Return whether what is done every so many steps (0: only at the end) is due after this one."""
+        return self.step == self._steps or (every > 0 and self.step % every == 0)
+
+    def _optimize(self, result: StepResult, tokens: int, check_now: bool) -> None:
+        """Update the weights, but not by gradients that are known to be not finite."""
+        # in fp16 an overflow is normal: the scaler skips such a step
+        finite = self._scaler.is_enabled() or self._finite_check.passes(result, now=check_now)
+        self._throughput.add_step(result.loss if finite else None, tokens)
+        if finite:
+            with self._memory_explained():  # the first step allocates the optimizer's states
+                self._scaler.step(self._optimizer)
+            self._scaler.update()
+        else:
+            self._report.say(f"step {self.step}: the gradient is not finite; skipping this step")
+        self._optimizer.zero_grad(set_to_none=True)
+
+    def _log(self, result: StepResult, eval_due: bool, save_due: bool) -> None:
+        """Write a row of metrics; evaluate and save before it if that is due."""
+        step, checkpointer = self.step, self._checkpointer
+        row = {"epoch": step / self._sampler.steps_per_epoch, "lr": result.lr, "grad_norm": result.norm.item()}
+        row |= self._throughput.take(self._consensus, self._flops, self._peak)
+        checkpointer.trained_s = self._throughput.trained_s
+        if self._dist.rank == 0:  # the sum over all ranks: one rank reports it
             here.tokens_per_second = row["tokens_per_second"]
         if not math.isfinite(row["loss"] or 0.0):
-            raise finite_check.error(result, since=logged + 1)
-        logged = step
+            raise self._finite_check.error(result, since=self._logged + 1)
+        self._logged = step
         if eval_due or save_due:
-            finite_check.weights(work.model, step, lr)
+            self._finite_check.weights(self._work.model, step, result.lr)
         if eval_due:
-            row |= evaluate_now(step)
+            row |= self._evaluate()
         if save_due:
             with here.during("saving"):
-                row["save_stall_s"] = checkpointer.copy(step, work.model, optimizer, scaler, row.get("val_loss"))
-        report.row(step, steps, row)
+                row["save_stall_s"] = checkpointer.copy(
+                    step, self._work.model, self._optimizer, self._scaler, row.get("val_loss")
+                )
+        self._report.row(step, self._steps, row)
         checkpointer.write()  # after the row: a run that resumes from this step does not write it again
 
-    here.enter("saving")  # a checkpoint may still be being written
-    if stopped:
-        finite_check.settle()
-        finite_check.weights(work.model, step, top_lr)
-        checkpointer.trained_s = throughput.trained_s
-        report.say(checkpointer.stop(step, work.model, optimizer, scaler, stopped))
-    elif step > start:
-        first, last = checkpointer.first_val(None), row["val_loss"]
-        report.say(
-            f"validation loss {first or math.nan:.3f} -> {last:.3f} in {plural(steps, 'step')},"
-            f" {time.monotonic() - began:.0f} s"
-        )
-    else:
-        report.say(f"already trained to step {steps}: nothing to do")
-    report.close()
-    return not stopped
+    def _save_and_stop(self, reason: str) -> str:
+        """Save the last step; return the line to print."""
+        self._finite_check.settle()
+        self._finite_check.weights(self._work.model, self.step, self._top_lr)
+        self._checkpointer.trained_s = self._throughput.trained_s
+        return self._checkpointer.stop(self.step, self._work.model, self._optimizer, self._scaler, reason)
+
+    def _summary(self, seconds: float) -> str:
+        """Return the line to print after the last step."""
+        if self.step == self._start:
+            return f"already trained to step {self._steps}: nothing to do"
+        first = self._checkpointer.first_val(None) or math.nan
+        return f"validation loss {first:.3f} -> {self._val_loss:.3f} in {plural(self._steps, 'step')}, {seconds:.0f} s"
+
+    def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
+        return memory.explained(self._device, self._sizes, self._precision.name)
 
 
 def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[str, Any]:
