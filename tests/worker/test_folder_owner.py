@@ -41,7 +41,7 @@ def test_another_run_is_refused_while_the_first_lives_and_hears_who_holds_it(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTERRUN_JOB_ID", "140")
-    owner, _ = folder_owner.claim(kept, run(tmp_path, "a"))
+    check, _ = folder_owner.claim(kept, run(tmp_path, "a"))
     before = (kept / "owner.json").read_bytes()
     with pytest.raises(WorkerError) as caught:
         folder_owner.claim(kept, run(tmp_path, "b"))
@@ -50,7 +50,7 @@ def test_another_run_is_refused_while_the_first_lives_and_hears_who_holds_it(
     assert str(caught.value).startswith(f"checkpoint_dir={kept} is in use by run a (job 140, since {since[:13]}")
     reader = f"(you can still set resume={kept}, which only reads checkpoints)"
     assert str(caught.value).endswith(f"set another checkpoint_dir {reader}")
-    owner.check()
+    check()
     assert (kept / "owner.json").read_bytes() == before
 
 
@@ -75,14 +75,14 @@ def removal(attempt: Path) -> None:
 @pytest.mark.parametrize("end", [end_record, end_mark, silence, removal])
 def test_the_folder_of_a_run_that_no_longer_lives_is_taken_over(tmp_path: Path, kept: Path, end: Any) -> None:
     first = run(tmp_path, "a")
-    owner, _ = folder_owner.claim(kept, first)
+    check, _ = folder_owner.claim(kept, first)
     assert first.attempt_dir is not None
     end(first.attempt_dir)
-    second, notes = folder_owner.claim(kept, run(tmp_path, "b"))
+    check_second, notes = folder_owner.claim(kept, run(tmp_path, "b"))
     assert len(notes) == 1 and notes[0].startswith("took over checkpoint_dir from run a (since ")
-    second.check()
+    check_second()
     with pytest.raises(Superseded, match="now belongs to run b"):  # it was only cut off, and comes back
-        owner.check()
+        check()
 
 
 def test_the_same_run_continues_and_its_older_attempt_stops(
@@ -90,13 +90,13 @@ def test_the_same_run_continues_and_its_older_attempt_stops(
 ) -> None:
     env = run(tmp_path, "a")
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "1")
-    older, _ = folder_owner.claim(kept, env)
+    check_older, _ = folder_owner.claim(kept, env)
     monkeypatch.setenv("CLUSTERRUN_ATTEMPT_NUMBER", "2")
-    newer, notes = folder_owner.claim(kept, env)
+    check_newer, notes = folder_owner.claim(kept, env)
     assert notes == []
-    newer.check()
+    check_newer()
     with pytest.raises(Superseded):
-        older.check()
+        check_older()
 
 
 def test_of_two_that_come_at_once_one_is_the_owner(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_of_two_that_come_at_once_one_is_the_owner(tmp_path: Path, kept: Path, m
 )
 def test_a_damaged_owner_is_no_owner(tmp_path: Path, kept: Path, content: str) -> None:
     (kept / "owner.json").write_text(content)
-    owner, _ = folder_owner.claim(kept, run(tmp_path, "a"))
-    owner.check()
+    check, _ = folder_owner.claim(kept, run(tmp_path, "a"))
+    check()
     assert json.loads((kept / "owner.json").read_text())["run_id"] == "a"
 
 

@@ -14,6 +14,7 @@ import torch
 from ...base.decode import as_number
 from ...base.errors import WorkerError
 from ...run_folder import attempt_number, ends
+from ...run_folder.atomic import Check
 from ..rank.distenv import DistEnv, RunEnv
 from . import checkpoint, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter
@@ -38,7 +39,7 @@ class Checkpointer:
         self._writer: BackgroundWriter | None = None
         self._copied: tuple[checkpoint.Snapshot, bool] | None = None
         self._folder = _folder(config, run)
-        self._owner: folder_owner.FolderOwner | None = None
+        self._may_write: Check | None = None  # only rank 0 owns the folder
         self._notes: list[str]
         start, self._notes = consensus.broadcast(self._choose_start() if dist.rank == 0 else ("", []))
         self._from = Path(start) if start else None
@@ -53,7 +54,7 @@ class Checkpointer:
         """Take the folder over, and return the checkpoint to start from (empty: none) with lines for the user."""
         takeover: list[str] = []
         if self._folder is not None:
-            self._owner, takeover = _take(self._folder, self._run)
+            self._may_write, takeover = _take(self._folder, self._run)
         path, notes = self._find(self._folder or Path("checkpoints"))
         return str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])]
 
@@ -125,13 +126,13 @@ class Checkpointer:
         val_loss: float | None = None,
     ) -> float:
         """Copy a step's state for `write`; return the seconds that training was blocked (0 on other ranks)."""
-        if self._folder is None or self._owner is None:  # only rank 0 owns the folder
+        if self._folder is None or self._may_write is None:
             return 0.0
         began = time.monotonic()
         if self._writer is None:
             own = self._from if self._from and self._from.parent == self._folder else None
             self._writer = BackgroundWriter(
-                self._folder, self._config.keep_last, own, self._run.run_id, self._owner.check
+                self._folder, self._config.keep_last, own, self._run.run_id, self._may_write
             )
         self._writer.wait()  # before the copy is made: else two copies would be in memory
         best = val_loss is not None and val_loss < self._state.get("best", {}).get("val_loss", math.inf)
@@ -224,7 +225,7 @@ def _folder(config: Any, run: RunEnv) -> Path | None:
     return run.run_dir / "checkpoints" if run.run_dir is not None else None
 
 
-def _take(folder: Path, run: RunEnv) -> tuple[folder_owner.FolderOwner, list[str]]:
+def _take(folder: Path, run: RunEnv) -> tuple[Check, list[str]]:
     """Take the folder for this run; raise WorkerError before training if it is another run's or not writable."""
     try:
         attempt_number.check()  # of a project that was renamed meanwhile, nothing is created again

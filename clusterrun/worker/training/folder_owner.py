@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,42 +19,35 @@ OWNER = "owner.json"
 SILENT_S = 300.0  # rank 0 writes its progress record every 10 s; NFS may show it a minute late
 
 
-@dataclass(frozen=True)
-class FolderOwner:
-    """The right of a run, in one attempt, to write into a folder."""
-
-    folder: Path
-    run_id: str
-    attempt_number: int
-
-    def check(self) -> None:
-        """Raise Superseded if this process may no longer write into the folder; raises OSError if that is unknown."""
-        attempt_number.check()
-        owner = _read(self.folder)
-        if owner is not None and (owner["run_id"] != self.run_id or owner["attempt_number"] > self.attempt_number):
-            raise attempt_number.Superseded(
-                f"{self.folder} now belongs to {_named(owner)}: this process will stop and write nothing more"
-            )
+def check(folder: Path, run_id: str, number: int) -> None:
+    """Raise Superseded if an attempt of a run may no longer write into a folder, and OSError if that is unknown."""
+    attempt_number.check()
+    owner = _read(folder)
+    if owner is not None and (owner["run_id"] != run_id or owner["attempt_number"] > number):
+        raise attempt_number.Superseded(
+            f"{folder} now belongs to {_named(owner)}: this process will stop and write nothing more"
+        )
 
 
-def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
-    """Make this run the owner of an existing folder; return it and lines for the user.
+def claim(folder: Path, run: RunEnv) -> tuple[atomic.Check, list[str]]:
+    """Make this run the owner of an existing folder; return `check` of that, and lines for the user.
 
     The same run may always continue, and the folder of a run that has ended is taken over. Raises WorkerError
     (status 2) if another run is active in it, and OSError.
     """
-    mine = FolderOwner(folder, run.run_id, attempt_number.number())
+    number = attempt_number.number()
+    may_write = functools.partial(check, folder, run.run_id, number)
     document = {
         "run_id": run.run_id,
         "job_id": os.environ.get("CLUSTERRUN_JOB_ID", ""),
-        "attempt_number": mine.attempt_number,
+        "attempt_number": number,
         "attempt_dir": str(run.attempt_dir or ""),
         "time": time.time(),
     }
     owner = _read(folder)
     text = json.dumps(document).encode()
     if owner is None and atomic.create_once(folder / OWNER, text, mode=None, check=attempt_number.check):
-        return mine, []
+        return may_write, []
     owner = owner or _read(folder)
     other = owner if owner is not None and owner["run_id"] != run.run_id else None
     if other is not None and _may_be_active(other):
@@ -64,7 +57,7 @@ def claim(folder: Path, run: RunEnv) -> tuple[FolderOwner, list[str]]:
             status=2,
         )
     atomic.replace(folder / OWNER, text, mode=None, check=attempt_number.check)
-    return mine, [] if other is None else [f"took over checkpoint_dir from {_named(other)}, which has ended"]
+    return may_write, [] if other is None else [f"took over checkpoint_dir from {_named(other)}, which has ended"]
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
