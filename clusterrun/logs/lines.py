@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from clusterrun.logs.files import Stream
 from clusterrun.logs.filters import Filter, choose_ranks
@@ -35,13 +34,6 @@ _COUNTS = tuple(
 _COUNTED_IN = 400  # bytes of a state that are searched for its count
 
 
-@dataclass
-class _State:
-    line: LogLine
-    seen: float | None = None  # when late() first saw it
-    shown: bool = False
-
-
 class Bars:
     """The newest state of the bar that each task draws, as a line: of thousands the last, and some on the way.
 
@@ -52,7 +44,9 @@ class Bars:
     """
 
     def __init__(self) -> None:
-        self._states: dict[int | None, _State] = {}  # oldest first
+        self._states: dict[int | None, LogLine] = {}  # oldest first
+        self._seen: dict[int | None, float] = {}  # when late() first saw a task's state
+        self._shown: set[int | None] = set()  # the tasks whose state was shown
         self._size = 0
         self._shown_at: dict[int | None, float] = {}
 
@@ -68,11 +62,11 @@ class Bars:
         if before is not None and not line.payload:
             return []  # a bar that wipes itself keeps its last state
         ended: list[LogLine] = []
-        if before is not None and _fell(before.line.payload, first):
+        if before is not None and _fell(before.payload, first):
             ended = self.finish(line.rank)
         elif before is not None:
             self._drop(line.rank)
-        self._states[line.rank] = _State(line)
+        self._states[line.rank] = line
         self._size += len(line.payload)
         while self._size > BARS_CAP or len(self._states) > _TASKS_CAP:
             ended += self.finish(next(iter(self._states)))
@@ -82,8 +76,8 @@ class Bars:
         """Return the last state of this task's bar if it was not shown: the task wrote another line."""
         if task not in self._states:
             return []
-        state = self._drop(task)
-        return [] if state.shown else [state.line]
+        was_shown, line = task in self._shown, self._drop(task)
+        return [] if was_shown else [line]
 
     def end(self) -> list[LogLine]:
         """Return all held states that were not shown."""
@@ -92,25 +86,26 @@ class Bars:
     def late(self, now: float) -> list[LogLine]:
         """Return the states to show now: the first of a bar, one every EVERY seconds, and one without a successor."""
         lines = []
-        for task, state in self._states.items():
-            if state.seen is None:
-                state.seen = now
-            if not state.shown and self._is_due(task, state.seen, now):
-                state.shown = True
+        for task, line in self._states.items():
+            seen = self._seen.setdefault(task, now)
+            if task not in self._shown and self._is_due(task, seen, now):
+                self._shown.add(task)
                 if len(self._shown_at) > _TASKS_CAP:
                     self._shown_at.clear()
                 self._shown_at[task] = now
-                lines.append(state.line)
+                lines.append(line)
         return lines
 
     def _is_due(self, task: int | None, seen: float, now: float) -> bool:
         shown_at = self._shown_at.get(task)
         return shown_at is None or now - shown_at >= EVERY or now - seen >= SETTLED
 
-    def _drop(self, task: int | None) -> _State:
-        state = self._states.pop(task)
-        self._size -= len(state.line.payload)
-        return state
+    def _drop(self, task: int | None) -> LogLine:
+        line = self._states.pop(task)
+        self._seen.pop(task, None)
+        self._shown.discard(task)
+        self._size -= len(line.payload)
+        return line
 
 
 def draws(data: bytes) -> bool:

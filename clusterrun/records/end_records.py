@@ -15,7 +15,7 @@ from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.claims import Claim
-from clusterrun.run_folder.ends import Hold, JobEnd
+from clusterrun.run_folder.ends import JobEnd
 
 
 def end_of(run: RunRecord) -> JobStatus | None:
@@ -53,10 +53,10 @@ def _began(start: Mapping[str, Any], claim: Claim | None) -> int | None:
     return min(times, default=None)
 
 
-def load_hold(run: RunRecord) -> Hold | None:
-    """Return until when a run's newest attempt keeps its nodes after its failure, None if it does not."""
+def load_hold(run: RunRecord) -> tuple[int, str]:
+    """Return ``ends.load_hold`` of a run's newest attempt."""
     attempt = run_record.newest_attempt(run)
-    return ends.load_hold(attempt) if attempt is not None else None
+    return ends.load_hold(attempt) if attempt is not None else (0, "")
 
 
 def unknown_status(run: RunRecord, reason: str) -> JobStatus:

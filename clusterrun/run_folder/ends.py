@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..base.decode import as_objects, as_text, as_texts, parse_fields
+from ..base.decode import as_int, as_objects, as_text, as_texts, parse_fields
 from ..base.errors import WorkerError
 from . import atomic, rank_records
 from .files import VERSION, file_mode, read_json, write_record
@@ -99,13 +99,6 @@ class JobEnd(NamedTuple):
     restart: int | None = None
     launch: int | None = None
     time: float | None = None
-
-
-class Hold(NamedTuple):
-    """Until when a failed job keeps its nodes, in epoch seconds, and how to look at one; without the file that ends."""
-
-    until: int
-    shell: str = ""
 
 
 class RankEnd(NamedTuple):
@@ -197,10 +190,13 @@ def load_job_end(attempt: Path) -> JobEnd | None:
     return None if document is None else JobEnd(**parse_fields(JobEnd, document))
 
 
-def load_hold(attempt: Path) -> Hold | None:
-    """Return until when a job keeps its nodes after its failure, None if it does not."""
-    found = parse_fields(Hold, read_json(attempt / HOLD) or {})
-    return Hold(**found) if found["until"] is not None else None
+def load_hold(attempt: Path) -> tuple[int, str]:
+    """Return until when a failed job keeps its nodes, in epoch seconds, and the command that opens a shell on one.
+
+    It is 0 and empty without the file; removing that ends the hold.
+    """
+    hold = read_json(attempt / HOLD) or {}
+    return as_int(hold.get("until")) or 0, as_text(hold.get("shell"))
 
 
 def has_failed(folder: Path) -> bool:

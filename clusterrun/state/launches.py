@@ -71,11 +71,10 @@ def held_line(state: RunState) -> str:
     """Return until when the job's nodes are held, and the command that opens a shell there; empty if they are not."""
     if state.record is None or state.status.state != "RUNNING":
         return ""
-    hold = load_hold(state.record)
-    if hold is None or not 0 < hold.until - time.time() < _LONGEST:
+    until, shell = load_hold(state.record)
+    if not 0 < until - time.time() < _LONGEST:
         return ""
-    until = time.strftime("%H:%M", time.localtime(hold.until))
-    return f"until {until}, after a failure; open a shell with: {hold.shell}"
+    return f"until {time.strftime('%H:%M', time.localtime(until))}, after a failure; open a shell with: {shell}"
 
 
 def failed_state(state: RunState) -> RunState | None:

@@ -480,7 +480,8 @@ def _with_end(run: RunRecord, job: JobStatus) -> JobStatus:
     ended = end_of(run)
     if ended is None:
         return replace(job, outcome=outcome_of(job.state, job.exit_status))
-    state = _state_at_end(job.state, ended, is_held=load_hold(run) is not None)
+    held_until, _ = load_hold(run)
+    state = _state_at_end(job.state, ended, is_held=held_until > 0)
     return replace(job, state=state, exit_status=ended.exit_status, outcome=outcome_of(state, ended.exit_status))
 
 

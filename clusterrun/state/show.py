@@ -38,7 +38,7 @@ LIST_COLUMNS = (
     Column("LIMIT", leaves=5, right=True), Column("NODES", least=8, leaves=8),
     Column("RESTARTS", leaves=4, right=True), Column("STEP", leaves=7, right=True),
     Column("LOSS", leaves=6, right=True), Column("TOKENS/S", leaves=3, right=True), Column("PARTITION", leaves=2),
-    Column("SUBMITTED", leaves=1), *(Column(field.heading, leaves=1) for field in EXTRA_FIELDS if field.heading),
+    Column("SUBMITTED", leaves=1), *(Column(heading, leaves=1) for _, _, heading in EXTRA_FIELDS if heading),
     Column("REASON", least=10),
 )  # fmt: skip
 _OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count", "restarts", "submitted", "ended",
@@ -55,7 +55,7 @@ _PHASES = {"script": "in user script", "": "unknown"}  # others are shown as the
 _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
-    "job", "also", "state", "outcome", "reason", "nodes", *(field.key for field in EXTRA_FIELDS), "held", "attempt",
+    "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
     "launch", "time", "submitted", "started", "start", "ended", "training", "goodput", "ranks", "slow", "group",
     "source", "code", "run", "logs", "first",
 )  # fmt: skip
@@ -74,7 +74,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         "cluster": state.cluster,
         "scheduler": state.scheduler,
         "user": state.user,
-        **{field.key: extra.get(field.key) for field in EXTRA_FIELDS},
+        **{key: extra.get(key) for key, _, _ in EXTRA_FIELDS},
         "tasks": job.tasks or None,
         "task_count": task_count(job),
         "started": _began(job),
@@ -165,7 +165,7 @@ def list_row(state: RunState) -> list[str]:
         *figure_cells(state),
         state.status.partition,
         _local_time(state.submitted, "%m-%d %H:%M") if state.submitted else "",
-        *(extra.get(field.key, "") for field in EXTRA_FIELDS if field.heading),
+        *(extra.get(key, "") for key, _, heading in EXTRA_FIELDS if heading),
         reason,
     ]
 

@@ -117,23 +117,12 @@ def _amount(text: str, sized: bool) -> float | None:
     return float(number) * (_UNITS[unit] if sized else {"K": 1e3, "M": 1e6, "G": 1e9}.get(unit, 1.0))
 
 
-class ExtraField(NamedTuple):
-    """A field of squeue that is only shown: its key in ``--json`` and ``status``, its format, its heading in ``list``.
-
-    Without a heading ``list`` and ``top`` do not show it. Its value is empty where Slurm has none.
-    """
-
-    key: str
-    format: str
-    heading: str = ""
-
-
-#: To show another field of squeue, add a row here, like ExtraField("comment", "%k", "COMMENT").
-#: Formats: man squeue, --format.
-EXTRA_FIELDS: tuple[ExtraField, ...] = (ExtraField("account", "%a"),)
+#: Fields of squeue that are only shown: key in ``--json`` and ``status``, format (man squeue, --format), and heading.
+#: ``list`` and ``top`` show those with a heading. To show another, add a row here, like ("comment", "%k", "COMMENT").
+EXTRA_FIELDS: tuple[tuple[str, str, str], ...] = (("account", "%a", ""),)
 _FIRST = ("%i", "%A", "%T", "%r", "%u", "%P", "%N", "%D", "%M", "%l", "%V", "%S", "%e")
 _FREE_TEXT = ("%o", "%j")  # last, and the name after the path: a name is more likely to contain anything
-_JOB_FORMATS = (*_FIRST, *(field.format for field in EXTRA_FIELDS), *_FREE_TEXT)
+_JOB_FORMATS = (*_FIRST, *(field_format for _, field_format, _ in EXTRA_FIELDS), *_FREE_TEXT)
 #: The id of these fields, for the cache: another version may have cached an answer with other fields.
 FIELDS_ID = f"{zlib.crc32(''.join(_JOB_FORMATS).encode()):08x}"
 
@@ -182,7 +171,7 @@ def parse_squeue(text: str) -> list[JobStatus]:
                 ended=parse_int(ended) if outcome != "running" else None,
                 exit_status=_signal_status(reason),
                 script=script,
-                extra=tuple((field.key, plain(cell)) for field, cell in zip(EXTRA_FIELDS, extra, strict=False)),
+                extra=tuple((key, plain(cell)) for (key, *_), cell in zip(EXTRA_FIELDS, extra, strict=False)),
                 source="squeue",
             )
         )

@@ -9,7 +9,6 @@ import re
 import sysconfig
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,8 @@ SHORTEST = 20  # characters; shorter docstrings are left out
 BRIEF = "You answer questions about Python's standard library in one sentence."
 
 
-@dataclass(frozen=True)
-class Doc:
-    """A docstring of the standard library: `name` is dotted, `kind` function, class, method or module."""
-
-    name: str
-    kind: str
-    topic: str
-    text: str
+Doc = tuple[str, str, str, str]
+"""A docstring of the standard library: its dotted name, text, kind (function, class, method or module) and topic."""
 
 
 def documents() -> list[str]:
@@ -60,15 +53,15 @@ def conversations() -> list[dict[str, Any]]:
     Every docstring is in one chat only, so that a held-out part is new to the model. Some ask for one sentence (with
     a system message), some for all of it, some ask twice.
     """
-    return [{"messages": _chat(doc)} for doc in docstrings()]
+    return [{"messages": _chat(name, kind, text)} for name, text, kind, _ in docstrings()]
 
 
 def labelled() -> list[dict[str, str]]:
     """Return docstrings to be classified: rows of `text`, `kind` and `topic`; a text never holds its own name."""
     rows = []
-    for doc in docstrings():
-        own = doc.name.rpartition(".")[2]
-        rows.append({"text": re.sub(rf"\b{own}\b", "it", doc.text), "kind": doc.kind, "topic": doc.topic})
+    for name, text, kind, topic in docstrings():
+        own = name.rpartition(".")[2]
+        rows.append({"text": re.sub(rf"\b{own}\b", "it", text), "kind": kind, "topic": topic})
     return rows
 
 
@@ -76,53 +69,54 @@ def labelled() -> list[dict[str, str]]:
 def docstrings() -> tuple[Doc, ...]:
     """Return the public docstrings of MODULES, sorted by name, no text twice; raises WorkerError if there are none."""
     folder = Path(sysconfig.get_path("stdlib"))
-    found: dict[str, Doc] = {}
+    by_text: dict[str, Doc] = {}
     for topic, modules in MODULES.items():
         for module in modules:
-            for doc in _of_module(folder, module, topic):
-                found.setdefault(doc.text, doc)
-    if not found:
+            for name, text, kind in _of_module(folder, module):
+                by_text.setdefault(text, (name, text, kind, topic))
+    if not by_text:
         raise WorkerError(f"this Python has no standard library sources in {folder}: set data= to a file")
-    return tuple(sorted(found.values(), key=lambda doc: (doc.name, doc.text)))
+    return tuple(sorted(by_text.values()))
 
 
-def _of_module(folder: Path, module: str, topic: str) -> Iterator[Doc]:
+def _of_module(folder: Path, module: str) -> Iterator[tuple[str, str, str]]:
     base = folder.joinpath(*module.split("."))
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
-        return _walk(tree, SHOWN.get(module, module), "module", topic)
+        return _walk(tree, SHOWN.get(module, module), "module")
     return iter(())
 
 
-def _walk(node: ast.Module | ast.ClassDef | ast.FunctionDef, name: str, kind: str, topic: str) -> Iterator[Doc]:
+def _walk(node: ast.Module | ast.ClassDef | ast.FunctionDef, name: str, kind: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, text and kind of each public docstring in a part of a module."""
     text = inspect.cleandoc(ast.get_docstring(node, clean=False) or "").strip()
     if len(text) >= SHORTEST:
-        yield Doc(name, kind, topic, text)
+        yield name, text, kind
     if isinstance(node, ast.FunctionDef):
         return
     for child in node.body:
         if isinstance(child, ast.ClassDef | ast.FunctionDef) and not child.name.startswith("_"):
             inner = "class" if isinstance(child, ast.ClassDef) else "function" if kind == "module" else "method"
-            yield from _walk(child, f"{name}.{child.name}", inner, topic)
+            yield from _walk(child, f"{name}.{child.name}", inner)
 
 
-def _chat(doc: Doc) -> list[dict[str, str]]:
-    first, _, rest = (part.strip() for part in doc.text.partition("\n\n"))
+def _chat(name: str, kind: str, text: str) -> list[dict[str, str]]:
+    first, _, rest = (part.strip() for part in text.partition("\n\n"))
     first = " ".join(first.split())
-    ask = f"What is the {doc.kind} {doc.name}?" if doc.kind in ("class", "module") else f"What does {doc.name} do?"
+    ask = f"What is the {kind} {name}?" if kind in ("class", "module") else f"What does {name} do?"
     # a stable hash of the name: hash() differs between processes
-    style = zlib.crc32(doc.name.encode()) % 4
+    style = zlib.crc32(name.encode()) % 4
     if style == 0:
         return [_say("system", BRIEF), _say("user", ask), _say("assistant", first)]
     if style == 1 and rest:
-        more = f"Tell me more about {doc.name.rpartition('.')[2]}."
+        more = f"Tell me more about {name.rpartition('.')[2]}."
         return [_say("user", ask), _say("assistant", first), _say("user", more), _say("assistant", rest)]
     if style == 2:
-        return [_say("user", f"Explain {doc.name} in full."), _say("assistant", doc.text)]
-    return [_say("user", ask), _say("assistant", doc.text if style == 3 else first)]
+        return [_say("user", f"Explain {name} in full."), _say("assistant", text)]
+    return [_say("user", ask), _say("assistant", text if style == 3 else first)]
 
 
 def _say(role: str, content: str) -> dict[str, str]:

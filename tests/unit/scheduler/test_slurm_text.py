@@ -328,7 +328,7 @@ def test_no_cells_break_a_parser(cells: list[str]) -> None:
 
 
 def test_fields_that_are_only_shown_are_kept_and_may_all_be_missing() -> None:
-    formats = {field.format: field.key for field in squeue.EXTRA_FIELDS}
+    formats = {field_format: key for key, field_format, _ in squeue.EXTRA_FIELDS}
     line = row(**{one[1:]: f"the {key}" for one, key in formats.items()})
     (job,) = squeue.parse_squeue(line)
     assert dict(job.extra) == {key: f"the {key}" for key in formats.values()}
