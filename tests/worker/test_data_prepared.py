@@ -208,9 +208,9 @@ def test_a_node_that_never_sees_it_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_a_fingerprint_changes_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one")
-    before = fingerprint([path])
-    assert before == fingerprint([path]) and before[0][:2] == [str(path), 3]
+    before = fingerprint(str(path))
+    assert before == fingerprint(str(path)) and before[:2] == [str(path), 3]
     path.write_text("four")
-    assert fingerprint([path]) != before
+    assert fingerprint(str(path)) != before
     with pytest.raises(WorkerError, match=r"cannot read .*gone: No such file"):
-        fingerprint([tmp_path / "gone"])
+        fingerprint(str(tmp_path / "gone"))

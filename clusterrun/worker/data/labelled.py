@@ -16,8 +16,7 @@ from ..training.sampler import seed_of
 from ..training.work import Batch
 from . import prepared, targets
 from .formats import shown
-from .marks import marks
-from .prepared import Corpus
+from .prepared import Corpus, marks
 from .sources import PYDOC
 from .targets import Example, Group
 from .tokenizer import digest, train_bpe
@@ -27,14 +26,8 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin:labelled"
 BUILTIN_TARGETS = ("kind", "topic")
-CACHE_KEYS = (
-    "model",
-    "vocab",
-    "seq_len",
-    "text_cols",
-    "formatter",
-    "on_bad_row",
-)  # settings that the tensors depend on
+# settings that the tensors depend on
+CACHE_KEYS = ("model", "vocab", "seq_len", "text_cols", "formatter", "on_bad_row")
 NAMED = 5  # unseen classes to name in a message
 
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import secrets
 import shlex
@@ -26,6 +27,7 @@ from ...run_folder import atomic, attempt_number
 from ..rank.distenv import DistEnv
 from ..training.consensus import broadcast
 from ..training.work import Samples
+from .sources import find_sources
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -75,16 +77,26 @@ def prepare(root: Path, key: dict[str, Any], build: Build, dist: DistEnv) -> tup
     return folder, _load(folder, dist)
 
 
-def fingerprint(paths: Sequence[Path]) -> list[list[Any]]:
-    """Return [absolute path, size in bytes, mtime in ns] of each file, for a key; raises WorkerError."""
-    marks = []
-    for path in paths:
-        try:
-            found = os.stat(path)
-        except OSError as error:
-            raise WorkerError(f"cannot read {path}: {error.strerror}") from None
-        marks.append([os.path.abspath(path), found.st_size, found.st_mtime_ns])
-    return marks
+def marks(*data: str | Sequence[str]) -> list[Any]:
+    """Return every file of the data with its size and modification time, for a key; for builtin data Python's version.
+
+    Empty names are left out. Raises WorkerError for a file that is not there.
+    """
+    found: list[Any] = []
+    for names in data:
+        sources = find_sources(names) if names else []
+        found += [fingerprint(s) if os.path.exists(s) else [s, platform.python_version()] for s in sources]
+        found.append("|")  # a file that moves between the lists makes other data
+    return found
+
+
+def fingerprint(path: str) -> list[Any]:
+    """Return a file's absolute path, size in bytes and mtime in ns, for a key; raises WorkerError."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise WorkerError(f"cannot read {path}: {error.strerror}") from None
+    return [os.path.abspath(path), status.st_size, status.st_mtime_ns]
 
 
 def _folder(root: Path, key: dict[str, Any]) -> Path:

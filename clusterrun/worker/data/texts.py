@@ -13,8 +13,7 @@ from ...base.units import plural
 from ..rank.distenv import DistEnv
 from ..training.work import Batch
 from . import prepared, sources
-from .marks import marks
-from .prepared import Corpus
+from .prepared import Corpus, marks
 from .tokenizer import digest, train_bpe
 
 if TYPE_CHECKING:

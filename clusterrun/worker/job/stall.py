@@ -170,10 +170,8 @@ class Stall:
         self._longest = max(self._longest, still)
         if mark.step is None or mark.stepped is None:
             return
-        begin, began = self._stepped or (
-            mark.first_step,
-            mark.first_step_at,
-        )  # many steps may be done before the first look
+        # many steps may be done before the first look
+        begin, began = self._stepped or (mark.first_step, mark.first_step_at)
         if begin is not None and began is not None and mark.step > begin:
             mean = (mark.stepped - began) / (mark.step - begin)
             self._step_times.append(max(mean, self._longest))

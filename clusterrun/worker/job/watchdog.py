@@ -71,9 +71,8 @@ class Watchdog:
         interval = progress_interval(job.options.progress_interval, job.options.hang_timeout)
         self._pace = look_pace(interval, len(job.nodes))
         self._sample_pace = look_pace(interval, 1)
-        self._evidence_s = max(
-            EVIDENCE_S, self._ranks / rank_records.MOST_WRITES_PER_S / rank_records.POLLS + 2.0
-        )  # they look for the request
+        # the ranks look for the request as often as their number allows
+        self._evidence_s = max(EVIDENCE_S, ranks / rank_records.MOST_WRITES_PER_S / rank_records.POLLS + 2.0)
         self._still_since: float | None = None  # most ranks of the sample
         self._next_search = 0.0
         shortest = SHORTEST if job.options.max_restarts else SHORTEST_AT_LAST

@@ -85,9 +85,8 @@ class Step:
         self.failed: Rank | None = None
         self.stopped = False
         self.kill_at: float | None = None
-        self.open_until: float | None = (
-            None  # after all have ended, their children may not keep the pipes open for long
-        )
+        # after all have ended, their children may not keep the pipes open for long
+        self.open_until: float | None = None
         self._wakeup = _catch_signals()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wakeup, selectors.EVENT_READ)

@@ -23,6 +23,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...base.errors import WorkerError
+from ...base.job import format_tasks
 from ..node.log import say
 from .distenv import DistEnv, RunEnv
 from .failures import first_line
@@ -291,18 +292,8 @@ def describe(ranks: list[int], dist: DistEnv, names: tuple[str, ...]) -> str:
     parts = []
     for node, members in by_node.items():
         where = names[node] if node < len(names) else f"node {node}"
-        parts.append(f"rank{'s' if len(members) > 1 else ''} {_ranges(members)} on {where}")
+        parts.append(f"rank{'s' if len(members) > 1 else ''} {format_tasks(members)} on {where}")
     return ", ".join(parts)
-
-
-def _ranges(numbers: list[int]) -> str:
-    spans: list[list[int]] = []
-    for n in numbers:
-        if spans and n == spans[-1][1] + 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
 def _keys(what: str, dist: DistEnv) -> list[str]:

@@ -149,7 +149,7 @@ def _samples(config: Config, tensors: dict[str, Any], part: str, tokenizer: Any)
 
 
 def _cache_key(config: Config, tokenizer: Any) -> dict[str, Any]:
-    from ..data.marks import marks
+    from ..data.prepared import marks
     from ..data.tokenizer import digest
 
     keys = ("model", "vocab", "held_out", "seq_len", "packing", "on_bad_row")

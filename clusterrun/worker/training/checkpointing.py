@@ -91,9 +91,8 @@ class Checkpointer:
         self._state["settings"] = settings
         if self._loaded is None or self._from is None:
             return
-        resume.load_weights(
-            model, self._loaded.tensors, self._from
-        )  # first: with another model the data differ as well
+        # first: with another model the data differ as well
+        resume.load_weights(model, self._loaded.tensors, self._from)
         resume.check_same_order(self._loaded.state, settings)
         if self._loaded.trainer:
             optimizer.load_state_dict(self._loaded.trainer["optimizer"])
