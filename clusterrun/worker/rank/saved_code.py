@@ -38,16 +38,23 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WorkerError(f"cannot read {run_dir / RECORD}: {error}") from None
     files = run_dir.parents[1] / "snapshots" / "trees" / digest / "files"
-    until = time.monotonic() + patience
-    while re.fullmatch("[0-9a-f]+", digest) and not is_listed(files) and time.monotonic() < until:
-        time.sleep(1)
-    if not re.fullmatch("[0-9a-f]+", digest) or not is_listed(files):
+    if not re.fullmatch("[0-9a-f]+", digest) or not _appears(files, patience):
         raise WorkerError(
             f"the saved code of this run is gone: {files}\nclusterrun: hint: run"
             f" `clusterrun resubmit {run_dir.name}` to submit the current code as a new run",
             status=2,
         )
     return {FILES: os.path.realpath(files), PROJECT: root}
+
+
+def _appears(folder: Path, patience: float) -> bool:
+    """Return whether a folder is there within so many seconds."""
+    until = time.monotonic() + patience
+    while not is_listed(folder):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(1)
+    return True
 
 
 def find_saved(path: str) -> str:
