@@ -257,8 +257,8 @@ class Loop:
     def _log(self, result: StepResult, eval_due: bool, save_due: bool) -> None:
         """Write a row of metrics; evaluate and save before it if that is due."""
         step, checkpointer = self.step, self._checkpointer
-        row = {"epoch": step / self._sampler.steps_per_epoch, "lr": result.lr, "grad_norm": result.norm.item()}
-        row |= self._throughput.take(self._consensus, self._flops, self._peak)
+        row: dict[str, float | None] = {"epoch": step / self._sampler.steps_per_epoch, "lr": result.lr}
+        row |= {"grad_norm": result.norm.item()} | self._throughput.take(self._consensus, self._flops, self._peak)
         checkpointer.trained_s = self._throughput.trained_s
         if self._dist.rank == 0:  # the sum over all ranks: one rank reports it
             here.tokens_per_second = row["tokens_per_second"]
