@@ -91,7 +91,8 @@ def _in_logs(recorded: LogFinding, failure: Failure, evidence: Evidence) -> LogF
     for finding in evidence.before(near[0]):
         if finding.rank != recorded.rank and finding.kind in _SILENT and finding.is_fatal:
             return finding
-    return replace(near[-1], place=near[-1].place or recorded.place)
+    last = near[-1]
+    return replace(last, place=last.place or recorded.place)
 
 
 def _near_record(failure: Failure, evidence: Evidence) -> list[LogFinding]:
@@ -248,7 +249,7 @@ def _end_after(finding: LogFinding, later: Sequence[LogFinding]) -> LogFinding |
 def _root_of_hang(evidence: Evidence) -> LogFinding | None:
     """Return the failure that a time-out cannot cause: ranks waited for it, even if its line comes later."""
     relevant = [f for f in evidence.findings if not f.survived and not f.warned]
-    root = first(relevant, lambda f: f.kind in _ROOTS and f.strength is Strength.CAUSE)
+    root = first(relevant, lambda f: f.kind in _ROOTS and f.is_fatal)
     return _exception_of_absent_rank(relevant) or root or first(relevant, _is_broken_link)
 
 
@@ -258,8 +259,8 @@ def _exception_of_absent_rank(findings: Sequence[LogFinding]) -> LogFinding | No
     if None in waiting:
         return None
     for finding in findings:
-        is_absent = finding.rank not in (None, *waiting)
-        if is_absent and finding.row is EXCEPTION and finding.is_fatal and not _OF_PEERS.search(finding.sentence):
+        is_failure = finding.row is EXCEPTION and finding.is_fatal
+        if is_failure and finding.rank not in (None, *waiting) and not _OF_PEERS.search(finding.sentence):
             return finding
     return None
 

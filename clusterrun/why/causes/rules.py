@@ -43,6 +43,7 @@ _ERROR = re.compile(
     r".*\b(?:error|fatal|exception|abort(?:ed|ing))\b(?!s?[:=] ?0)(?!.*\b(?:info|debug|warn))"
 )
 _GOOD_END = re.compile(r"(?i)\b(?:done|finished|completed?(?! stack)|success\w*|saved)\b")
+_WORK_OR_GOOD_END = re.compile(rf"{PROGRESS.pattern}|{_GOOD_END.pattern.removeprefix('(?i)')}")
 _NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter prints
     r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
 )
@@ -310,7 +311,7 @@ def _goes_on(finding: LogFinding, lines: Sequence[Line]) -> bool:
         return bool(finding.row.common and lines) or _matches(_GOOD_END, lines[-2:])
     after = lines[finding.index + 1 :]
     most = 1 if finding.row.common else _NEAR_END
-    return len(after) > most or _matches(PROGRESS, after) or _matches(_GOOD_END, after)
+    return len(after) > most or _matches(_WORK_OR_GOOD_END, after)
 
 
 def _matches(pattern: re.Pattern[str], lines: Sequence[Line]) -> bool:
