@@ -164,16 +164,17 @@ def silent_rank(evidence: Evidence) -> Cause | None:
     """Applies if at most half of the ranks left no end record, and something shows that the job failed."""
     facts, failure, finding = evidence.facts, evidence.facts.failure, evidence.first_failure
     silent = silent_ranks(facts)
-    if not silent or (finding is None and failure is None):
-        return None
     recorded = (line_of(failure),) if failure is not None else ()
+    shown = evidence_lines(finding) or recorded
+    if not silent or not shown:
+        return None
     return Cause(
         kind="rank-lost",
         rank=silent[0],
         node=facts.node_of(silent[0]),
         sentence=f"{format_ranks(silent, facts)} ended without an error message: probably the kernel killed"
         " the process because host memory ran out, or the node failed",
-        evidence=evidence_lines(finding) or recorded,
+        evidence=shown,
         advice="ask your administrators to check the node's kernel log (dmesg); if host memory ran out, request"
         " more memory",
         command=f"clusterrun logs JOB --rank {silent[0]} -n 50",

@@ -60,7 +60,7 @@ def _free(nodes: Sequence[Node]) -> str:
 def _room_now(nodes: Sequence[Node], facts: PendingFacts) -> Finding:
     """Return how many nodes have room for the job, and what the others lack."""
     fitting = [node.name for node in nodes if _fits(node, facts)]
-    have = _have(1 if len(nodes) == 1 else len(fitting))
+    have = _have(1 if len(nodes) == 1 else len(fitting))  # 0 of 1 node has
     enough = f"{len(fitting)} of {plural(len(nodes), 'node')} {have} room for the job now"
     lines = [f"{enough}{clause(fold(fitting), ' ({})')}; the job needs {facts.least_nodes}", *_short(nodes, facts)]
     if len(fitting) >= facts.least_nodes and _waits_for_room(facts):
