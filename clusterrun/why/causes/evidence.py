@@ -56,11 +56,10 @@ class Evidence:
         is_serious = any(f.strength <= Strength.HANG for f in self.findings)
         return is_serious or bool(self.facts.state)
 
-    @cached_property
-    def missing_command(self) -> LogFinding | None:
-        """The last command that a shell did not find or could not run, if the job failed with the status of that."""
+    def missing_command(self, status: int | None) -> LogFinding | None:
+        """Return the last command that a shell did not find or could not run, if this is the exit status of that."""
         missing = [f for f in self.findings if f.kind == "command-missing"]
-        return missing[-1] if missing and self.facts.failed_status in (126, 127) else None
+        return missing[-1] if missing and status in (126, 127) else None
 
     def first(self, test: Test) -> LogFinding | None:
         """Return the first finding that passes a test."""

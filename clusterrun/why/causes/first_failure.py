@@ -173,8 +173,9 @@ def _explains(behind: LogFinding, kind: str) -> bool:
 
 def _behind_exit(finding: LogFinding, evidence: Evidence) -> LogFinding | None:
     """Return what explains a program's exit status: a missing command, a bare line, a thread's exception, a NaN."""
-    if evidence.missing_command is not None:
-        return evidence.missing_command
+    missing = evidence.missing_command(evidence.facts.failed_status)
+    if missing is not None:
+        return missing
     hint = _earliest(evidence)
     if hint is not None and _explains_exit(hint, finding):
         return hint

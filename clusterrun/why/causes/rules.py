@@ -144,7 +144,7 @@ def first_failure(evidence: Evidence) -> Cause | None:
 
 def command_not_run(evidence: Evidence) -> Cause | None:
     """Applies to a shell's exit status for a command that it did not find or could not run, if a line names one."""
-    missing = evidence.missing_command
+    missing = evidence.missing_command(evidence.facts.exit_status)
     return None if missing is None else to_cause(missing, evidence.facts)
 
 

@@ -295,7 +295,8 @@ def _attempt(lines: Sequence[Line], index: int) -> str:
 
 SUMMARY = "Root Cause (first observed failure):"
 _LONGEST = 4_000  # lines before it, which list the other failures
-_CODE = re.compile(r"\s*-?\d+")
+_NUMBERS = re.compile(r"(?m)^ *(rank|exitcode) *: *(-?\d{1,9})")
+_NODE = re.compile(r"(?m)^ *host *: *(?P<host>\S+)")
 _FAILURE = re.compile(r"(?m)^ *rank *: *(\d+).*\n *exitcode *: *(-?\d+)")
 _SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
 _KINDS = {-9: "killed", -15: "task-ended"}  # by torchrun's exit code, which is negative for a signal
@@ -312,8 +313,10 @@ def _add_summaries(by_index: dict[int, LogFinding], lines: Sequence[Line]) -> No
 
 def _summary_finding(lines: Sequence[Line], index: int) -> LogFinding:
     """Return torchrun's finding on the rank that failed first: a cause if a signal ended it, else an echo."""
-    values = _first_failure(lines, index)
-    host, rank, code = values.get("host", ""), _number(values.get("rank")), _number(values.get("exitcode")) or 0
+    text = "\n".join(texts_after(lines, index, 40))
+    numbers = {name: int(number) for name, number in reversed(_NUMBERS.findall(text))}  # of two the first one counts
+    rank, code, on = numbers.get("rank"), numbers.get("exitcode", 0), _NODE.search(text)
+    host = on["host"] if on is not None else ""
     codes = _listed_codes(lines, index)
     if rank is not None:
         codes[rank] = code
@@ -324,16 +327,6 @@ def _summary_finding(lines: Sequence[Line], index: int) -> LogFinding:
     return replace(finding, ranks=tuple(alike), node=host, sentence=_summary_in_words(alike, host, code))
 
 
-def _first_failure(lines: Sequence[Line], index: int) -> dict[str, str]:
-    """Return the host, rank and exit code that a summary names."""
-    values: dict[str, str] = {}
-    for text in texts_after(lines, index, 40):
-        key, _, value = text.partition(":")
-        if key.strip() in ("host", "rank", "exitcode"):
-            values.setdefault(key.strip(), value.strip())
-    return values
-
-
 def _listed_codes(lines: Sequence[Line], index: int) -> dict[int, int]:
     """Return the exit codes of all ranks of the node, by the list of failures that ends at a summary."""
     label, _ = split_rank(lines[index])
@@ -341,11 +334,6 @@ def _listed_codes(lines: Sequence[Line], index: int) -> dict[int, int]:
     texts = "".join(f"\n{text}" for rank, text in before if rank == label)
     _, heading, failures = texts.rpartition("\nFailures:")
     return {int(rank): int(code) for rank, code in _FAILURE.findall(failures)} if heading else {}
-
-
-def _number(text: str | None) -> int | None:
-    match = _CODE.match(text or "")
-    return int(match[0]) if match else None
 
 
 def _spared(codes: Mapping[int, int]) -> str:
