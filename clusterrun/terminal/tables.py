@@ -29,8 +29,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = U
 
     Cells must be safe already: one printable line each.
     """
-    texts = [[column.name for column in columns], *rows]
-    by_column = list(map(list, zip(*texts, strict=True)))
+    by_column = list(map(list, zip([column.name for column in columns], *rows, strict=True)))
     natural = [max(map(cell_width, cells)) for cells in by_column]
     kept, widths = _narrow(columns, by_column, natural, width)
     padded = [[_padded(cell, widths[i], columns[i].right) for cell in by_column[i]] for i in kept]
