@@ -1,4 +1,7 @@
-"""A run of four ranks on two nodes, from submit to its end, as its user sees it; with accounting and without."""
+"""A run of four ranks on two nodes, from submit to its end, as its user sees it; with accounting and without.
+
+That ranks compute together: test_rendezvous.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from lab.cluster import Lab
-from tests.support.installed_command import ALLREDUCE, Job, Site
+from tests.support.installed_command import SCRIPTS, Job, Site
 from tests.support.rank_files import ends_of
 
 
@@ -31,7 +34,9 @@ def runs(lab: Lab, lab_no_accounting: Lab, new_site: Callable[[Lab | None], Site
     following: list[tuple[Lab, Site, Job, subprocess.Popen[str]]] = []
     for one in (lab, lab_no_accounting):
         site = new_site(one)
-        job = site.submit("--nodes", "2", "--gpus-per-node", "2", "--", str(ALLREDUCE), "--lr", "1e-4", "--help")
+        job = site.submit(
+            "--nodes", "2", "--gpus-per-node", "2", "--", str(SCRIPTS / "says_rank.sh"), "--lr", "1e-4", "--help"
+        )
         following.append((one, site, job, site.start("logs", job.id, "-f")))
     done = []
     for one, site, job, process in following:
@@ -51,7 +56,7 @@ def test_following_exits_with_the_outcome(run: Run) -> None:
 
 def test_following_shows_every_rank_to_its_end(run: Run) -> None:
     for rank in range(4):
-        assert f"{rank}: rank {rank} of 4: sum 10 args ['--lr', '1e-4', '--help']\n" in run.shown
+        assert f"{rank}: rank {rank} of 4: args --lr 1e-4 --help\n" in run.shown
 
 
 def test_table_names_two_nodes_and_four_ranks(run: Run) -> None:
