@@ -126,7 +126,7 @@ def test_when_a_runs_files_told_of_something(run: RunRecord) -> None:
     assert records_changed_at(run) == math.inf
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.faults) for seed in (2, 3, 4))])
 def test_twenty_windows_ask_as_one_and_see_the_end_no_later(
     tmp_path: Path, run: RunRecord, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

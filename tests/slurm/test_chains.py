@@ -16,7 +16,7 @@ import pytest
 from lab.cluster import Lab
 from tests.support.faults_table import Figure
 from tests.support.installed_command import Job, Site, until
-from tests.support.lm_runs import LIMIT, SHAPE, STEPS, final_weights, lm, wait_saved, weights
+from tests.support.lm_runs import LIMIT, ONE, SHAPE, STEPS, final_weights, lm, wait_saved, weights
 
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once
@@ -185,7 +185,8 @@ def preempt(site: Site) -> str:
 
 
 def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
-    job = lm(site, STEPS, "--partition", partition)
+    ranks = () if partition == "low" else ONE  # that two ranks save one step is shown once
+    job = lm(site, STEPS, "--partition", partition, *ranks)
     wait_saved(job, 10)
     assert site.lab is not None
     site.lab.wait_job(preempt(site), "RUNNING", "COMPLETED", timeout=60)

@@ -20,7 +20,7 @@ QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_
 def patient_lab() -> Iterator[Lab]:
     """A lab that gives a job Slurm's default time to save and to leave: five seconds are too few under load."""
     require_lab()
-    with Lab(name=f"t{os.getpid()}w", nodes=2, accounting=False, settings={"KillWait": "30"}) as lab:
+    with Lab(name=f"t{os.getpid()}w", nodes=1, accounting=False, settings={"KillWait": "30"}) as lab:
         yield lab
 
 
@@ -31,7 +31,7 @@ def site(patient_lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 def train(site: Site, *settings: str) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
-    return site.submit("--nodes", "2", "--gpus-per-node", "1", *chosen, *STAND_IN, "lm")
+    return site.submit("--nodes", "1", "--gpus-per-node", "1", *chosen, *STAND_IN, "lm")
 
 
 def test_a_requeued_job_saves_first_and_goes_on_from_there(patient_lab: Lab, site: Site) -> None:

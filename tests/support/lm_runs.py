@@ -41,7 +41,7 @@ def undisturbed_weights(site: Site, folder: Path) -> str:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         if not (found := file.read()):
-            found = final_weights(site, lm(site, STEPS))
+            found = final_weights(site, lm(site, STEPS, *ONE))
             file.write(found)
     return found
 
