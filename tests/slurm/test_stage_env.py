@@ -25,8 +25,8 @@ if "wait" in sys.argv:
 """
 
 
-#: The script as a command, whose ranks import no torch.
-COMMAND = ("python", "where.py")
+#: The script below a shell: ranks of a command import no torch.
+COMMAND = ("sh", "-c", 'exec python where.py "$@"', "sh")
 
 
 @pytest.fixture(scope="module")
