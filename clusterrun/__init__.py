@@ -75,15 +75,16 @@ _MODULES = {
 _WORKER = "_clusterrun.worker.rank.progress"  # the worker's module in a process that it runs a script in
 
 
-def heartbeat(step: int) -> None:
-    """Report the step that a script has reached: `status` shows it, and the watchdog sees that the script advances.
+def heartbeat(step: int, *, total: int | None = None, loss: float | None = None) -> None:
+    """Report the step that a script has reached, of how many, and its loss.
 
-    It costs one assignment, and does nothing outside of a clusterrun job. It is optional: the collectives of the
-    script's process groups show its progress too.
+    `list`, `status` and `top` show them with the time left, and the watchdog sees that the script advances. It costs an
+    assignment each, and does nothing outside of a clusterrun job. It is optional: what the script prints is read too,
+    and the collectives of its process groups show that it advances. ``loss`` may be a tensor with one element.
     """
     worker = sys.modules.get(_WORKER)
     if worker is not None:
-        worker.here.step = int(step)
+        worker.here.report(int(step), None if total is None else int(total), None if loss is None else float(loss))
 
 
 def __getattr__(name: str) -> object:

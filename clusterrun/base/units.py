@@ -53,6 +53,18 @@ def format_age(seconds: float) -> str:
     return f"{max(0, int(seconds))} s"
 
 
+def format_left(seconds: float) -> str:
+    """Return the time that is left in two units: ``3d 4h``, ``2h 15m``, ``12m``, ``40s``."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{max(0, round(seconds))}s"
+    days, rest = divmod(minutes, 24 * 60)
+    hours, minute = divmod(rest, 60)
+    if days:
+        return f"{days}d {hours}h"
+    return f"{hours}h {minute:02}m" if hours else f"{minute}m"
+
+
 def plural(count: int, noun: str) -> str:
     """Return ``1 node``, ``3 nodes``, ``1,000 nodes``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from clusterrun.base.decode import parse_fields, parse_rows
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends, rank_records, safe_files
+from clusterrun.run_folder import ends, rank_records, safe_files, training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 _METRICS = 4 * 1024 * 1024  # bytes of metrics that a table or a report of a ladder reads
@@ -36,7 +37,8 @@ MISSED = 3
 class Metrics(NamedTuple):
     """The newest metrics of a training; ``time`` is in epoch seconds. None: not known.
 
-    ``trained_s`` is how many seconds the steps took that led to this one; steps that a restart repeated count once.
+    It has ``steps`` in all, and does ``steps_per_second`` on average. ``trained_s`` is how many seconds the steps took
+    that led to this one; steps that a restart repeated count once.
     """
 
     step: int
@@ -46,6 +48,8 @@ class Metrics(NamedTuple):
     tokens_per_second: float | None = None
     mfu: float | None = None
     trained_s: float | None = None
+    steps: int | None = None
+    steps_per_second: float | None = None
 
 
 class Gpu(NamedTuple):
@@ -103,11 +107,27 @@ class RankProgress(NamedTuple):
 
 
 def last_metrics(run: RunRecord) -> Metrics | None:
-    """Return the newest step of a run's metrics, with the newest value of each metric; None if there is none."""
+    """Return the newest known step of a run, with the newest value of each metric; None if there is none."""
     newest: dict[str, Any] = {}
     for row in last_rows(run.run_dir / "metrics.jsonl"):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
-    return as_metrics(newest)
+    logged, attempt = as_metrics(newest), run_record.newest_attempt(run)
+    current = training_progress.load(attempt) if attempt is not None else None
+    return logged if current is None else _join(logged, current)
+
+
+def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:
+    """Return the last logged metrics, brought forward to the step that the newest launch has reached."""
+    pace = current.steps_per_second
+    if logged is None:
+        return Metrics(current.step, current.stepped, current.loss, steps=current.steps, steps_per_second=pace)
+    joined = logged._replace(steps=current.steps, steps_per_second=pace)
+    if current.step <= logged.step:
+        return joined
+    trained_s = logged.trained_s
+    if trained_s is not None and pace is not None:
+        trained_s += (current.step - logged.step) / pace
+    return joined._replace(step=current.step, time=current.stepped, trained_s=trained_s)
 
 
 def as_metrics(data: object) -> Metrics | None:

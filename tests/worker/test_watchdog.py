@@ -300,14 +300,6 @@ def test_worlds_that_ranks_start_each_are_warned_of_once(
     assert len(found) == warnings
 
 
-def test_the_losses_of_this_launch_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watching = of_no_step(tmp_path, lines := [])
-    watching._next_losses = 0.0
-    monkeypatch.setattr(watchdog.losses, "is_nan", lambda begin: begin == [3, 5])
-    watching._look_at_losses()
-    assert len(lines) == 1 and "NaN" in lines[0]
-
-
 def test_all_lost_nodes_are_named_not_only_those_of_the_first_silent_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from ..node import batch_host
 from ..node.log import say
 from . import hold, requeue, restart, spares, step
 from .job import Job
+from .progress_follower import ProgressFollower
 from .requeue import Requeue
 from .restart import LaunchEnd
 from .termination import TERMINATED, Terminated, Termination
@@ -125,12 +126,15 @@ def _wait(
     ends_it = job.options.hang_timeout is not None or is_task
     watchdog = Watchdog(job, process, job.workers, say, lambda: termination.came, ends_it)
     watchdog.start()
+    follower = ProgressFollower(job.attempt_dir, say)
+    follower.start()
     if is_task and not job.options.local:
         time_limit.start()
     try:
         status = process.wait()
         termination.step = None
         status = watchdog.close(status)
+        follower.close()
         if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
             termination.await_signal(SIGTERM_AFTER_STEP_S)
     finally:

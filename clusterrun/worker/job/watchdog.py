@@ -25,7 +25,7 @@ from ..rank import worlds
 from ..rank.distenv import DEFAULT_PROGRESS_INTERVAL
 from ..rank.orphans import ALIVE
 from ..rank.stacks import REQUEST, common_place, rank_place, stacks_name
-from . import hung_step, losses
+from . import hung_step
 from .job import Job
 from .stall import SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
@@ -34,7 +34,6 @@ EVIDENCE_S = 5.0  # that the ranks have to write their stacks
 LOST_S = 1800.0  # Slurm ends or requeues a job whose node it calls down, after 5 minutes by default: leave that to it
 AGAIN_S = 5.0  # until ranks whose processes are running are looked at again
 EXIT_S = 60.0  # from the end records of all ranks, written after the user's exit handlers, to the end of the step
-LOSSES_S = 60.0  # between two looks at the losses in the log
 UNSEEN_S = 300.0  # until the first progress record
 NAMED = 4  # ranks in a line
 SAMPLED = 2  # nodes whose records are read between two rounds
@@ -86,7 +85,6 @@ class Watchdog:
         self._warned: float | None = None  # the newest progress at the last warning
         self._is_blind = self._has_stepped = False
         self._began = time.monotonic()
-        self._next_losses: float | None = self._began + LOSSES_S  # None after the warning
         self._own_worlds: list[str] = []  # that ranks have started
         self._has_warned_of_worlds = False
         self._all_ended: float | None = None  # since when all ranks have end records
@@ -128,7 +126,6 @@ class Watchdog:
             try:
                 if can_judge and is_round:
                     self._look()
-                    self._look_at_losses()
                     self._look_at_worlds()
                 elif can_judge and self._may_search():
                     self._search()
@@ -235,17 +232,6 @@ class Watchdog:
         waits_for_slurm = is_lost and not self._job.options.spare_nodes
         limit = max(suspicion.limit, LOST_S) if waits_for_slurm else suspicion.limit
         return (suspicion.is_silent or is_lost) and suspicion.seconds <= limit
-
-    def _look_at_losses(self) -> None:
-        """Warn once if this launch of the script prints NaN losses; a built-in task stops by itself (on_nan)."""
-        if self._next_losses is None or time.monotonic() < self._next_losses:
-            return
-        self._next_losses = time.monotonic() + LOSSES_S
-        record = self._job.record
-        with suppress(OSError):
-            if losses.is_nan((record and record.log_start) or (0, 0)):
-                self._say("warning: the loss in the log is NaN and stays NaN")
-                self._next_losses = None
 
     def _look_at_worlds(self) -> None:
         """Warn once if several ranks have each started a world of their own, as a torchrun below each rank does."""

@@ -47,7 +47,7 @@ class Progress:
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
     figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this launch, done at
-    `first_step_at`. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
+    `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:
@@ -56,6 +56,7 @@ class Progress:
         self.steps: int | None = None
         self.first_step: int | None = None
         self.first_step_at: float | None = None
+        self.loss: float | None = None
         self.times: Callable[[], dict[str, float]] = dict
         self.tokens_per_second: float | None = None
         self.process: int | None = None
@@ -71,6 +72,14 @@ class Progress:
         self.step = step
         if self.first_step_at is None:
             self.first_step_at = time.time()
+
+    def report(self, step: int, total: int | None, loss: float | None) -> None:
+        """Take what the user's script reports of itself; what it leaves out stays as it was."""
+        if self.first_step is None:
+            self.first_step = step
+        self.steps = total or self.steps
+        self.loss = self.loss if loss is None else loss
+        self.finish_step(step)
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -178,6 +187,7 @@ class Recorder:
             "since": since,
             "step": it.step,
             "steps": it.steps,
+            "loss": it.loss if it.loss is None or math.isfinite(it.loss) else None,
             "stepped": self._stepped,
             "first_step": it.first_step,
             "first_step_at": it.first_step_at,

@@ -1,0 +1,197 @@
+"""Read a training's progress from the lines that it prints: the step it has reached, of how many, and the loss.
+
+A script that knows nothing of clusterrun prints `step 150/900 loss 0.03`, `Epoch [2/3], Step [100/600]`, a bar of tqdm,
+or the dictionaries of transformers' Trainer. What such a line says is a `Reading`; `PrintedProgress` joins the readings
+of a launch. It claims nothing that it is unsure of: a counter counts once it has advanced, one that begins anew has no
+known total, and counters of other work (loading, tokenizing, evaluating) are left out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+#: Characters of a line that are read: counters stand before.
+LONGEST = 2000
+#: Seconds without an advance after which another counter may take the place of one that has not reached its total.
+QUIET_S = 120.0
+#: Counters that are told apart by their names.
+MOST_COUNTERS = 32
+
+_GAP = r"[\s:=#\[(\"']{0,12}"
+_OF = r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})"
+_NUMBER = r"(\d{1,12})(?!\d|\.\d|\s{0,9}%)"
+_STEP = re.compile(
+    rf"(?i)\b(?:global[_ ])?(?:step|iter|iteration|batch|update)\b(?:{_GAP}{_NUMBER})(?:{_OF})?"
+    rf"|\b(?:steps|iterations|batches|updates)\b{_GAP}{_NUMBER}{_OF}"
+)
+_EPOCH = re.compile(rf"(?i)\bepoch\b(?:\(train\))?{_GAP}{_NUMBER}(?:{_OF})?")
+_BRACKET = re.compile(rf"\[\s{{0,12}}{_NUMBER}{_OF}")
+_BAR = re.compile(r"\b\d{1,3}%\|[^|\n]{0,200}\|\s{0,9}(\d{1,12})/(\d{1,12})\s{0,9}\[")
+_LOSS = re.compile(
+    r"(?i)(?:(?<![\w./-])|(?<=train[/_]))(?<!val )(?<!eval )(?<!test )(?<!best )(?<!validation )"
+    r"loss[\"']?[ :=|]{1,20}(?:tensor\()?(nan\b|[-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?)"
+)
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+#: What a counter of other work is called, in the words before it.
+_OTHER_WORK = re.compile(
+    r"(?i)\b(?:eval|evaluat\w*|valid\w*|val|test\w*|predict\w*|sanity|map|filter|load\w*|download\w*|fetch\w*|sav\w*|"
+    r"tokeniz\w*|generat\w*|resolv\w*|upload\w*|extract\w*|prepar\w*|pack\w*|install\w*|build\w*|compil\w*|shards?)\b"
+)
+_BEFORE = 60  # characters before a counter that name it
+
+
+class Reading(NamedTuple):
+    """What one line says; None where it says nothing.
+
+    ``name`` tells its counter from others. ``epoch`` is the current one, as it is printed: from 0 or from 1 on.
+    """
+
+    name: str = ""
+    count: int | None = None
+    total: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    loss: float | None = None  # perhaps NaN
+
+
+def read_line(line: str) -> Reading:
+    """Return what a line says about the progress of a training."""
+    line = _COLOUR.sub("", line[:LONGEST])
+    bar = _BAR.search(line)
+    if bar is not None:
+        return _read_bar(line, bar)
+    epoch, epochs = _find_epoch(line)
+    loss = _find_loss(line)
+    counter = _STEP.search(line) or (_BRACKET.search(line) if epoch is not None or loss is not None else None)
+    if counter is None:
+        return Reading(epoch=epoch, epochs=epochs, loss=loss)
+    if _OTHER_WORK.search(line[max(0, counter.start() - _BEFORE) : counter.start()]):
+        return Reading()
+    count, total = _numbers(counter)
+    return Reading("counter", count, total, epoch, epochs, loss)
+
+
+def _read_bar(line: str, bar: re.Match[str]) -> Reading:
+    """Return what a bar of tqdm says; the numbers in its title, as an epoch's, are no part of its name."""
+    title = line[: bar.start()]
+    if _OTHER_WORK.search(title):
+        return Reading()
+    count, total = int(bar[1]), int(bar[2])
+    name = re.sub(r"[\d/:\s]+", " ", title).strip().lower()
+    if name in ("epoch", "epochs") and not _EPOCH.search(title):  # a bar whose unit is an epoch
+        return Reading(epoch=min(count + 1, total), epochs=total)
+    epoch, epochs = _find_epoch(title)
+    return Reading(f"bar {name}", count, total, epoch, epochs, _find_loss(line))
+
+
+def _find_epoch(text: str) -> tuple[int | None, int | None]:
+    """Return the epoch in a text and how many there are."""
+    match = _EPOCH.search(text)
+    return (None, None) if match is None else _numbers(match)
+
+
+def _find_loss(line: str) -> float | None:
+    match = _LOSS.search(line)
+    return None if match is None else float(match[1])
+
+
+def _numbers(match: re.Match[str]) -> tuple[int, int | None]:
+    """Return a counter's count and its total, None without one."""
+    count, *total = [int(group) for group in match.groups() if group is not None]
+    return count, total[0] if total else None
+
+
+class PrintedProgress:
+    """The progress of one launch, joined from its readings.
+
+    ``step`` and ``steps`` are over all epochs, and count what the script counts: steps, samples, or epochs if it prints
+    nothing else. None: not known. ``first_step`` was reached at ``first_step_at``, ``step`` at ``stepped``, both in
+    seconds since 1970.
+    """
+
+    def __init__(self) -> None:
+        self.step: int | None = None
+        self.steps: int | None = None
+        self.loss: float | None = None
+        self.first_step: int | None = None
+        self.first_step_at = 0.0
+        self.stepped = 0.0
+        self.nan_losses = 0  # in a row, up to the last one
+        self._name = ""
+        self._counts: dict[str, int] = {}  # the last count of each counter
+        self._counts_per_epoch: set[str] = set()  # counters that have begun anew
+        self._counts_all: set[str] = set()  # counters that went on when an epoch began
+        self._epoch: int | None = None
+        self._counted_epoch: int | None = None  # in which the last count was printed
+        self._epochs: int | None = None
+        self._first_epoch = 1
+
+    @property
+    def has_advanced(self) -> bool:
+        """Whether more than one count was printed: a single number may mean anything."""
+        return self.step is not None and self.first_step is not None and self.step > self.first_step
+
+    def take(self, reading: Reading, now: float) -> None:
+        """Join a reading of a line that was printed at about ``now``."""
+        if reading.loss is not None:
+            self._note_loss(reading.loss)
+        if reading.epoch is not None:
+            self._note_epoch(reading.epoch, reading.epochs)
+        if reading.count is not None:
+            self._count(reading.name, reading.count, reading.total, now)
+        elif reading.epoch is not None and self._name in ("", "epoch"):
+            self._count("epoch", reading.epoch, reading.epochs, now)
+
+    def _note_loss(self, loss: float) -> None:
+        self.nan_losses = self.nan_losses + 1 if math.isnan(loss) else 0
+        self.loss = loss if math.isfinite(loss) else None
+
+    def _note_epoch(self, epoch: int, epochs: int | None) -> None:
+        self._epoch = epoch
+        self._epochs = epochs or self._epochs
+        self._first_epoch = min(self._first_epoch, epoch)
+
+    def _count(self, name: str, count: int, total: int | None, now: float) -> None:
+        """Take a count of a counter, if it is the one that is followed or may take its place."""
+        if name != self._name and not self._may_follow(name, now):
+            return
+        last = self._counts.get(name)
+        if last == count and self._counted_epoch == self._epoch and name == self._name:
+            return
+        self._judge(name, last, count)
+        step, self.steps = self._overall(name, count, total)
+        if name != self._name or self.first_step is None or step < self.first_step:
+            self.first_step, self.first_step_at = step, now
+        self._name, self.step, self.stepped = name, step, now
+        self._counts[name], self._counted_epoch = count, self._epoch
+
+    def _may_follow(self, name: str, now: float) -> bool:
+        """Return whether this counter takes the place of the one that is followed."""
+        if len(self._counts) >= MOST_COUNTERS and name not in self._counts:
+            return False
+        is_done = self.steps is not None and self.step == self.steps
+        return not self.has_advanced or is_done or self._name == "epoch" or now - self.stepped > QUIET_S
+
+    def _judge(self, name: str, last: int | None, count: int) -> None:
+        """Notice whether a counter begins anew with each epoch, or goes on."""
+        if last is None or name == "epoch":
+            return
+        if count < last:
+            self._counts_per_epoch.add(name)
+        elif count > last and self._epoch != self._counted_epoch and self._counted_epoch is not None:
+            self._counts_all.add(name)
+
+    def _overall(self, name: str, count: int, total: int | None) -> tuple[int, int | None]:
+        """Return count and total over all epochs; the total is None where it is not certain."""
+        # of epochs that are counted from 0 on, the last one may have the printed number, or one less
+        epochs = self._epochs if self._first_epoch else None
+        if name == "epoch":
+            return count, epochs
+        if total is None or name in self._counts_all:
+            return count, total
+        if self._epoch is None:
+            return count, None if name in self._counts_per_epoch else total
+        before = (self._epoch - self._first_epoch) * total
+        return before + count, None if epochs is None else epochs * total

@@ -1,0 +1,56 @@
+"""`progress.json` of an attempt: how far its training is, as rank 0 reports it, or as the script prints it.
+
+The supervisor writes it (worker/job/progress_follower.py), so that `list`, `status`, `top` and `logs -f` read no log for
+it. It stays after the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..base.decode import parse_fields
+from .files import read_json, write_record
+
+FILE = "progress.json"
+
+
+class TrainingProgress(NamedTuple):
+    """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
+
+    ``first_step`` is the first one of its launch whose time is known: ``first_step_at``.
+    """
+
+    step: int
+    stepped: float
+    steps: int | None = None
+    loss: float | None = None
+    first_step: int | None = None
+    first_step_at: float | None = None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """The mean since the first step, with the pauses to evaluate and to save; None while it is not known."""
+        if self.first_step is None or self.first_step_at is None:
+            return None
+        steps, seconds = self.step - self.first_step, self.stepped - self.first_step_at
+        return steps / seconds if steps > 0 and seconds > 0 else None
+
+
+def parse(document: Mapping[str, Any]) -> TrainingProgress | None:
+    """Return the progress in such a document, or in a rank's progress record; None without a step."""
+    found = parse_fields(TrainingProgress, document)
+    if found["step"] is None or found["stepped"] is None:
+        return None
+    return TrainingProgress(**found)
+
+
+def write(attempt: Path, progress: TrainingProgress) -> None:
+    """Replace the file; raises OSError."""
+    write_record(attempt / FILE, progress._asdict())
+
+
+def load(attempt: Path) -> TrainingProgress | None:
+    """Return what the file says, None without one or where it is damaged."""
+    return parse(read_json(attempt / FILE) or {})

@@ -1,0 +1,39 @@
+"""How far a training has come, how long it still takes, and whether it ends before its job's time limit. Pure."""
+
+from __future__ import annotations
+
+from clusterrun.base.job import JobStatus
+from clusterrun.base.units import format_left
+from clusterrun.records.progress import Metrics
+
+#: Seconds by which a training must miss its time limit to be warned of, and the part of its time that it must have run.
+SHORT_S, SURE_AFTER = 60.0, 0.05
+
+
+def seconds_left(figures: Metrics, now: float) -> float | None:
+    """Return how long a training still takes at its mean speed, in seconds; None while that is not known."""
+    if figures.steps is None or not figures.steps_per_second or figures.step > figures.steps:
+        return None
+    step_s = 1 / figures.steps_per_second
+    # of a step that takes longer than others, one that hangs among them, nothing more is known
+    since = min(step_s, max(0.0, now - figures.time)) if figures.time is not None else 0.0
+    return max(0.0, (figures.steps - figures.step) * step_s - since)
+
+
+def describe(figures: Metrics, now: float) -> str:
+    """Return ``45 %, 2h 15m left``, or the part of it that is known."""
+    if not figures.steps or figures.step > figures.steps:
+        return ""
+    done = f"{100 * figures.step // figures.steps} %"
+    left = seconds_left(figures, now)
+    return done if left is None or figures.step == figures.steps else f"{done}, {format_left(left)} left"
+
+
+def missed_by(figures: Metrics, job: JobStatus, now: float) -> float | None:
+    """Return by how many seconds a training will miss its job's time limit; None if it will not, or it is not clear."""
+    left = seconds_left(figures, now)
+    if left is None or job.time_limit is None or job.elapsed is None:
+        return None
+    missed = job.elapsed + left - job.time_limit
+    is_sure = job.elapsed >= SURE_AFTER * (job.elapsed + left)
+    return missed if is_sure and missed >= SHORT_S else None

@@ -1,0 +1,151 @@
+"""Follow the training of one launch: write its progress into `progress.json`, and warn of a loss that stays NaN.
+
+A thread of the supervisor reads what the launch appends to the job's logs, which are this process's own streams, and
+rank 0's progress record. The record wins: a built-in task or `clusterrun.heartbeat` counts exactly. Lines count for the
+rank that prints them: the first one that prints an advancing counter. srun cuts lines at 1,024 bytes, so what stands
+beside such a cut, up to the next carriage return, is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ...base.printed_progress import PrintedProgress, read_line
+from ...run_folder import rank_records, training_progress
+from ...run_folder.training_progress import TrainingProgress
+from ..node.local_launcher import PIECE
+
+PACE_S = 5.0  # between two looks
+MOST = 65_536  # bytes of a log that are read in one look, its last ones
+MOST_RANKS = 16  # whose lines are followed
+NAN_LOSSES = 3  # in a row: a single one is often a skipped step
+_REST = re.compile(rb"\A[^\r\n]*[\r\n]")  # of a line that began before
+_LABEL = re.compile(rb"\s{0,9}(\d{1,9}): ")
+
+
+class LogTail:
+    """What is appended to an open log from now on; of another thing than a regular file nothing is read."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._offset = self._size()
+        self._cut: set[int] = set()  # ranks whose last line was cut at its end
+
+    def _size(self) -> int:
+        with suppress(OSError):
+            found = os.fstat(self._descriptor)
+            if stat.S_ISREG(found.st_mode):
+                return found.st_size
+        return 0
+
+    def new_lines(self) -> Iterator[tuple[int, str]]:
+        """Yield each new line, and each finished state of a progress bar, with its rank (-1: unknown); raises OSError."""
+        for line in self._read().split(b"\n"):
+            yield from self._states(line)
+
+    def _read(self) -> bytes:
+        """Return what was appended, up to the last end of a line or of a bar's state, and at most the last MOST bytes."""
+        size = self._size()
+        begin = max(self._offset, size - MOST)
+        if size <= self._offset:
+            self._offset = size  # a log that is shorter than it was is a new one
+            return b""
+        with open(f"/proc/self/fd/{self._descriptor}", "rb") as file:  # the descriptor itself is for writing only
+            file.seek(begin)
+            data = file.read(size - begin)
+        is_inside = begin > self._offset  # of a line
+        data = data[: 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))]
+        self._offset = begin + len(data)
+        return _REST.sub(b"", data, count=1) if is_inside else data
+
+    def _states(self, line: bytes) -> Iterator[tuple[int, str]]:
+        """Yield the states of a line, without those that are cut."""
+        label = _LABEL.match(line)
+        rank = int(label[1]) if label else -1
+        text = line[label.end() :] if label else line
+        states = text.split(b"\r")
+        if rank in self._cut:
+            del states[0]
+        self._cut.discard(rank)
+        if label and len(text) == PIECE:
+            self._cut.add(rank)
+            del states[-1:]
+        for state in filter(None, states):
+            yield rank, state.decode("utf-8", "replace")
+
+
+class ProgressFollower:
+    """Follows one launch from its start to its end; an error of the file system changes nothing."""
+
+    def __init__(self, attempt: Path, say: Callable[[str], None], logs: tuple[int, ...] = (1, 2)) -> None:
+        self._attempt, self._say = attempt, say
+        self._tails = [LogTail(log) for log in logs]
+        self._printed: dict[int, PrintedProgress] = {}  # by rank
+        self._written: TrainingProgress | None = None
+        self._ended = threading.Event()
+        self._has_warned = False
+        self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
+
+    def start(self) -> None:
+        """Start following in a daemon thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look once more, after the ranks have ended."""
+        self._ended.set()
+        self._thread.join(PACE_S)
+
+    def _run(self) -> None:
+        # leave signals to the main thread, which forwards them to the step
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2))
+        while not self._ended.wait(PACE_S):
+            self.look()
+        self.look()
+
+    def look(self) -> None:
+        """Read what is new, and write the progress if it has changed."""
+        with suppress(OSError):
+            self._read_logs(time.time())
+        progress = self._find_progress()
+        if progress is not None and progress != self._written:
+            with suppress(OSError):
+                training_progress.write(self._attempt, progress)
+                self._written = progress
+
+    def _find_progress(self) -> TrainingProgress | None:
+        reported = None
+        with suppress(OSError):
+            reported = self._of_record()
+        return reported or self._of_lines()
+
+    def _read_logs(self, now: float) -> None:
+        for tail in self._tails:
+            for rank, line in tail.new_lines():
+                if rank in self._printed or len(self._printed) < MOST_RANKS:
+                    self._printed.setdefault(rank, PrintedProgress()).take(read_line(line), now)
+        is_nan = any(printed.nan_losses >= NAN_LOSSES for printed in self._printed.values())
+        if is_nan and not self._has_warned:
+            self._has_warned = True
+            self._say("warning: the loss in the log is NaN and stays NaN")
+
+    def _of_record(self) -> TrainingProgress | None:
+        """Return what rank 0 reports itself; raises OSError."""
+        records, _ = rank_records.read_node(self._attempt, 0)
+        return training_progress.parse(records.get(0, {}))
+
+    def _of_lines(self) -> TrainingProgress | None:
+        """Return what the lines of the first rank say that prints a counter."""
+        for _, printed in sorted(self._printed.items()):
+            if printed.step is not None and printed.has_advanced:
+                return TrainingProgress(
+                    printed.step, printed.stepped, printed.steps, printed.loss, printed.first_step, printed.first_step_at
+                )
+        return None

@@ -1,0 +1,125 @@
+"""What is read from the lines that a training prints, and what is not claimed."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.base.printed_progress import QUIET_S, PrintedProgress, Reading, read_line
+
+LINES = {
+    "step 150/900 loss 0.03": Reading("counter", 150, 900, loss=0.03),
+    "iter 10: loss 3.21, time 30ms, mfu 10.0%": Reading("counter", 10, loss=3.21),
+    "Step 7 of 20, loss: 1.0": Reading("counter", 7, 20, loss=1.0),
+    "Epoch [2/3], Step [100/600], Loss: 0.31": Reading("counter", 100, 600, 2, 3, 0.31),
+    "Train Epoch: 1 [640/60000 (1%)]\tLoss: 2.301": Reading("counter", 640, 60000, 1, None, 2.301),
+    "Epoch: [0][ 10/391]\tTime  0.1 (0.2)\tLoss 6.9e+00 (7.0e+00)": Reading("counter", 10, 391, 0, None, 6.9),
+    " iteration       10/     100 | consumed samples: 80 | lm loss: 6.2E+00 |": Reading("counter", 10, 100, loss=6.2),
+    "\x1b[31mstep: 10  \x1b[32mloss:  7.1234\x1b[39m": Reading("counter", 10, loss=7.1234),
+    '{"step": 100, "total_steps": 900, "loss": 0.5}': Reading("counter", 100, loss=0.5),
+    "{'loss': 0.5, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.53}": Reading(loss=0.5),
+    "Epoch 3/10 - train_loss=0.25": Reading(epoch=3, epochs=10, loss=0.25),
+    "Epoch(train)  [1][100/600]  lr: 0.1  loss: 0.5": Reading("counter", 100, 600, 1, None, 0.5),
+    " 17%|█▋        | 17/100 [00:10<00:50,  1.66it/s, loss=0.3]": Reading("bar ", 17, 100, loss=0.3),
+    "Epoch 0:  17%|█▋        | 17/100 [00:10<00:50,  1.66it/s, v_num=0]": Reading("bar epoch", 17, 100, 0),
+    "Epoch 0/2:  17%|█▋        | 17/100 [00:10<00:50,  1.66it/s]": Reading("bar epoch", 17, 100, 0, 2),
+    "epochs:  33%|███▎      | 1/3 [00:10<00:20, 10.0s/it]": Reading(epoch=2, epochs=3),
+}
+NOTHING = (
+    "Map:  20%|██        | 1000/5000 [00:01<00:04, 900 examples/s]",
+    "Loading checkpoint shards: 100%|██████████| 2/2 [00:01<00:00]",
+    "Evaluating:  10%|█         | 1/10 [00:00<00:01]",
+    "Saving model checkpoint at step 100",
+    "[3/10] c++ -MMD -o cuda.o",
+    "  Total optimization steps = 900",
+    "gradient accumulation steps: 4",
+    "epochs: 3, lr: 0.1",
+    "step time 0.3 s, 45 % done",
+    "val loss 0.3",
+    "1.2k/5k",
+    "",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_line_says_where_a_training_is(line: str) -> None:
+    assert read_line(line) == LINES[line]
+
+
+@pytest.mark.parametrize("line", NOTHING)
+def test_a_line_of_something_else_says_nothing(line: str) -> None:
+    assert read_line(line) == Reading()
+
+
+@given(st.lists(st.text() | st.sampled_from([*LINES, *NOTHING])))
+def test_any_lines_give_no_count_beyond_the_total_that_was_printed_and_no_error(lines: list[str]) -> None:
+    progress = join(lines)
+    assert progress.step is None or progress.step >= 0
+
+
+def join(lines: list[str], pause: float = 1.0) -> PrintedProgress:
+    """What lines say together that are printed a pause apart, in seconds."""
+    progress = PrintedProgress()
+    for number, line in enumerate(lines):
+        progress.take(read_line(line), 1000.0 + number * pause)
+    return progress
+
+
+def bar(count: int, total: int, title: str = "") -> str:
+    return f"{title}{100 * count // total:3}%|{'█' * (10 * count // total):10}| {count}/{total} [00:10<00:50,  1.66it/s]"
+
+
+def counts(lines: list[str], pause: float = 1.0) -> tuple[int | None, int | None]:
+    progress = join(lines, pause)
+    return progress.step, progress.steps
+
+
+def test_a_counter_that_has_advanced_is_the_progress() -> None:
+    progress = join([f"step {n}/900 loss {1 / n}" for n in (10, 20, 30)])
+    assert (progress.step, progress.steps, progress.loss) == (30, 900, 1 / 30)
+    assert (progress.first_step, progress.first_step_at, progress.stepped) == (10, 1000.0, 1002.0)
+    assert progress.has_advanced
+
+
+def test_a_single_count_is_no_progress() -> None:
+    assert not join(["step 1/4: installing", "step 1/4: installing"]).has_advanced
+
+
+def test_steps_of_epochs_count_on_over_all_epochs() -> None:
+    lines = [f"Epoch [{epoch}/3], Step [{step}/600]" for epoch in (1, 2) for step in (100, 300, 600)]
+    assert counts(lines) == (1200, 1800)
+
+
+def test_steps_that_go_on_when_an_epoch_begins_are_those_of_all_epochs() -> None:
+    assert counts([f"epoch {1 + step // 600}/3 step {step}/1800" for step in (300, 599, 900, 1500)]) == (1500, 1800)
+
+
+def test_epochs_from_0_on_are_counted_from_0() -> None:
+    assert counts([f"Epoch: [{epoch}][{step}/391] Loss 6" for epoch in (0, 1) for step in (0, 390)]) == (781, None)
+
+
+def test_a_bar_that_begins_anew_has_no_known_total() -> None:
+    assert counts([bar(n, 100) for n in (1, 50, 100)]) == (100, 100)
+    assert counts([bar(n, 100) for n in (1, 50, 100, 0, 17)]) == (17, None)
+
+
+def test_a_bar_of_epochs_around_a_bar_of_steps_gives_the_total_of_both() -> None:
+    lines = [bar(0, 3, "epochs: "), bar(0, 100), bar(100, 100), bar(1, 3, "epochs: "), bar(0, 100), bar(50, 100)]
+    assert counts(lines) == (150, 300)
+
+
+def test_a_bar_inside_another_does_not_replace_it() -> None:
+    assert counts([bar(10, 900), bar(20, 900), bar(1, 50, "scoring: "), bar(40, 50, "scoring: "), bar(30, 900)]) == (30, 900)
+
+
+def test_the_counter_of_the_training_follows_one_that_is_done_or_quiet() -> None:
+    assert counts([bar(1, 8, "reading "), bar(8, 8, "reading "), bar(0, 900), bar(1, 900)]) == (1, 900)
+    quiet = [bar(1, 8, "reading "), bar(7, 8, "reading "), bar(0, 900), bar(1, 900)]
+    assert counts(quiet) == (7, 8)
+    assert counts(quiet, pause=QUIET_S + 1) == (1, 900)
+
+
+def test_epochs_are_the_progress_of_a_script_that_prints_nothing_else() -> None:
+    assert counts([f"epoch {n}/10 done" for n in (1, 2, 3)]) == (3, 10)
+    assert counts(["epoch 1/10", "epoch 2/10", "step 1/50", "step 2/50"]) == (102 - 50, 500)

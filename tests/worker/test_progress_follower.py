@@ -1,0 +1,112 @@
+"""What the supervisor learns of a training from the job's logs and from rank 0's record."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.rank_records import RankSlot
+from clusterrun.run_folder.training_progress import TrainingProgress
+from clusterrun.worker.job.progress_follower import MOST, LogTail, ProgressFollower
+from clusterrun.worker.node.local_launcher import Labeler
+
+NAN = "".join(f"0: step {n} loss nan lr 1e-4\n" for n in range(3))
+
+
+class Followed:
+    """A follower of one log, and what it has said."""
+
+    def __init__(self, folder: Path, log: BinaryIO) -> None:
+        self.folder, self.log, self.said = folder, log, list[str]()
+        self.follower = ProgressFollower(folder, self.said.append, (log.fileno(),))
+
+    def after(self, text: str | bytes) -> TrainingProgress | None:
+        """The recorded progress after the log has grown by a text."""
+        self.log.write(text.encode() if isinstance(text, str) else text)
+        self.log.flush()
+        self.follower.look()
+        return training_progress.load(self.folder)
+
+
+@pytest.fixture
+def followed(tmp_path: Path) -> Iterator[Followed]:
+    (tmp_path / "log").write_text("0: step 700/900\n0: step 800/900\n")  # of an earlier launch
+    with (tmp_path / "log").open("ab") as log:
+        yield Followed(tmp_path, log)
+
+
+def test_what_a_launch_prints_is_its_progress(followed: Followed) -> None:
+    assert followed.after("0: step 10/900 loss 2.5\n0: step 2") is None
+    progress = followed.after("0/900 loss 2.25\n1: step 21/900 loss 9\n")
+    assert progress is not None
+    assert (progress.step, progress.steps, progress.loss, progress.first_step) == (20, 900, 2.25, 10)
+
+
+def test_a_bar_is_read_while_its_line_is_unfinished_and_never_where_srun_cut_it(followed: Followed) -> None:
+    labeler, seen = Labeler(0, 2), list[int]()
+    for count in range(1, 400):
+        state = f"\r{100 * count // 400:3}%|{'█' * (10 * count // 400):10}| {count}/400 [00:10<00:50,  1.66it/s, loss=0.3]"
+        progress = followed.after(labeler.feed(state.encode()))
+        seen += [progress.step] if progress is not None else []
+    assert sorted(seen) == seen and seen[-1] > 380
+    assert progress is not None and (progress.steps, progress.loss) == (400, 0.3)
+
+
+def test_a_bar_without_a_label_is_read(followed: Followed) -> None:
+    followed.after("  1%|▏         | 4/400 [00:01<01:50,  3.6it/s]\r")
+    progress = followed.after("  2%|▏         | 8/400 [00:02<01:48,  3.6it/s]\r  3%|▎         | 1")
+    assert progress is not None and (progress.step, progress.steps) == (8, 400)
+
+
+def test_of_much_text_only_the_end_is_read(followed: Followed) -> None:
+    text = "".join(f"0: step {n}/90000\n" for n in range(1, 50_000))
+    assert len(text) > 2 * MOST
+    progress = followed.after(text)
+    assert progress is not None and progress.step == 49_999
+
+
+def test_what_rank_0_reports_itself_comes_before_what_it_prints(followed: Followed) -> None:
+    record = {"step": 7, "steps": 70, "stepped": 100.0, "first_step": 2, "first_step_at": 90.0, "loss": 1.5}
+    RankSlot(followed.folder, 0, 0).write_progress(record)
+    progress = followed.after("0: step 10/900\n0: step 20/900\n")
+    assert progress == TrainingProgress(7, 100.0, 70, 1.5, 2, 90.0)
+    assert progress.steps_per_second == 0.5
+
+
+@pytest.mark.parametrize(("text", "warns"), [
+    (NAN, True),
+    ("{'loss': nan}\n{'loss': nan}\n{'loss': nan}\n", True),
+    ("loss: tensor(nan, device='cuda:0')\n" * 3, True),
+    ("train/loss=nan\n" * 3, True),
+    ("x" * 3 * MOST + "\n" + NAN, True),
+    (NAN + "0: step 4 loss 2.0\n", False),
+    (NAN[: len(NAN) // 2], False),
+    ("step 1 val_loss nan\nvalidation loss: nan\nval loss nan\neval/loss nan\n", False),
+    ("the loss of nan\n" * 3, False),
+    ("", False),
+])  # fmt: skip
+def test_losses_that_are_nan_up_to_the_end_are_warned_of_once(followed: Followed, text: str, warns: bool) -> None:
+    followed.after(text)
+    followed.after(text)
+    assert [line for line in followed.said if "NaN" in line] == followed.said
+    assert len(followed.said) == warns
+
+
+def test_a_stream_that_is_no_file_is_not_read() -> None:
+    ends = os.pipe()
+    try:
+        assert [*LogTail(ends[0]).new_lines()] == []
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+def test_a_folder_that_takes_no_file_changes_nothing(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("ab") as log:
+        followed = Followed(tmp_path / "gone", log)
+        assert followed.after("step 10/900\nstep 20/900\n") is None
