@@ -107,8 +107,8 @@ class PrintedProgress:
     """The progress of one launch, joined from its readings.
 
     ``step`` and ``steps`` are over all epochs, and count what the script counts: steps, samples, or epochs if it prints
-    nothing else. None: not known. ``first_step`` was reached at ``first_step_at``, ``step`` at ``stepped``, both in
-    seconds since 1970.
+    nothing else. None: not known. ``step`` was reached at ``stepped``, ``first_step``, from which the speed is measured,
+    at ``first_step_at``, both in seconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -117,6 +117,7 @@ class PrintedProgress:
         self.loss: float | None = None
         self.first_step: int | None = None
         self.first_step_at = 0.0
+        self._first_count: int | None = None
         self.stepped = 0.0
         self.nan_losses = 0  # in a row, up to the last one
         self._name = ""
@@ -131,7 +132,7 @@ class PrintedProgress:
     @property
     def has_advanced(self) -> bool:
         """Whether more than one count was printed: a single number may mean anything."""
-        return self.step is not None and self.first_step is not None and self.step > self.first_step
+        return self.step is not None and self._first_count is not None and self.step > self._first_count
 
     def take(self, reading: Reading, now: float) -> None:
         """Join a reading of a line that was printed at about ``now``."""
@@ -162,8 +163,10 @@ class PrintedProgress:
             return
         self._judge(name, last, count)
         step, self.steps = self._overall(name, count, total)
-        if name != self._name or self.first_step is None or step < self.first_step:
-            self.first_step, self.first_step_at = step, now
+        if name != self._name or self._first_count is None or step < self._first_count:
+            self._first_count, self.first_step_at = step, now
+        if now == self.first_step_at:  # of the lines that are read at once, only the last one is as new as that
+            self.first_step = step
         self._name, self.step, self.stepped = name, step, now
         self._counts[name], self._counted_epoch = count, self._epoch
 

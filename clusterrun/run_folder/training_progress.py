@@ -14,6 +14,8 @@ from ..base.decode import parse_fields
 from .files import read_json, write_record
 
 FILE = "progress.json"
+FIRST_S = 10.0
+"""Seconds of steps after which their speed is known."""
 
 
 class TrainingProgress(NamedTuple):
@@ -31,11 +33,11 @@ class TrainingProgress(NamedTuple):
 
     @property
     def steps_per_second(self) -> float | None:
-        """The mean since the first step, with the pauses to evaluate and to save; None while it is not known."""
+        """The mean since the first step, with the pauses to evaluate and to save; None during the first seconds."""
         if self.first_step is None or self.first_step_at is None:
             return None
         steps, seconds = self.step - self.first_step, self.stepped - self.first_step_at
-        return steps / seconds if steps > 0 and seconds > 0 else None
+        return steps / seconds if steps > 0 and seconds >= FIRST_S else None
 
 
 def parse(document: Mapping[str, Any]) -> TrainingProgress | None:

@@ -56,6 +56,8 @@ HEARTBEAT = {"version": 1, "rank": 0, "node": "n1", "time": AT + 590.5, "interva
              }  # fmt: skip
 METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_per_second": 900.0, "epoch": 0.5,
           "trained_s": 400.0}  # fmt: skip
+PROGRESS = {"version": 1, "step": 8, "stepped": AT + 510.0, "steps": 9, "loss": 2.25, "first_step": 1,
+            "first_step_at": AT + 9.5}  # fmt: skip
 SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
         "nodes": 2, "gpus_per_node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
         "python": "/usr/bin/python3",
@@ -86,7 +88,7 @@ NAMES = (
     *(f"{_ATTEMPT}/{name}" for name in (
         "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
         "hold.json", "packages.json", "requeue.json", "end-time.json", "node-0.ranks", "log-start",
-        "log-clock", "nodes"))
+        "log-clock", "nodes", "progress.json"))
 )  # fmt: skip
 #: What a file of a run holds: a JSON document, or a text.
 Content = dict[str, Any] | str
@@ -106,6 +108,7 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
     texts: dict[str, Content] = {
         f"attempts/{folder.name}/launch.json": LAUNCH,
         f"attempts/{folder.name}/end-time.json": {"version": 1, "end": AT + 900, "checked": AT + 30.0},
+        f"attempts/{folder.name}/progress.json": PROGRESS,
         "spec.json": SPEC, "snapshot.json": SNAPSHOT, "notify.json": {"target": "mail:me", "on": ["failed"]},
         "metrics.jsonl": json.dumps(METRIC) + "\n",
         f"attempts/{folder.name}/log-start": "0 0\n", f"attempts/{folder.name}/log-clock": f"{AT + 9}.5 10 20\n",

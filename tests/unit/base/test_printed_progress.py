@@ -123,3 +123,10 @@ def test_the_counter_of_the_training_follows_one_that_is_done_or_quiet() -> None
 def test_epochs_are_the_progress_of_a_script_that_prints_nothing_else() -> None:
     assert counts([f"epoch {n}/10 done" for n in (1, 2, 3)]) == (3, 10)
     assert counts(["epoch 1/10", "epoch 2/10", "step 1/50", "step 2/50"]) == (102 - 50, 500)
+
+
+def test_of_lines_that_are_read_at_once_only_the_last_one_measures_the_speed() -> None:
+    progress = PrintedProgress()
+    for step, now in ((1, 100.0), (2, 100.0), (9, 100.0), (12, 105.0), (29, 110.0)):
+        progress.take(Reading("counter", step, 900), now)
+    assert (progress.first_step, progress.first_step_at, progress.step, progress.stepped) == (9, 100.0, 29, 110.0)
