@@ -45,11 +45,12 @@ _BEFORE = 60  # characters before a counter that name it
 class Reading(NamedTuple):
     """What one line says; None where it says nothing.
 
-    ``name`` tells its counter from others. ``epoch`` is the current one, as it is printed: from 0 or from 1 on.
+    Its counter is ``at`` a number, of ``total``; ``name`` tells it from others. ``epoch`` is the current one, as it is
+    printed: from 0 or from 1 on.
     """
 
     name: str = ""
-    count: int | None = None
+    at: int | None = None
     total: int | None = None
     epoch: int | None = None
     epochs: int | None = None
@@ -107,8 +108,8 @@ class PrintedProgress:
     """The progress of one launch, joined from its readings.
 
     ``step`` and ``steps`` are over all epochs, and count what the script counts: steps, samples, or epochs if it prints
-    nothing else. None: not known. ``step`` was reached at ``stepped``, ``first_step``, from which the speed is measured,
-    at ``first_step_at``, both in seconds since 1970.
+    nothing else. None: not known. ``step`` was reached at ``stepped``, and ``first_step``, from which the speed is
+    measured, at ``first_step_at``, both in seconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -140,8 +141,8 @@ class PrintedProgress:
             self._note_loss(reading.loss)
         if reading.epoch is not None:
             self._note_epoch(reading.epoch, reading.epochs)
-        if reading.count is not None:
-            self._count(reading.name, reading.count, reading.total, now)
+        if reading.at is not None:
+            self._count(reading.name, reading.at, reading.total, now)
         elif reading.epoch is not None and self._name in ("", "epoch"):
             self._count("epoch", reading.epoch, reading.epochs, now)
 

@@ -1,7 +1,7 @@
 """`progress.json` of an attempt: how far its training is, as rank 0 reports it, or as the script prints it.
 
-The supervisor writes it (worker/job/progress_follower.py), so that `list`, `status`, `top` and `logs -f` read no log for
-it. It stays after the end.
+The supervisor writes it (worker/job/progress_follower.py), so that `list`, `status`, `top` and `logs -f` need no log.
+It stays after the end.
 """
 
 from __future__ import annotations

@@ -50,7 +50,9 @@ def test_what_a_launch_prints_is_its_progress(followed: Followed) -> None:
 def test_a_bar_is_read_while_its_line_is_unfinished_and_never_where_srun_cut_it(followed: Followed) -> None:
     labeler, seen = Labeler(0, 2), list[int]()
     for count in range(1, 400):
-        state = f"\r{100 * count // 400:3}%|{'█' * (10 * count // 400):10}| {count}/400 [00:10<00:50,  1.66it/s, loss=0.3]"
+        state = (
+            f"\r{100 * count // 400:3}%|{'█' * (10 * count // 400):10}| {count}/400 [00:10<00:50,  1.66it/s, loss=0.3]"
+        )
         progress = followed.after(labeler.feed(state.encode()))
         seen += [progress.step] if progress is not None else []
     assert sorted(seen) == seen and seen[-1] > 380

@@ -47,12 +47,12 @@ class LogTail:
         return 0
 
     def new_lines(self) -> Iterator[tuple[int, str]]:
-        """Yield each new line, and each finished state of a progress bar, with its rank (-1: unknown); raises OSError."""
+        """Yield each new line and each finished state of a bar, with its rank (-1: unknown); raises OSError."""
         for line in self._read().split(b"\n"):
             yield from self._states(line)
 
     def _read(self) -> bytes:
-        """Return what was appended, up to the last end of a line or of a bar's state, and at most the last MOST bytes."""
+        """Return what was appended, up to the end of a line or of a bar's state, and at most the last MOST bytes."""
         size = self._size()
         begin = max(self._offset, size - MOST)
         if size <= self._offset:
@@ -146,6 +146,11 @@ class ProgressFollower:
         for _, printed in sorted(self._printed.items()):
             if printed.step is not None and printed.has_advanced:
                 return TrainingProgress(
-                    printed.step, printed.stepped, printed.steps, printed.loss, printed.first_step, printed.first_step_at
+                    printed.step,
+                    printed.stepped,
+                    printed.steps,
+                    printed.loss,
+                    printed.first_step,
+                    printed.first_step_at,
                 )
         return None

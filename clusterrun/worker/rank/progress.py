@@ -47,7 +47,8 @@ class Progress:
     `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
     start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
     figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this launch, done at
-    `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own that this rank has started, in words (worlds.py).
+    `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own that this rank
+    has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,9 @@ def join(lines: list[str], pause: float = 1.0) -> PrintedProgress:
 
 
 def bar(count: int, total: int, title: str = "") -> str:
-    return f"{title}{100 * count // total:3}%|{'█' * (10 * count // total):10}| {count}/{total} [00:10<00:50,  1.66it/s]"
+    return (
+        f"{title}{100 * count // total:3}%|{'█' * (10 * count // total):10}| {count}/{total} [00:10<00:50,  1.66it/s]"
+    )
 
 
 def counts(lines: list[str], pause: float = 1.0) -> tuple[int | None, int | None]:
@@ -110,7 +112,10 @@ def test_a_bar_of_epochs_around_a_bar_of_steps_gives_the_total_of_both() -> None
 
 
 def test_a_bar_inside_another_does_not_replace_it() -> None:
-    assert counts([bar(10, 900), bar(20, 900), bar(1, 50, "scoring: "), bar(40, 50, "scoring: "), bar(30, 900)]) == (30, 900)
+    assert counts([bar(10, 900), bar(20, 900), bar(1, 50, "scoring: "), bar(40, 50, "scoring: "), bar(30, 900)]) == (
+        30,
+        900,
+    )
 
 
 def test_the_counter_of_the_training_follows_one_that_is_done_or_quiet() -> None:
