@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
-from clusterrun.base.units import format_age, format_duration, plural
+from clusterrun.base.units import format_age, format_duration, format_left, plural
 from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
-from clusterrun.records.progress import Metrics, RankProgress
+from clusterrun.records.progress import RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
-from clusterrun.state import launches
+from clusterrun.state import launches, time_left
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.tables import Column
 
@@ -34,10 +34,11 @@ SHOWN = 4  # ranks in a line
 STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
-    Column("JOBID", least=17), Column("NAME", least=8), Column("STATE"), Column("TIME", leaves=9, right=True),
+    Column("JOBID", least=17), Column("NAME", least=8), Column("STATE"), Column("TIME", leaves=10, right=True),
     Column("LIMIT", leaves=5, right=True), Column("NODES", least=8, leaves=8),
-    Column("RESTARTS", leaves=4, right=True), Column("STEP", leaves=7, right=True),
-    Column("LOSS", leaves=6, right=True), Column("TOKENS/S", leaves=3, right=True), Column("PARTITION", leaves=2),
+    Column("RESTARTS", leaves=4, right=True), Column("STEP", leaves=6, right=True),
+    Column("LOSS", leaves=7, right=True), Column("TOKENS/S", leaves=3, right=True),
+    Column("PROGRESS", leaves=9), Column("PARTITION", leaves=2),
     Column("SUBMITTED", leaves=1), *(Column(heading, leaves=1) for _, _, heading in EXTRA_FIELDS if heading),
     Column("REASON", least=10),
 )  # fmt: skip
@@ -45,7 +46,8 @@ _OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count",
            "elapsed", "time_limit", "source")  # fmt: skip
 #: What a job without a record has in their place; the values are those of a run of which nothing is known.
 _NO_RUN: dict[str, Any] = {
-    "run_id": None, "run_dir": None, "failed_launches": [], "metrics": None, "logs": [], "sources": {},
+    "run_id": None, "run_dir": None, "failed_launches": [], "metrics": None, "seconds_left": None, "logs": [],
+    "sources": {},
 }  # fmt: skip
 _NO_RUN_IN_FULL: dict[str, Any] = {
     "ranks": [], "slow_ranks": [], "earlier_jobs": [], "launches": [], "goodput": None, "first_failure": None,
@@ -56,8 +58,8 @@ _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s"
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
-    "launch", "time", "submitted", "started", "start", "ended", "training", "goodput", "ranks", "slow", "group",
-    "source", "code", "run", "logs", "first",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "limit", "goodput", "ranks", "slow",
+    "group", "source", "code", "run", "logs", "first",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -92,6 +94,7 @@ def _run_json(state: RunState, run: RunRecord) -> dict[str, Any]:
         "run_dir": str(run.run_dir),
         "failed_launches": failed_launches(load_launches(run, job.id.task)),
         "metrics": figures and figures._asdict(),
+        "seconds_left": time_left.seconds_left(figures, time.time()) if figures and job.has_started else None,
         "logs": list(map(str, _logs(run, job))),
         "sources": {name: {"value": value, "source": source} for name, (value, source) in run.sources.items()},
     }
@@ -163,6 +166,7 @@ def list_row(state: RunState) -> list[str]:
         *first,
         str(state.status.restarts or ""),
         *figure_cells(state),
+        progress_cell(state),
         state.status.partition,
         _local_time(state.submitted, "%m-%d %H:%M") if state.submitted else "",
         *(extra.get(key, "") for key, _, heading in EXTRA_FIELDS if heading),
@@ -176,6 +180,14 @@ def figure_cells(state: RunState) -> tuple[str, str, str]:
     if figures is None:
         return "", "", ""
     return str(figures.step), format_figure(figures.loss), if_known("{:,.0f}", figures.tokens_per_second)
+
+
+def progress_cell(state: RunState) -> str:
+    """Return ``45 %, 2h 15m left`` of a running job, ``100 %`` of one that has ended; empty if it is not known."""
+    figures = state.figures if not state.status.tasks else None
+    if figures is None:
+        return ""
+    return time_left.describe(figures, time.time()) if state.status.has_started else time_left.percent(figures)
 
 
 def if_known(form: str, value: float | None) -> str:
@@ -237,7 +249,8 @@ def _run_facts(state: RunState, run: RunRecord, now: float) -> dict[str, str]:
         "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
-        "training": _training(state.figures, now),
+        "training": _training(state, now),
+        "limit": _limit(state, run, now),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
@@ -301,16 +314,11 @@ def _commands_after_end(state: RunState) -> list[str]:
 
 
 def ranks_line(ranks: list[RankProgress], now: float) -> str:
-    """Return the phases of the ranks, their step and their last heartbeat; empty without ranks."""
+    """Return the phases of the ranks and their last heartbeat; empty without ranks."""
     if not ranks:
         return ""
     phases = Counter(_PHASES.get(rank.phase, rank.phase) for rank in ranks)
     parts = [", ".join(f"{plural(count, 'rank')} {phase}" for phase, count in phases.most_common())]
-    # each rank writes at a moment of its own, so their steps differ even while they are in step
-    newest = max(ranks, key=lambda rank: -1 if rank.step is None else rank.step)
-    if newest.step is not None:
-        of = "" if newest.steps is None else f"/{newest.steps}"
-        parts.append(f"heartbeats at step {newest.step}{of}")
     oldest = min(ranks, key=lambda rank: rank.time)
     age = format_age(now - oldest.time)
     is_silent = oldest.is_silent(now)
@@ -386,17 +394,29 @@ def _expected(job: JobStatus, now: float) -> str:
     return f"Slurm expects the job to start at {_moment(job.started, now)}"
 
 
-def _training(figures: Metrics | None, now: float) -> str:
+def _training(state: RunState, now: float) -> str:
+    figures = state.figures
     if figures is None:
         return ""
     parts = [
-        f"last logged step {figures.step}",
+        f"step {figures.step}{if_known('/{}', figures.steps)}",
+        progress_cell(state),
         if_known("loss {:.4g}", figures.loss),
         if_known("held-out loss {:.4g}", figures.val_loss),
         if_known("{:,.0f} tokens/s", figures.tokens_per_second),
         f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def _limit(state: RunState, run: RunRecord, now: float) -> str:
+    """Return that a training will not end before its job's time limit; empty if it will, or that is not clear."""
+    figures, job = state.figures, state.status
+    missed = time_left.missed_by(figures, job, now) if figures is not None and job.has_started else None
+    if missed is None:
+        return ""
+    how = "a next job continues it" if "total_time" in run.sources else "--total-time continues it in a next job"
+    return f"the training will not finish before it: {format_left(missed)} short; {how}"
 
 
 def format_figure(value: float | None) -> str:

@@ -20,13 +20,17 @@ def seconds_left(figures: Metrics, now: float) -> float | None:
     return max(0.0, (figures.steps - figures.step) * step_s - since)
 
 
-def describe(figures: Metrics, now: float) -> str:
-    """Return ``45 %, 2h 15m left``, or the part of it that is known."""
+def percent(figures: Metrics) -> str:
+    """Return the part of a training that is done; empty if it is not known."""
     if not figures.steps or figures.step > figures.steps:
         return ""
-    done = f"{100 * figures.step // figures.steps} %"
-    left = seconds_left(figures, now)
-    return done if left is None or figures.step == figures.steps else f"{done}, {format_left(left)} left"
+    return f"{100 * figures.step // figures.steps} %"
+
+
+def describe(figures: Metrics, now: float) -> str:
+    """Return ``45 %, 2h 15m left``, or the part of it that is known."""
+    done, left = percent(figures), seconds_left(figures, now)
+    return done if not done or left is None or figures.step == figures.steps else f"{done}, {format_left(left)} left"
 
 
 def missed_by(figures: Metrics, job: JobStatus, now: float) -> float | None:

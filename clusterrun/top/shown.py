@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from clusterrun.base.units import plural
 from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, Metrics, RankProgress
+from clusterrun.state import time_left
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import find_stragglers, handle, if_known, list_row
 from clusterrun.terminal.safe_text import safe_line, safe_text
@@ -63,21 +64,22 @@ def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> st
     parts = [handle(state), safe_line(state.name), state.status.state]
     if ranks.attempt > 1:
         parts.append(f"attempt {ranks.attempt}")
-    parts += _training_parts(ranks.metrics)
+    parts += _training_parts(ranks.metrics, ranks.at, over)
     if not over:
         parts += _late_parts(ranks, now)
     return "  ".join(parts)
 
 
-def _training_parts(metrics: Metrics | None) -> list[str]:
+def _training_parts(metrics: Metrics | None, now: float, over: bool) -> list[str]:
     if metrics is None:
         return []
     parts = [
+        time_left.percent(metrics) if over else time_left.describe(metrics, now),
         if_known("loss {:.3f}", metrics.loss),
         if_known("val {:.3f}", metrics.val_loss),
         if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
     ]
-    return [f"step {metrics.step}", *filter(None, parts)]
+    return [f"step {metrics.step}{if_known('/{}', metrics.steps)}", *filter(None, parts)]
 
 
 def _late_parts(ranks: Ranks, now: float) -> list[str]:

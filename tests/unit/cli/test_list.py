@@ -10,8 +10,11 @@ from pwd import getpwuid
 
 import pytest
 
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.scheduler.slurm import cache
 from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.values import SEP
@@ -44,6 +47,21 @@ def trained(one: RunRecord) -> None:
         put_progress(folder, rank, record)
     row = {"step": 120, "time": now - 4, "loss": 2.34567, "tokens_per_second": 45_100.4}
     (one.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+
+
+def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: Store) -> None:
+    one, now = run(store), time.time()
+    trained(one)
+    reached = TrainingProgress(125, now - 4, 1000, 9.0, 5, now - 604)
+    training_progress.write(run_record.newest_attempt(one) or one.run_dir, reached)
+    desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
+    said = desk.type("status", "101").out
+    assert "training  step 125/1000, 12 %, 1h 13m left, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said
+    assert "limit  the training will not finish before it: 23m short; --total-time continues it in a next job\n" in said
+    (listed,) = desk.type("list").out.splitlines()[1:]
+    assert "12 %, 1h 13m left" in listed.split("\t")
+    (data,) = desk.type("list", "--json").data
+    assert data["metrics"]["steps"] == 1000 and 4300 < data["seconds_left"] < 4400
 
 
 def test_runs_and_other_jobs_in_one_table_by_one_squeue(desk: Desk, store: Store) -> None:
@@ -151,8 +169,8 @@ def test_status_in_full(desk: Desk, store: Store) -> None:
     trained(one)
     desk.slurm.answer("squeue", rows(run_row(one, N="n[1-2]")))
     said = desk.type("status", "101")
-    assert said.status == 0 and "training  last logged step 120, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said.out
-    assert "8 ranks training, heartbeats at step 120/1000, last heartbeat 7 s ago" in said.out
+    assert said.status == 0 and "training  step 120, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said.out
+    assert "8 ranks training, last heartbeat 7 s ago" in said.out
     assert "next  clusterrun logs 101 -f" in said.out and "submitted  " in said.out
     (data,) = desk.type("status", "101", "--json").data
     assert len(data["ranks"]) == 8 and data["first_failure"] is None and data["metrics"]["loss"] == 2.34567
