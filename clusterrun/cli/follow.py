@@ -36,7 +36,7 @@ from clusterrun.run_folder import ends
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.pace import WATCH_LONGEST
 from clusterrun.state.reconcile import RunState, Target
-from clusterrun.state.show import canceller
+from clusterrun.state.show import canceller, progress_facts
 from clusterrun.state.watch import WatchThread
 from clusterrun.terminal.ui import Ui
 
@@ -48,6 +48,8 @@ AT_ONCE = 32
 """Tasks that are read at the same time, each with two files."""
 CHECK, CHECK_RUN = 1.0, 0.25
 """Seconds between two checks for external jobs' files that do not exist yet, and for files in the folder of a run."""
+PROGRESS = 2.0
+"""Seconds between two looks at the progress of a job."""
 _MANY = 4  # the most tasks whose ends are printed one by one
 _CAUSES = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
@@ -66,7 +68,7 @@ def follow_run(ui: Ui, cluster: Cluster, run: RunRecord) -> int:
 def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: LogRequest) -> int:
     """Print the lines of a job, or of the tasks of an array, until all end; return the exit code of the outcomes."""
     watch = cluster.watch([logs.target], follow=True)
-    watcher, notes = WatchThread(watch), StateNotes(ui, logs.job)
+    watcher, notes, line = WatchThread(watch), StateNotes(ui, logs.job), ProgressLine(ui)
     reader = TaskReader(logs.source, lambda sources, stop: show_following(sources, request, stop=stop))
     try:
         while not (watcher.settled and reader.are_read(logs.jobs(watcher.states))):
@@ -80,10 +82,12 @@ def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: 
                 else:
                     ui.log_bytes(piece)
                     watch.on_output()
+            line.update(watcher.states, time.monotonic())
     except KeyboardInterrupt:
         ui.note(f"job {logs.job} was not cancelled; to cancel it, run `clusterrun cancel {logs.job}`")
         raise
     finally:
+        ui.status_line("")
         watcher.close()
     states = watcher.states
     for line in logs.missing_lines(cluster, reader, states):
@@ -383,6 +387,27 @@ class StateNotes:
         if not self._noted and now - self._since >= PATIENCE:
             self._noted = True
             self._ui.note(f"job {self._job} is RUNNING, but its log {missing} does not exist yet; waiting")
+
+
+class ProgressLine:
+    """The line below the log on a terminal: how far the training of one job is, and how long it still takes."""
+
+    def __init__(self, ui: Ui) -> None:
+        self._ui = ui
+        self._text, self._due, self._has_warned = "", 0.0, False
+
+    def update(self, states: Sequence[RunState], now: float) -> None:
+        """Show the line again below new output; its text is made again every PROGRESS seconds of ``now``."""
+        if not self._ui.can_redraw or len(states) != 1:
+            return
+        if now >= self._due:
+            self._due = now + PROGRESS
+            facts = progress_facts(states[0])
+            self._text = facts["training"]
+            if facts["limit"] and not self._has_warned:
+                self._has_warned = True
+                self._ui.note(facts["limit"])
+        self._ui.status_line(self._text)
 
 
 def _format_clock(seconds: float | None) -> str:

@@ -249,8 +249,7 @@ def _run_facts(state: RunState, run: RunRecord, now: float) -> dict[str, str]:
         "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
-        "training": _training(state, now),
-        "limit": _limit(state, run, now),
+        **progress_facts(state),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
@@ -394,6 +393,12 @@ def _expected(job: JobStatus, now: float) -> str:
     return f"Slurm expects the job to start at {_moment(job.started, now)}"
 
 
+def progress_facts(state: RunState) -> dict[str, str]:
+    """Return how far a job's training is, and that it will miss its time limit; empty if that is not known."""
+    now = time.time()
+    return {"training": _training(state, now), "limit": _limit(state, now)}
+
+
 def _training(state: RunState, now: float) -> str:
     figures = state.figures
     if figures is None:
@@ -409,14 +414,16 @@ def _training(state: RunState, now: float) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _limit(state: RunState, run: RunRecord, now: float) -> str:
+def _limit(state: RunState, now: float) -> str:
     """Return that a training will not end before its job's time limit; empty if it will, or that is not clear."""
     figures, job = state.figures, state.status
     missed = time_left.missed_by(figures, job, now) if figures is not None and job.has_started else None
-    if missed is None:
+    if missed is None or state.record is None:
         return ""
-    how = "a next job continues it" if "total_time" in run.sources else "--total-time continues it in a next job"
-    return f"the training will not finish before it: {format_left(missed)} short; {how}"
+    how = (
+        "a next job continues it" if "total_time" in state.record.sources else "--total-time continues it in a next job"
+    )
+    return f"the training will not finish before the time limit: {format_left(missed)} short; {how}"
 
 
 def format_figure(value: float | None) -> str:

@@ -33,6 +33,7 @@ class Ui:
         self.command, self.as_json = command, as_json
         self._out, self._err = out or sys.stdout, sys.stderr
         self._wide = False
+        self._status = ""  # the line at the bottom of the terminal
 
     def say(self, *lines: str) -> None:
         """Print lines of a result; nothing in JSON mode."""
@@ -53,7 +54,25 @@ class Ui:
 
     def note(self, line: str) -> None:
         """Print progress or a warning on standard error, in both modes."""
+        self.status_line("")
         print(f"clusterrun: {safe_line(line)}", file=self._err, flush=True)
+
+    def status_line(self, line: str) -> None:
+        """Show a line below the output of a terminal, in place of the last one; the next output removes it."""
+        if line == self._status or not self.can_redraw:
+            return
+        self._out.flush()
+        shown = cut(safe_line(line), _terminal_size().columns - 1)
+        if line and "NO_COLOR" not in os.environ:
+            shown = f"\x1b[2m{shown}\x1b[0m"
+        self._err.write(f"\r\x1b[2K{shown}")
+        self._err.flush()
+        self._status = line
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether both streams are a terminal that can move its cursor."""
+        return self.on_terminal and self._err.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
     def raw(self, text: str) -> None:
         """Print a text byte for byte: a rendered script."""
@@ -73,6 +92,7 @@ class Ui:
                 "message": error.message, "hint": error.hint, "said": error.detail, "exit_code": error.exit_code,
             })  # fmt: skip
             return
+        self.status_line("")
         print(f"clusterrun: {safe_line(error.message)}", file=self._err)
         for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
@@ -121,6 +141,7 @@ class Ui:
 
     def log_bytes(self, data: bytes) -> None:
         """Print bytes of ``logs.show`` and flush them."""
+        self.status_line("")
         if not self._wide:
             self._wide = True
             _widen(self._out)

@@ -57,7 +57,8 @@ def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: St
     desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
     said = desk.type("status", "101").out
     assert "training  step 125/1000, 12 %, 1h 13m left, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said
-    assert "limit  the training will not finish before it: 23m short; --total-time continues it in a next job\n" in said
+    short = "the training will not finish before the time limit: 23m short; --total-time continues it in a next job"
+    assert f"limit  {short}\n" in said
     (listed,) = desk.type("list").out.splitlines()[1:]
     assert "12 %, 1h 13m left" in listed.split("\t")
     (data,) = desk.type("list", "--json").data

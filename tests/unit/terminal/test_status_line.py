@@ -1,0 +1,70 @@
+"""The line below the output of a terminal, and where there is none."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from clusterrun.base.errors import RequestError
+from clusterrun.terminal.ui import Ui
+
+ERASE = "\r\x1b[2K"
+
+
+class Stream(io.TextIOWrapper):
+    """A stream in memory that may be a terminal."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    @property
+    def text(self) -> str:
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode()
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TERM": "xterm", "COLUMNS": "40", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+def streams(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool = True, as_json: bool = False) -> tuple[Ui, Stream]:
+    err = Stream(is_terminal=is_terminal)
+    monkeypatch.setattr("sys.stderr", err)
+    return Ui("logs", as_json=as_json, out=Stream(is_terminal=is_terminal)), err
+
+
+def test_the_line_stays_below_what_is_printed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ui, err = streams(monkeypatch)
+    ui.status_line("step 1/9")
+    ui.status_line("step 1/9")
+    ui.note("requeued")
+    ui.status_line("step 2/9")
+    ui.log_bytes(b"0: step 3\n")
+    ui.status_line("step 3/9")
+    ui.error(RequestError("no"))
+    assert err.text == (
+        f"{ERASE}step 1/9{ERASE}clusterrun: requeued\n{ERASE}step 2/9{ERASE}{ERASE}step 3/9{ERASE}clusterrun: no\n"
+    )
+
+
+def test_a_long_line_is_cut_to_the_width_and_foreign_text_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    ui, err = streams(monkeypatch)
+    ui.status_line("\x1b[2J" + "x" * 100)
+    shown = err.text.removeprefix(ERASE)
+    assert len(shown) < 40 and "\x1b" not in shown
+
+
+@pytest.mark.parametrize("how", ["a pipe", "JSON", "a dumb terminal"])
+def test_there_is_no_line_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    if how == "a dumb terminal":
+        monkeypatch.setenv("TERM", "dumb")
+    ui, err = streams(monkeypatch, is_terminal=how != "a pipe", as_json=how == "JSON")
+    ui.status_line("step 1/9")
+    assert err.text == ""
