@@ -33,7 +33,7 @@ class Field(NamedTuple):
     only the user (what names a program, a file, a host or a secret, or hides what a job costs). ``directive``: it is an
     ``#SBATCH`` directive of the same name. ``slurm``: the local scheduler ignores it. ``training``: ``clusterrun
     check`` takes it from no profile. ``job``: the job's supervisor takes it (times in seconds); ``default`` is its
-    value without the option, and ``variable`` is where each rank finds it.
+    value without the option, and ``variable`` is where each rank finds it. ``short`` is sbatch's letter for it.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Field(NamedTuple):
     job: bool = False
     default: Any = None
     variable: str = ""
+    short: str = ""
 
     @property
     def attribute(self) -> str:
@@ -78,7 +79,8 @@ class Field(NamedTuple):
 FIELDS: tuple[Field, ...] = (
     Field("scheduler", "text", "NAME", AGENT,
           "Scheduler: slurm, local, or auto (Slurm if available, else this machine)."),
-    Field("nodes", "int", "N", AGENT, "Number of nodes.", least=1, job=True, default=1, variable="CLUSTERRUN_NODES"),
+    Field("nodes", "int", "N", AGENT, "Number of nodes.", least=1, job=True, default=1, variable="CLUSTERRUN_NODES",
+          short="-N"),
     Field("gpus-per-node", "int", "N", AGENT, "GPUs per node, one rank per GPU; 0 for a CPU job."),
     Field("tasks-per-node", "int", "N", AGENT, "Ranks per node; default: one per GPU.", least=1, job=True, default=1),
     Field("launcher", "text", "NAME", AGENT,
@@ -112,22 +114,23 @@ FIELDS: tuple[Field, ...] = (
           "Event to report; repeatable; default: all except started and first-step.", training=True),
     Field("accelerate-config", "text", "FILE", PROJECT, "Configuration file (YAML) for --launcher accelerate.",
           training=True),
-    Field("cpus-per-task", "int", "N", AGENT, "CPU cores per rank.", directive=True, least=1),
+    Field("cpus-per-task", "int", "N", AGENT, "CPU cores per rank.", directive=True, least=1, short="-c"),
     Field("mem", "text", "SIZE", AGENT, "Memory per node (64G).", directive=True, slurm=True),
     Field("time", "text", "TIME", AGENT, "Time limit: 90m, 1h30m, 2d, or Slurm's minutes, HH:MM:SS, DAYS-HOURS.",
-          directive=True),
+          directive=True, short="-t"),
     Field("partition", "text", "NAME", AGENT, "Partition; auto picks the one with the earliest start.",
-          directive=True, slurm=True),
-    Field("account", "text", "NAME", AGENT, "Account to charge.", directive=True, slurm=True),
-    Field("qos", "text", "NAME", AGENT, "Quality of service.", directive=True, slurm=True),
-    Field("constraint", "text", "EXPR", AGENT, "Required node features.", directive=True, slurm=True),
+          directive=True, slurm=True, short="-p"),
+    Field("account", "text", "NAME", AGENT, "Account to charge.", directive=True, slurm=True, short="-A"),
+    Field("qos", "text", "NAME", AGENT, "Quality of service.", directive=True, slurm=True, short="-q"),
+    Field("constraint", "text", "EXPR", AGENT, "Required node features.", directive=True, slurm=True, short="-C"),
     Field("gres", "text", "LIST", AGENT, "Generic resources per node (gpu:a100:4); replaces --gpus-per-node.",
           directive=True, slurm=True),
     Field("reservation", "text", "NAME", AGENT, "Reservation to use.", directive=True, slurm=True),
-    Field("exclude", "text", "NODES", AGENT, "Nodes to avoid.", directive=True, slurm=True),
-    Field("nodelist", "text", "NODES", USER, "Nodes to use.", directive=True, slurm=True),
-    Field("dependency", "text", "LIST", AGENT, "Start after other jobs (afterok:123).", directive=True, training=True),
-    Field("job-name", "text", "NAME", AGENT, f"Job name, at most {NAME_BYTES} bytes.", training=True),
+    Field("exclude", "text", "NODES", AGENT, "Nodes to avoid.", directive=True, slurm=True, short="-x"),
+    Field("nodelist", "text", "NODES", USER, "Nodes to use.", directive=True, slurm=True, short="-w"),
+    Field("dependency", "text", "LIST", AGENT, "Start after other jobs (afterok:123).", directive=True, training=True,
+          short="-d"),
+    Field("job-name", "text", "NAME", AGENT, f"Job name, at most {NAME_BYTES} bytes.", training=True, short="-J"),
     Field("mail-type", "text", "LIST", PROJECT, "Events to email you about (END,FAIL).", directive=True, slurm=True),
     Field("comment", "text", "TEXT", AGENT, "Comment stored with the job."),
     Field("python", "text", "PATH", PROJECT,

@@ -10,7 +10,7 @@ import gc
 import os
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 gc.set_threshold(100_000)  # imports make many objects and no garbage: this saves 6 % of the start-up time
@@ -102,7 +102,7 @@ class Verbs(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         verb = args[0] if args else ""
         if verb and verb not in VERBS and not verb.startswith("-"):
-            raise click.UsageError(f"no such command: {verb}\x00{_did_you_mean(verb, VERBS)}", ctx)
+            raise click.UsageError(f"no such command: {verb}\x00{_meant_command(verb)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -285,7 +285,7 @@ def _usage(error: click.ClickException, command: str) -> RequestError:
     message, _, hint = error.format_message().partition("\x00")
     if isinstance(error, click.NoSuchOption):
         message = f"no such option: {error.option_name}"
-        hint = _did_you_mean(error.option_name, _options(ctx))
+        hint = _meant_option(error.option_name, ctx)
     if not hint:
         path = ctx.command_path if ctx is not None else f"clusterrun {command}".rstrip()
         hint = f"{path} --help"
@@ -293,15 +293,16 @@ def _usage(error: click.ClickException, command: str) -> RequestError:
     return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint)
 
 
-def _did_you_mean(typed: str, words: Iterable[str]) -> str:
-    """Return a hint with the word that another one begins (``--gpus``) or resembles; leading dashes do not count."""
-    import difflib  # its import takes longer than the rest of this module
+def _meant_command(typed: str) -> str:
+    from clusterrun.cli.common.meanings import meant_command
 
-    by_name = {word.lstrip("-"): word for word in words}
-    name = typed.lstrip("-")
-    begun = [longer for longer in by_name if longer.startswith(f"{name}-")]
-    near = begun or difflib.get_close_matches(name, by_name, n=1, cutoff=0.6)
-    return f"did you mean {by_name[near[0]]}?" if near else ""
+    return meant_command(typed, VERBS)
+
+
+def _meant_option(typed: str, ctx: click.Context | None) -> str:
+    from clusterrun.cli.common.meanings import meant_option
+
+    return meant_option(typed, _options(ctx), sys.argv[1:])
 
 
 def _options(ctx: click.Context | None) -> list[str]:

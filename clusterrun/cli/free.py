@@ -11,7 +11,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL
-from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
+from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from clusterrun.submit.request import SubmitArgs
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
 @json_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from clusterrun.cli.common.options import BARE, job_and_script, spec_options, submit_args
+from clusterrun.cli.common.options import BARE, Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.terminal.ui import Ui
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from clusterrun.submit.plan import Plan
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @functools.partial(spec_options, bare="accelerate-config")
 @click.option(

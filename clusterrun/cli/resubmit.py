@@ -10,7 +10,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.cli.common.names import find_target, find_targets, require_run
-from clusterrun.cli.common.options import spec_options, submit_args
+from clusterrun.cli.common.options import Grouped, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import (
     How,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from clusterrun.records.run_record import RunRecord
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID [-- ARGS]...")
 @functools.partial(spec_options, with_profile=False)
 @after_options
@@ -111,7 +111,7 @@ def _setting(args: SubmitArgs, name: str) -> Any:
     return args.flags["set"].value.get(name) if "set" in args.flags else None
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID")
 @click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",

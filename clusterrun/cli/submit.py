@@ -14,7 +14,8 @@ from clusterrun.base.job import LOCAL
 from clusterrun.base.units import plural
 from clusterrun.cli.common import submitting
 from clusterrun.cli.common.agent import check_typed
-from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
+from clusterrun.cli.common.meanings import misplaced
+from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import Awaited, How, conditions, find_after, plan_after, submit_plan
 from clusterrun.cluster import Cluster
@@ -31,7 +32,7 @@ MakePlan = Callable[[RunRecord | None], "Plan"]
 """Makes the plan of a job that starts after another one; of the first job without one."""
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @spec_options
 @submitting.after_options
@@ -85,6 +86,8 @@ def submit(
         jobs = [submit_args(job, (), profile, dict(options)) for job in chained_jobs(words, session.script)]
         ctx.exit(submit_chain(ui, cluster, jobs, others, how))
     args = submit_args(*job_and_script(words, session.script), profile, options)
+    if line := misplaced(session.script or ()):
+        ui.note(line)
     if array:
         from clusterrun.cli.sweep import submit_array
 

@@ -13,7 +13,7 @@ from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.base.units import plural
 from clusterrun.cli.common.names import find_sweep
-from clusterrun.cli.common.options import job_and_script, spec_options, submit_args
+from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import (
     Awaited,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 
 
-@click.command()
+@click.command(cls=Grouped)
 @click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
 @click.option(
     "--grid", "grids", metavar="NAME=VALUES", multiple=True,

@@ -17,6 +17,42 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+GROUPS = {
+    "Resources": ("nodes", "gpus-per-node", "tasks-per-node", "cpus-per-task", "mem", "gres", "time"),
+    "Placement": ("scheduler", "partition", "account", "qos", "constraint", "reservation", "exclude", "nodelist"),
+    "Environment": (
+        "python", "venv", "conda", "modules", "env", "secret", "setup", "container-image", "container-mounts",
+        "container-runtime", "container-python", "stage-env", "snapshot",
+    ),
+    "Training": ("set", "fp16", "launcher", "accelerate-config", "master-port", "pg-timeout", "join-timeout",
+                 "require-group", "independent"),
+    "Recovery": ("max-restarts", "spare-nodes", "resume-args", "total-time", "requeue", "helper-job", "signal",
+                 "hang-timeout", "progress-interval", "on-failure", "check"),
+    "Job": ("job-name", "dependency", "comment", "notify", "notify-on", "mail-type", "shared", "template",
+            "sbatch-arg", "profile"),
+}  # fmt: skip
+"""The sections of the options in ``--help``; what is in none of them is about the command."""
+
+
+class Grouped(click.Command):
+    """A command whose help shows its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = {}
+        for param in self.get_params(ctx):
+            line = param.get_help_record(ctx)
+            if line is not None and isinstance(param, click.Option):
+                lines[param.opts[-1].lstrip("-")] = line
+        for title, names in GROUPS.items():
+            self._write(formatter, title, [lines.pop(name) for name in names if name in lines])
+        self._write(formatter, "This command", list(lines.values()))
+
+    def _write(self, formatter: click.HelpFormatter, title: str, lines: list[tuple[str, str]]) -> None:
+        if lines:
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
+
 BARE = "-"
 """The value of an option that was typed without its optional value."""
 
@@ -63,7 +99,8 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
         value = {"metavar": f"[{one.metavar}]", "is_flag": False, "flag_value": BARE}
     kind = click.INT if one.kind == "int" else click.STRING
     multiple = one.kind in ("list", "map")
-    return click.option(f"--{one.name}", name, type=kind, multiple=multiple, help=one.help, **value)
+    names = *filter(None, (one.short, f"--{one.name}")), name
+    return click.option(*names, type=kind, multiple=multiple, help=one.help, **value)
 
 
 def _pair(one: Field, text: str) -> tuple[str, str]:

@@ -1,0 +1,98 @@
+"""What people mean who type a word of another tool, or a misspelt one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from clusterrun.base.errors import closest
+
+#: Commands of other tools, and everyday words, with what does it here.
+COMMANDS = {
+    **dict.fromkeys(("stop", "kill", "scancel", "abort", "delete", "rm"), "clusterrun cancel JOBID"),
+    **dict.fromkeys(("ps", "ls", "queue", "squeue", "jobs"), "clusterrun list"),
+    **dict.fromkeys(("sacct", "history"), "clusterrun list --all"),
+    **dict.fromkeys(("run", "launch", "sbatch", "start", "train"), "clusterrun submit"),
+    **dict.fromkeys(("tail", "follow", "attach"), "clusterrun logs JOBID -f"),
+    **dict.fromkeys(("show", "info", "describe", "scontrol"), "clusterrun status JOBID"),
+    **dict.fromkeys(("explain", "debug", "reason"), "clusterrun why JOBID"),
+    **dict.fromkeys(("restart", "retry", "rerun", "requeue"), "clusterrun resubmit JOBID"),
+    **dict.fromkeys(("continue", "resume-from"), "clusterrun resume JOBID"),
+    **dict.fromkeys(("sinfo", "nodes", "gpus"), "clusterrun free"),
+    **dict.fromkeys(("srun", "ssh", "shell"), "clusterrun exec JOBID"),
+    **dict.fromkeys(("watch", "dashboard"), "clusterrun top"),
+    **dict.fromkeys(("config", "setup", "configure"), "clusterrun init"),
+    "help": "clusterrun --help",
+    "version": "clusterrun --version",
+}
+#: Options of other tools, with what does it here.
+OPTIONS = {
+    **dict.fromkeys(("--nproc-per-node", "--gpus-per-task", "-G"), "use --gpus-per-node"),
+    **dict.fromkeys(
+        ("--ntasks-per-node", "--ntasks", "-n"), "use --tasks-per-node, or --gpus-per-node: one rank per GPU"
+    ),
+    **dict.fromkeys(
+        ("--output", "--error", "-o", "-e"),
+        "the logs are logs/train_JOBID.out and .err; `clusterrun logs JOBID -f` follows them",
+    ),
+    **dict.fromkeys(("--nnodes", "--num-nodes"), "use --nodes"),
+    **dict.fromkeys(("--name",), "use --job-name"),
+    **dict.fromkeys(("--queue",), "use --partition"),
+    **dict.fromkeys(("--walltime", "--timeout"), "use --time"),
+    **dict.fromkeys(("--memory",), "use --mem"),
+    "--mail-user": "Slurm mails the user who submits; use --mail-type, or --notify",
+    "--wrap": "clusterrun submit -- bash -c 'COMMAND'",
+    "--chdir": "run clusterrun in that folder",
+}
+SCRIPTS = (".py", ".sh")
+#: Options of `submit` that scripts seldom have.
+OURS = (
+    "--dry-run",
+    "--nodes",
+    "--gpus-per-node",
+    "--tasks-per-node",
+    "--partition",
+    "--job-name",
+    "--no-check",
+    "--follow",
+)
+
+
+def meant_command(typed: str, commands: Iterable[str]) -> str:
+    """Return a hint for a command that does not exist; empty if nothing is near."""
+    if typed in COMMANDS:
+        return COMMANDS[typed]
+    if typed.endswith(SCRIPTS):
+        return f"clusterrun submit -- {typed}"
+    return _near(typed, commands)
+
+
+def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> str:
+    """Return a hint for an option that does not exist, typed among ``words``; empty if nothing is near."""
+    script = next((at for at, word in enumerate(words) if word.endswith(SCRIPTS)), None)
+    if script is not None and typed in words[script:]:
+        own, of_script = " ".join(words[:script]), " ".join(words[script:])
+        return f"options of a script stand after `--`: clusterrun {own} -- {of_script}"
+    if typed in OPTIONS:
+        return OPTIONS[typed]
+    return _near(typed, options)
+
+
+def _near(typed: str, words: Iterable[str]) -> str:
+    """Return a hint with the word that another one begins (``--gpus``) or misspells; empty if there is none.
+
+    Leading dashes do not count. Short words resemble each other by chance.
+    """
+    by_name = {word.lstrip("-"): word for word in words}
+    name = typed.lstrip("-")
+    begun = [word for longer, word in by_name.items() if longer.startswith(f"{name}-")]
+    misspelt = closest(name, by_name) if len(name) > 3 else ""
+    near = begun[0] if begun else by_name.get(misspelt)
+    return f"did you mean {near}?" if near else ""
+
+
+def misplaced(script: Sequence[str]) -> str:
+    """Return that options of clusterrun are given to the script; empty if none seems to be."""
+    ours = [word for word in script[1:] if word.partition("=")[0] in OURS]
+    if not ours:
+        return ""
+    return f"{ours[0]} stands after `--`, so it is an argument of {script[0]}; options of clusterrun stand before `--`"

@@ -1,0 +1,60 @@
+"""What is suggested for a word that clusterrun does not know, and the letters and sections of its options."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterrun.base.fields import FIELDS
+from clusterrun.cli import VERBS
+from clusterrun.cli.common.meanings import COMMANDS, OPTIONS, meant_command, meant_option, misplaced
+from clusterrun.cli.common.options import GROUPS
+from tests.support.command_desk import Desk
+
+LONG = [f"--{field.name}" for field in FIELDS]
+
+
+@pytest.mark.parametrize(("typed", "hint"), [
+    ("stop", "clusterrun cancel JOBID"), ("scancel", "clusterrun cancel JOBID"), ("ls", "clusterrun list"),
+    ("squeue", "clusterrun list"), ("launch", "clusterrun submit"), ("sbatch", "clusterrun submit"),
+    ("tail", "clusterrun logs JOBID -f"), ("help", "clusterrun --help"), ("train.py", "clusterrun submit -- train.py"),
+    ("sumbit", "did you mean submit?"), ("lsit", "did you mean list?"), ("qwerty", ""), ("x", ""),
+])  # fmt: skip
+def test_a_command_of_another_tool_leads_to_the_one_that_does_it(typed: str, hint: str) -> None:
+    assert meant_command(typed, VERBS) == hint
+
+
+@pytest.mark.parametrize(("typed", "hint"), [
+    ("--gpus", "did you mean --gpus-per-node?"), ("--output", OPTIONS["--output"]), ("--node", "did you mean --nodes?"),
+    ("--partiton", "did you mean --partition?"), ("--lr", ""), ("-Z", ""),
+])  # fmt: skip
+def test_an_option_of_another_tool_leads_to_ours_and_a_short_one_to_nothing(typed: str, hint: str) -> None:
+    assert meant_option(typed, LONG, ["submit", typed]) == hint
+
+
+def test_an_option_of_a_script_that_stands_before_the_dashes_gives_the_whole_line() -> None:
+    hint = meant_option("--lr", LONG, ["submit", "-N", "2", "train.py", "--lr", "1"])
+    assert hint.endswith("clusterrun submit -N 2 -- train.py --lr 1")
+
+
+def test_an_option_of_clusterrun_among_a_scripts_arguments_is_named() -> None:
+    line = misplaced(["train.py", "--lr", "1", "--nodes=2", "--dry-run"])
+    assert line.startswith("--nodes=2 stands after `--`, so it is an argument of train.py")
+    assert misplaced(["train.py", "--lr", "1"]) == misplaced([]) == ""
+
+
+def test_what_has_a_name_here_is_no_word_of_another_tool() -> None:
+    assert not set(COMMANDS) & set(VERBS)
+    assert not set(OPTIONS) & {*LONG, *(field.short for field in FIELDS)}
+
+
+def test_every_option_stands_in_one_section_of_the_help(desk: Desk) -> None:
+    names = [name for names in GROUPS.values() for name in names]
+    assert sorted(names) == sorted([*(field.name for field in FIELDS), "profile"])
+    said = desk.type("submit", "--help").out
+    assert [said.index(f"\n{title}:\n") for title in GROUPS] == sorted(said.index(f"\n{title}:\n") for title in GROUPS)
+
+
+def test_letters_of_sbatch_mean_what_they_mean_there(desk: Desk) -> None:
+    said = desk.type("render", "-N", "3", "-t", "2:00:00", "-p", "gpu", "-A", "me", "-J", "mine", "-x", "n7", "lm")
+    for line in ("--nodes=3", '--time="2:00:00"', '--partition="gpu"', '--account="me"', '--exclude="n7"'):
+        assert f"#SBATCH {line}\n" in said.out
