@@ -20,7 +20,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
-from clusterrun.state import launches, time_left
+from clusterrun.state import headline, launches, time_left
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.tables import Column
 
@@ -31,6 +31,7 @@ SLOW = 0.7  # of the median speed: a slow rank
 FEWEST = 3  # ranks: of two, neither is the usual one
 SHORTEST_S = 0.010  # per step: below, a rank is slowed by anything
 SHOWN = 4  # ranks in a line
+FEW = 1024  # ranks of which everything is read
 STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
 LIST_COLUMNS = (
@@ -59,7 +60,7 @@ _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s"
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
     "launch", "time", "submitted", "started", "start", "ended", "training", "limit", "goodput", "ranks", "slow",
-    "group", "source", "code", "run", "logs", "first",
+    "group", "source", "code", "run", "logs",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -208,18 +209,21 @@ def handle(state: RunState) -> str:
 
 
 def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
-    """Return a job's state in full, a line per fact; with ``explain`` also each option and where it was set.
+    """Return a job's state in full: what matters, and a line per fact; with ``explain`` each option and its source.
 
     ``first`` is the first cause of an end, if known.
     """
     now, run = time.time(), state.record
-    facts, sources = {**_job_facts(state, now), "first": first}, list[str]()
+    facts, sources = _job_facts(state, now), list[str]()
+    ranks: Sequence[RankProgress] = ()
     if run is not None:
-        facts |= _run_facts(state, run, now)
+        ranks = _ranks(run, state.status, progress.SCREEN if run.world_size <= FEW else progress.SUMMARY)
+        facts |= _run_facts(state, run, ranks, now)
         sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
     shown += zip(("next", "", ""), next_commands(state), strict=False)
-    return [f"{name:>9}  {value}" for name, value in shown] + sources
+    line = headline.of_job(state.status, state.figures, ranks, now=now, first=first)
+    return [line, *(f"{name:>9}  {value}" for name, value in shown), *sources]
 
 
 def _job_facts(state: RunState, now: float) -> dict[str, str]:
@@ -239,11 +243,11 @@ def _job_facts(state: RunState, now: float) -> dict[str, str]:
     }
 
 
-def _run_facts(state: RunState, run: RunRecord, now: float) -> dict[str, str]:
+def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], now: float) -> dict[str, str]:
     """Return the facts that only a run has, by their names, some empty."""
     from clusterrun.records.code_store import code_line  # `list` shows none
 
-    job, ranks = state.status, _ranks(run, state.status, progress.SUMMARY)
+    job = state.status
     of_run = launches.launches_of(run, job, ranks, now)
     return {
         "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
@@ -312,7 +316,7 @@ def _commands_after_end(state: RunState) -> list[str]:
     return look
 
 
-def ranks_line(ranks: list[RankProgress], now: float) -> str:
+def ranks_line(ranks: Sequence[RankProgress], now: float) -> str:
     """Return the phases of the ranks and their last heartbeat; empty without ranks."""
     if not ranks:
         return ""
@@ -450,7 +454,7 @@ def _first_failure(run: RunRecord, job: JobStatus) -> dict[str, Any] | None:
     return ends.load_first_failure(attempt)
 
 
-def _separate_ranks(run: RunRecord, job: JobStatus, ranks: list[RankProgress]) -> str:
+def _separate_ranks(run: RunRecord, job: JobStatus, ranks: Sequence[RankProgress]) -> str:
     """Return that the ranks did not work together; ``ranks`` are those of a running job."""
     folder = _last_attempt(run, job)
     if folder is None:

@@ -144,7 +144,7 @@ def test_watching_shows_what_status_shows(desk: Desk, store: Store) -> None:
     plain, watched = desk.type("status", "7", "101"), desk.type("status", "7", "101", "--watch")
     assert watched.status == plain.status == 0
     without_ages = [re.sub(r", \d+ s ago", "", said.out) for said in (plain, watched)]
-    assert without_ages[0] == without_ages[1] and "7  job" in plain.out.splitlines()[0]
+    assert without_ages[0] == without_ages[1] and "7  job" in plain.out.splitlines()[1]
 
 
 def test_the_end_record_of_a_run_is_asked_about_as_soon_as_the_pace_allows(desk: Desk, store: Store) -> None:

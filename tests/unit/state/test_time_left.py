@@ -40,7 +40,7 @@ def test_the_part_that_is_done_and_the_time_left_are_shown_as_far_as_known(
 def test_a_training_that_will_miss_its_time_limit_is_known_early(
     elapsed: int, limit: int | None, missed: float | None
 ) -> None:
-    job = JobStatus(id=JobId(5), state="RUNNING", outcome=Outcome.RUNNING, elapsed=elapsed, time_limit=limit)
+    job = JobStatus(id=JobId("5"), state="RUNNING", outcome=Outcome.RUNNING, elapsed=elapsed, time_limit=limit)
     assert time_left.missed_by(HALF, job, NOW) == missed
 
 
