@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Any, TextIO
 
 from clusterrun.base.errors import ClusterrunError
+from clusterrun.terminal.paint import has_colours, paint
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.tables import Column, cut, fit
 
@@ -39,8 +40,11 @@ class Ui:
         """Print lines of a result; nothing in JSON mode."""
         if not self.as_json:
             for line in lines:
-                print(safe_text(line), file=self._out)
+                print(self._painted(safe_text(line)), file=self._out)
             self._out.flush()
+
+    def _painted(self, line: str) -> str:
+        return paint(line) if has_colours(os.environ, is_terminal=self._out.isatty()) else line
 
     def facts(self, named: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Print names and their lines; on a terminal long lines are wrapped and indented.
@@ -63,7 +67,7 @@ class Ui:
             return
         self._out.flush()
         shown = cut(safe_line(line), _terminal_size().columns - 1)
-        if line and "NO_COLOR" not in os.environ:
+        if line and has_colours(os.environ, is_terminal=True):
             shown = f"\x1b[2m{shown}\x1b[0m"
         self._err.write(f"\r\x1b[2K{shown}")
         self._err.flush()
@@ -97,7 +101,8 @@ class Ui:
         for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
         if error.hint:
-            print(f"  hint: {safe_line(error.hint)}", file=self._err)
+            hint = f"  hint: {safe_line(error.hint)}"
+            print(paint(hint) if has_colours(os.environ, is_terminal=self._err.isatty()) else hint, file=self._err)
         self._err.flush()
 
     def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -108,8 +113,8 @@ class Ui:
         cells, columns = [list(map(safe, row)) for row in rows], _as_columns(columns)
         if self._out.isatty():
             lines = fit(columns, cells, _terminal_size().columns)
-            if "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
-                lines[0] = f"\x1b[1m{lines[0]}\x1b[0m"
+            if has_colours(os.environ, is_terminal=True):
+                lines = [f"\x1b[1m{lines[0]}\x1b[0m", *map(paint, lines[1:])]
         else:
             lines = list(map("\t".join, ([column.name for column in columns], *cells)))
         self._lines(lines)
@@ -120,7 +125,7 @@ class Ui:
         The newest job and any problem come last. Returns the number of lines drawn, which is ``before`` next time.
         """
         size = _terminal_size()
-        shown = [cut(safe_line(line), size.columns) for line in lines]
+        shown = [self._painted(cut(safe_line(line), size.columns)) for line in lines]
         if len(shown) >= size.lines:
             room = max(1, size.lines - 3)
             left_out = cut(f"… {len(shown) - room - 1} more lines …", size.columns)

@@ -1,0 +1,41 @@
+"""Colours by state, and where there are none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterrun.terminal.paint import has_colours, paint
+
+RESET = "\x1b[0m"
+
+
+@pytest.mark.parametrize(("line", "painted"), [
+    ("5  train  RUNNING  1:00", f"5  train  \x1b[36mRUNNING{RESET}  1:00"),
+    ("5  train  FAILED   1:00", f"5  train  \x1b[31mFAILED{RESET}   1:00"),
+    ("    state  COMPLETED", f"    state  \x1b[32mCOMPLETED{RESET}"),
+    ("     next  clusterrun why 5", f"     next  \x1b[1mclusterrun why 5{RESET}"),
+    ("  hint: clusterrun list", f"  hint: \x1b[1mclusterrun list{RESET}"),
+    ("5  FAILED-run  PENDING  x", f"5  FAILED-run  \x1b[33mPENDING{RESET}  x"),
+    ("the job FAILED, as clusterrun says", "the job FAILED, as clusterrun says"),
+    ("", ""),
+])  # fmt: skip
+def test_a_state_and_a_command_to_paste_are_coloured(line: str, painted: str) -> None:
+    assert paint(line) == painted
+
+
+@given(st.text(st.characters(exclude_characters="\x1b")))
+def test_colours_change_no_letter(line: str) -> None:
+    assert re.sub(r"\x1b\[\d+m", "", paint(line)) == line
+
+
+@pytest.mark.parametrize(("environ", "is_terminal", "coloured"), [
+    ({"TERM": "xterm"}, True, True), ({"TERM": "xterm"}, False, False), ({"TERM": "dumb"}, True, False),
+    ({}, True, False), ({"TERM": "xterm", "NO_COLOR": "1"}, True, False),
+    ({"TERM": "xterm", "NO_COLOR": ""}, True, True),
+])  # fmt: skip
+def test_colours_are_for_terminals_that_have_them(environ: dict[str, str], is_terminal: bool, coloured: bool) -> None:
+    assert has_colours(environ, is_terminal=is_terminal) is coloured
