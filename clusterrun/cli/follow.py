@@ -68,7 +68,7 @@ def follow_run(ui: Ui, cluster: Cluster, run: RunRecord) -> int:
 def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: LogRequest) -> int:
     """Print the lines of a job, or of the tasks of an array, until all end; return the exit code of the outcomes."""
     watch = cluster.watch([logs.target], follow=True)
-    watcher, notes, line = WatchThread(watch), StateNotes(ui, logs.job), ProgressLine(ui)
+    watcher, notes, progress = WatchThread(watch), StateNotes(ui, logs.job), ProgressLine(ui)
     reader = TaskReader(logs.source, lambda sources, stop: show_following(sources, request, stop=stop))
     try:
         while not (watcher.settled and reader.are_read(logs.jobs(watcher.states))):
@@ -82,7 +82,7 @@ def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: 
                 else:
                     ui.log_bytes(piece)
                     watch.on_output()
-            line.update(watcher.states, time.monotonic())
+            progress.update(watcher.states, time.monotonic())
     except KeyboardInterrupt:
         ui.note(f"job {logs.job} was not cancelled; to cancel it, run `clusterrun cancel {logs.job}`")
         raise

@@ -35,7 +35,7 @@ def cancelled(desk: Desk) -> RunRecord:
 def test_every_command_names_the_same_canceller(desk: Desk) -> None:
     who = f"cancelled by {ME} (you)"
     assert f"reason  {who}\n" in desk.type("status", "101").out
-    assert f"first  the job was {who}\n" in desk.type("status", "101").out
+    assert f"cancelled after 1:00: the job was {who}\n" in desk.type("status", "101").out
     assert f"cause  the job was {who}\n" in desk.type("why", "101").out
     assert desk.type("list", "--all").out.splitlines()[-1].endswith(f"\t{who}")
     assert desk.type("wait", "101").err == f"clusterrun: job 101: CANCELLED\nclusterrun: the job was {who}\n"
