@@ -303,7 +303,7 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
         values["gpus-per-node"] = Value(int(bool(has_gpus)), _WHY_GPUS[has_gpus])
     spec = build_spec(values, request.work)
     notices += _time_notices(values)
-    notices += [*_env_notices(spec), *_memory_notices(spec.directive("mem"))]
+    notices += [*_env_notices(spec), *_memory_notices(spec.directive("mem")), *_resume_notices(spec)]
     return spec, notices
 
 
@@ -314,6 +314,14 @@ def _env_notices(spec: JobSpec) -> Iterator[str]:
             yield f"--env {name}={text} has no effect: {_NO_EFFECT[name, text]}"
         if _TWO_VARIABLES.fullmatch(text):
             yield _as_two(name, text)
+
+
+def _resume_notices(spec: JobSpec) -> list[str]:
+    """Return a notice about a script that is started again without a word that says so."""
+    if isinstance(spec.work, Task) or spec.resume_args or not (spec.max_restarts or spec.total_time):
+        return []
+    again = "--max-restarts" if spec.max_restarts else "--total-time"
+    return [f"{again} without --resume-args: unless the script finds its checkpoint, it starts again from step 0"]
 
 
 def _memory_notices(mem: str) -> list[str]:

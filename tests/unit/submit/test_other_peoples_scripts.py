@@ -336,6 +336,16 @@ def test_a_memory_limit_in_megabytes_is_named() -> None:
         assert bool([line for line in notices if line.startswith(f"--mem {mem} is {mem} MB per node")]) == told, mem
 
 
+def test_a_script_that_is_started_again_without_a_word_that_says_so_is_named() -> None:
+    def named(**options: object) -> list[str]:
+        notices = resolve_spec(load("train.py", **options), has_gpus=False, local=False)[1]
+        return [line.split(":")[0] for line in notices if "step 0" in line]
+
+    assert named(max_restarts=2) == ["--max-restarts without --resume-args"]
+    assert named(total_time="5h", time="1h") == ["--total-time without --resume-args"]
+    assert named(max_restarts=2, resume_args="--resume auto") == named() == []
+
+
 FRAGMENTS = st.sampled_from([
     "N=$1", "shift", "for i in 1 2; do", "done", "if true; then", "fi", "A=(", "--x 1", ")", "export A B=2", "A+=(3)",
     'torchrun --nproc_per_node=$N train.py "${A[@]}"', "srun ./self.sh", "bash self.sh ${@:2}", "srun bash -c \"$B\"",
