@@ -116,6 +116,13 @@ def last_metrics(run: RunRecord) -> Metrics | None:
     return logged if current is None else _join(logged, current)
 
 
+def losses(run: RunRecord) -> list[float]:
+    """Return the losses of a run, oldest first: those that were logged, else a few of those that were printed."""
+    logged = [row["loss"] for row in read_metrics(run) if is_number(row.get("loss"))]
+    attempt = run_record.newest_attempt(run)
+    return logged or (training_progress.load_losses(attempt) if attempt is not None else [])
+
+
 def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:
     """Return the last logged metrics, brought forward to the step that the newest launch has reached."""
     pace = current.steps_per_second

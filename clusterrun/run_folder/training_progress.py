@@ -6,7 +6,7 @@ It stays after the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +48,15 @@ def parse(document: Mapping[str, Any]) -> TrainingProgress | None:
     return TrainingProgress(**found)
 
 
-def write(attempt: Path, progress: TrainingProgress) -> None:
-    """Replace the file; raises OSError."""
-    write_record(attempt / FILE, progress._asdict())
+def write(attempt: Path, progress: TrainingProgress, losses: Sequence[float] = ()) -> None:
+    """Replace the file; ``losses`` are a few of the launch's losses, oldest first. Raises OSError."""
+    write_record(attempt / FILE, {**progress._asdict(), "losses": losses})
+
+
+def load_losses(attempt: Path) -> list[float]:
+    """Return a few of the launch's losses, oldest first."""
+    losses = (read_json(attempt / FILE) or {}).get("losses")
+    return [float(loss) for loss in losses if type(loss) in (int, float)] if isinstance(losses, list) else []
 
 
 def load(attempt: Path) -> TrainingProgress | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
+from clusterrun.base.series import sparkline
 from clusterrun.base.units import format_age, format_duration, format_left, plural
 from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
@@ -31,6 +32,7 @@ SLOW = 0.7  # of the median speed: a slow rank
 FEWEST = 3  # ranks: of two, neither is the usual one
 SHORTEST_S = 0.010  # per step: below, a rank is slowed by anything
 SHOWN = 4  # ranks in a line
+CURVE = 40  # columns of a loss curve
 FEW = 1024  # ranks of which everything is read
 STATE_COLUMNS = ("JOBID", "NAME", "STATE", "TIME", "LIMIT", "NODES", "REASON")
 #: The columns of `list`; ``leaves`` is the order in which they are left out on a narrow terminal.
@@ -59,7 +61,7 @@ _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s"
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
-    "launch", "time", "submitted", "started", "start", "ended", "training", "limit", "goodput", "ranks", "slow",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "limit", "goodput", "ranks", "slow",
     "group", "source", "code", "run", "logs",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
@@ -254,6 +256,7 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
         **progress_facts(state),
+        "loss": _loss_curve(run),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
@@ -416,6 +419,13 @@ def _training(state: RunState, now: float) -> str:
         f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def _loss_curve(run: RunRecord) -> str:
+    """Return the losses as a line of bars, with the first and the last one; empty without any."""
+    losses = progress.losses(run)
+    curve = sparkline(losses, CURVE)
+    return f"{format_figure(losses[0])} {curve} {format_figure(losses[-1])}" if curve else ""
 
 
 def _limit(state: RunState, now: float) -> str:

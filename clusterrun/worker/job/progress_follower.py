@@ -19,12 +19,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...base.printed_progress import PrintedProgress, read_line
+from ...base.series import Thinned
 from ...run_folder import rank_records, training_progress
 from ...run_folder.training_progress import TrainingProgress
 from ..node.local_launcher import PIECE
 
 PACE_S = 5.0  # between two looks
 MOST = 65_536  # bytes of a log that are read in one look, its last ones
+LOSSES = 64  # that are kept for a curve
 MOST_RANKS = 16  # whose lines are followed
 NAN_LOSSES = 3  # in a row: a single one is often a skipped step
 _REST = re.compile(rb"\A[^\r\n]*[\r\n]")  # of a line that began before
@@ -90,6 +92,7 @@ class ProgressFollower:
         self._tails = [LogTail(log) for log in logs]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
+        self._losses = Thinned(LOSSES)
         self._ended = threading.Event()
         self._has_warned = False
         self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
@@ -116,8 +119,10 @@ class ProgressFollower:
             self._read_logs(time.time())
         progress = self._find_progress()
         if progress is not None and progress != self._written:
+            if progress.loss is not None:
+                self._losses.add(progress.loss)
             with suppress(OSError):
-                training_progress.write(self._attempt, progress)
+                training_progress.write(self._attempt, progress, self._losses.values)
                 self._written = progress
 
     def _find_progress(self) -> TrainingProgress | None:
