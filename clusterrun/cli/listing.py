@@ -6,7 +6,7 @@ import time
 
 import click
 
-from clusterrun.base.errors import RequestError
+from clusterrun.base.errors import RequestError, nearest
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.show import list_jobs, no_jobs_message
 from clusterrun.state import filters
@@ -26,12 +26,13 @@ from clusterrun.terminal.ui import Ui
     "--cluster", metavar="NAME",
     help="Only jobs on cluster NAME, with their last recorded states if the cluster cannot be reached.",
 )  # fmt: skip
+@click.option("--columns", metavar="NAME[,NAME]", help="Only these columns, in this order (jobid,name,progress).")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj
 def list_command(
     session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
-    all_clusters: bool, cluster: str | None, watch: bool, as_json: bool,
+    all_clusters: bool, cluster: str | None, columns: str | None, watch: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """List your active jobs, oldest first: runs from any folder, and other tools' jobs in the queue.
 
@@ -48,6 +49,9 @@ def list_command(
     """
     ui = Ui("list", as_json=as_json)
     job_filter = _job_filter(everything, state, name, since, all_clusters, cluster)
+    if columns is not None and (watch or as_json):
+        raise RequestError("--columns cannot be combined with --watch or --json", hint="use one of them")
+    shown = _columns(columns) if columns is not None else range(len(LIST_COLUMNS))
     if watch:
         _watch(ui, session, job_filter, expand=expand)
         return
@@ -55,9 +59,20 @@ def list_command(
     if as_json:
         ui.data([state_json(job) for job in listing.states])
     elif listing.states:
-        ui.table(LIST_COLUMNS, [list_row(job) for job in listing.states])
+        rows = [list_row(job) for job in listing.states]
+        ui.table([LIST_COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows])
     else:
         ui.note(no_jobs_message(job_filter))
+
+
+def _columns(names: str) -> list[int]:
+    """Return the positions of the named columns; raises RequestError for another name."""
+    known = {column.name.lower(): at for at, column in enumerate(LIST_COLUMNS)}
+    wanted = [name.strip().lower() for name in names.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise RequestError(f"--columns: no column {name[:40]!r}", hint=nearest(name, known) or ",".join(known))
+    return [known[name] for name in wanted]
 
 
 def _job_filter(

@@ -49,6 +49,16 @@ def trained(one: RunRecord) -> None:
     (one.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
 
 
+def test_columns_are_chosen_by_their_names(desk: Desk) -> None:
+    desk.slurm.answer("squeue", rows({"i": "7", "j": "mine"}))
+    assert desk.type("list", "--columns", "state,JobID,name").out.splitlines() == [
+        "STATE\tJOBID\tNAME",
+        "RUNNING\t7\tmine",
+    ]
+    assert "did you mean progress?" in desk.type("list", "--columns", "jobid,progres").err
+    assert desk.type("list", "--columns", "jobid", "--json").status == 2
+
+
 def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: Store) -> None:
     one, now = run(store), time.time()
     trained(one)
