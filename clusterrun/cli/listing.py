@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import TypeVar
 
 import click
 
@@ -13,6 +15,8 @@ from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json
 from clusterrun.terminal.ui import Ui
+
+T = TypeVar("T")
 
 
 @click.command(name="list")
@@ -49,9 +53,7 @@ def list_command(
     """
     ui = Ui("list", as_json=as_json)
     job_filter = _job_filter(everything, state, name, since, all_clusters, cluster)
-    if columns is not None and (watch or as_json):
-        raise RequestError("--columns cannot be combined with --watch or --json", hint="use one of them")
-    shown = _columns(columns) if columns is not None else range(len(LIST_COLUMNS))
+    shown = _columns(columns, is_table=not (watch or as_json))
     if watch:
         _watch(ui, session, job_filter, expand=expand)
         return
@@ -60,13 +62,21 @@ def list_command(
         ui.data([state_json(job) for job in listing.states])
     elif listing.states:
         rows = [list_row(job) for job in listing.states]
-        ui.table([LIST_COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows])
+        ui.table(_chosen(LIST_COLUMNS, shown), [_chosen(row, shown) for row in rows])
     else:
         ui.note(no_jobs_message(job_filter))
 
 
-def _columns(names: str) -> list[int]:
-    """Return the positions of the named columns; raises RequestError for another name."""
+def _chosen(values: Sequence[T], shown: Sequence[int]) -> list[T]:
+    return [values[at] for at in shown]
+
+
+def _columns(names: str | None, *, is_table: bool) -> Sequence[int]:
+    """Return the positions of the named columns, of all if None; raises RequestError for another name."""
+    if names is None:
+        return range(len(LIST_COLUMNS))
+    if not is_table:
+        raise RequestError("--columns cannot be combined with --watch or --json", hint="use one of them")
     known = {column.name.lower(): at for at, column in enumerate(LIST_COLUMNS)}
     wanted = [name.strip().lower() for name in names.split(",")]
     for name in wanted:
