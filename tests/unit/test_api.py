@@ -12,6 +12,7 @@ import pytest
 
 import clusterrun
 from clusterrun import RequestError, SubmitArgs
+from clusterrun.worker.rank.progress import Progress
 from tests.support.command_desk import Desk
 
 assert clusterrun.__doc__
@@ -59,7 +60,10 @@ def test_options_are_those_of_submit() -> None:
 
 def test_a_heartbeat_sets_the_step_of_the_rank_and_does_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     clusterrun.heartbeat(3)
-    worker = types.SimpleNamespace(here=types.SimpleNamespace(step=None))
+    worker = types.SimpleNamespace(here=Progress())
     monkeypatch.setitem(sys.modules, "_clusterrun.worker.rank.progress", worker)  # type: ignore[arg-type]
     clusterrun.heartbeat(4)
-    assert worker.here.step == 4
+    clusterrun.heartbeat(5, total=9, loss=0.5)
+    clusterrun.heartbeat(6)
+    here = worker.here
+    assert (here.first_step, here.step, here.steps, here.loss) == (4, 6, 9, 0.5)

@@ -85,7 +85,7 @@ def _near(typed: str, words: Iterable[str]) -> str:
     by_name = {word.lstrip("-"): word for word in words}
     name = typed.lstrip("-")
     begun = [word for longer, word in by_name.items() if longer.startswith(f"{name}-")]
-    misspelt = closest(name, by_name) if len(name) > 3 else ""
+    misspelt = closest(name, by_name) if len(name) > 2 else ""
     near = begun[0] if begun else by_name.get(misspelt)
     return f"did you mean {near}?" if near else ""
 
@@ -93,6 +93,7 @@ def _near(typed: str, words: Iterable[str]) -> str:
 def misplaced(script: Sequence[str]) -> str:
     """Return that options of clusterrun are given to the script; empty if none seems to be."""
     ours = [word for word in script[1:] if word.partition("=")[0] in OURS]
-    if not ours:
+    is_launcher = not (script and script[0].endswith(SCRIPTS))  # or another program, whose options they may be
+    if not ours or is_launcher:
         return ""
     return f"{ours[0]} stands after `--`, so it is an argument of {script[0]}; options of clusterrun stand before `--`"

@@ -40,6 +40,7 @@ def test_an_option_of_clusterrun_among_a_scripts_arguments_is_named() -> None:
     line = misplaced(["train.py", "--lr", "1", "--nodes=2", "--dry-run"])
     assert line.startswith("--nodes=2 stands after `--`, so it is an argument of train.py")
     assert misplaced(["train.py", "--lr", "1"]) == misplaced([]) == ""
+    assert misplaced(["srun", "--nodes=2", "python", "train.py"]) == ""
 
 
 def test_what_has_a_name_here_is_no_word_of_another_tool() -> None:

@@ -170,7 +170,7 @@ def test_a_bad_value_in_a_file_is_refused_with_the_file_and_the_line(project: Pa
 
 def test_minutes_and_seconds_are_named_because_they_are_easily_meant_as_hours(project: Path) -> None:
     (project / "clusterrun.toml").write_text('on-failure = "hold=2:00"\n')
-    times = {"time": "1:30", "total_time": "1h30m"}
+    times = {"time": "1:30", "total_time": "1h30m", "resume_args": "--resume"}
     spec, notices = request.resolve_spec(read(project, "train.py", **times), has_gpus=None, local=False)
     assert spec.time_limit == 90 and spec.total_time == 5400
     assert notices == [
