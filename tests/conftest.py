@@ -67,10 +67,11 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
     deadline = time.monotonic() + FOUND_S
     while worker["workerid"] not in ("", "gw0") and not found.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    result = yield
-    if worker["workerid"] == "gw0":
-        found.touch()
-    return result
+    try:
+        return (yield)
+    finally:
+        if worker["workerid"] == "gw0":
+            found.touch()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -211,8 +212,10 @@ def _load_job_file(name: str, path: Path, root: Path, home: Path | None) -> JobF
 
 def list_jobs(root: Path) -> list[str]:
     """Return the names of the project's and the shipped job files."""
-    own = {path.stem for path in (root / "jobs").glob("*.toml")}
-    return sorted(own | set(_shipped()))
+    names = set(_shipped())
+    with suppress(OSError):  # a folder that cannot be read has none
+        names |= {path.stem for path in (root / "jobs").glob("*.toml")}
+    return sorted(names)
 
 
 def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -164,13 +164,14 @@ def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape)
     large_enough = sum(number >= shape.each for number in capacities)
     if large_enough >= shape.nodes:
         return ""
-    none, most = "no node has enough CPUs for a rank", f"enough for at most {largest}"
-    room = at_least = f"enough CPUs for {plural(shape.each, 'rank')}"
     if shape.unit == "GPU":
         kind = clause(shape.kind, " of type {}")
         none, most = f"the partition has no GPUs{kind}", f"at most {largest}"
         room = f"{plural(shape.each, 'GPU')}{kind}"
         at_least = f"at least {room}"
+    else:
+        none, most = "no node has enough CPUs for a rank", f"enough for at most {largest}"
+        room = at_least = f"enough CPUs for {plural(shape.each, 'rank')}"
     if not largest:
         return none
     return f"only {_have(large_enough)} {at_least}" if large_enough else f"no node has {room} ({most})"

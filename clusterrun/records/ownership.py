@@ -30,6 +30,8 @@ class JobIndex:
 
     def of(self, run: RunRecord) -> list[JobStatus]:
         """Return all jobs of a run's submission, copies included, oldest first."""
+        if not self._by_key:  # as for each of thousands of ended runs
+            return []
         alike = dict.fromkeys([*self._of(run.submission.token[:8], run), *self._of(str(run.sent_script), run)])
         jobs = [job for job in alike if run.mine or job.user == run.user]
         return sorted(jobs, key=lambda job: job.id.number)

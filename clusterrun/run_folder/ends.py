@@ -271,8 +271,9 @@ def find_hang(attempt: Path) -> Hang | None:
     if not found["cause"]:
         return None
     stacks = str(attempt / "stacks-rank-*.txt") if document.get("stacks") else ""
-    found |= {"file": str(attempt / HANG), "stacks": stacks, "silent": document.get("silent") is True}
-    return Hang(**found, lost_nodes=tuple(as_texts(document.get("lost_nodes"))))
+    found |= {"file": str(attempt / HANG), "stacks": stacks, "silent": document.get("silent") is True,
+              "lost_nodes": tuple(as_texts(document.get("lost_nodes")))}  # fmt: skip
+    return Hang(**found)
 
 
 def load_ends(attempt: Path) -> tuple[RankEnd, ...]:

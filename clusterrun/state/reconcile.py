@@ -103,8 +103,10 @@ class RunState:
         """The last metrics of a run's training; after its end, those that were recorded with it."""
         if self.record is None:
             return None
-        final = self.record.submission.final
-        return progress.last_metrics(self.record) if final is None else progress.as_metrics(final.get("figures"))
+        final = self.record.submission.final or {}
+        if "figures" not in final:  # it has not ended, or `cancel` recorded its end
+            return progress.last_metrics(self.record)
+        return progress.as_metrics(final["figures"])
 
     def belongs_to(self, user: str) -> bool:
         """Return whether it is this user's; a job whose user is unknown may be."""
@@ -328,12 +330,14 @@ def _find_job(run: RunRecord, row: JobStatus | None, cluster: str) -> tuple[str 
 
 def _with_job(store: Store, run: RunRecord, job: JobId, cluster: str) -> RunRecord:
     """Return a run with the id and the cluster of its job."""
-    if (str(job), cluster) == (run.submission.job_id, run.cluster):
+    submission, accepted = run.submission, submissions.ACCEPTED
+    if (submission.state, submission.job_id, run.cluster) == (accepted, str(job), cluster):
         return run
     try:
         return store.commit(run, job, cluster)
     except OSError:  # a query must work on a full disk and in another user's folder
-        return replace(run, submissions=(*run.submissions[:-1], replace(run.submission, job_id=str(job))))
+        newest = replace(submission, state=accepted, job_id=str(job))
+        return replace(run, submissions=(*run.submissions[:-1], newest))
 
 
 def _is_settled(record: RunRecord, answered: bool, now: float, *, was_sent: bool) -> bool:

@@ -224,9 +224,11 @@ class _Sender:
         """
         if self.sweep.jobs.get(token):
             return self.sweep.jobs[token]
-        job, may_be_a_job = records[0].job_id, is_first if self.local else token in self.sweep.jobs
-        if job is None and may_be_a_job:
-            job = protocol.find_job(self.scheduler, records, protocol.Clock(), self.notify)
+        for record in records:  # a query may have recorded it in some of them
+            if record.job_id is not None:
+                return record.job_id.base
+        may_be_a_job = is_first if self.local else token in self.sweep.jobs
+        job = protocol.find_job(self.scheduler, records, protocol.Clock(), self.notify) if may_be_a_job else None
         return job.base if job is not None else ""
 
     def adopt(self, number: str, records: Sequence[RunRecord], waiting: Sequence[RunRecord]) -> None:

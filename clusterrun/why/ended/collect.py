@@ -296,11 +296,14 @@ def _walk(folder: Path) -> list[Path]:
     files: list[Path] = []
     level = [folder]
     for _ in range(3):
-        entries = [entry for parent in level for entry in _entries(parent)]
-        files += [entry for entry in entries if entry.is_file()]
-        level = [entry for entry in entries if entry.is_dir()]
-        if len(files) > 10_000:
-            break
+        below: list[Path] = []
+        for parent in level:
+            entries = _entries(parent)
+            files += [entry for entry in entries if entry.is_file()]
+            below += [entry for entry in entries if entry.is_dir()]
+            if len(files) > 10_000:
+                return files
+        level = below
     return files
 
 

@@ -111,3 +111,17 @@ def test_recover_of_a_sweep_on_this_machine_submits_all_its_tasks(desk: Desk, mo
     assert [dependency for _, dependency in sent] == ["", "", "afterany:L1", "afterany:L2", "afterany:L3"]
     (file,) = (desk.project / ".clusterrun" / "sweeps").glob("*.json")
     assert [run for run, _ in sent] == [task[1][0] for task in json.loads(file.read_text())["tasks"]]
+
+
+def test_an_array_of_which_one_task_has_the_job_id_is_not_sent_again(desk: Desk, runs: list[Path]) -> None:
+    """The command was killed between sbatch and its note; a query has recorded the id in one task since."""
+    (file,) = (desk.project / ".clusterrun" / "sweeps").glob("*.json")
+    sweep = json.loads(file.read_text())
+    (one,) = (runs[0] / "submissions").glob("*.json")
+    record = json.loads(one.read_text())
+    sweep["jobs"][next(token for token, job in sweep["jobs"].items() if job == "101")] = ""
+    file.write_text(json.dumps(sweep))
+    one.write_text(json.dumps(record | {"state": "submitting", "job_id": "", "submitter": ["", 0, 0]}))
+    desk.slurm.answer("squeue", err="slurm_load_jobs error: Unable to contact slurm controller", status=1)
+    desk.type("submit", "--recover", file.stem)
+    assert json.loads(one.read_text())["job_id"].startswith("101")

@@ -223,3 +223,11 @@ def test_a_notebook_shows_jobs_as_a_table(store: Store) -> None:
     assert (
         html == state._repr_html_() and f"<td>{run.name}</td><td>PENDING</td>" in html and "<td>Priority</td>" in html
     )
+
+
+def test_a_job_cancelled_while_it_waited_again_keeps_the_figures_of_its_training(store: Store) -> None:
+    final = {"state": "CANCELLED", "reason": "cancelled while pending", "source": "record", "ended": AT + 50}
+    run = with_submission(submitted(store), final=final)
+    (run.run_dir / "metrics.jsonl").write_text('{"step": 500, "loss": 1.25}\n')
+    state = ask(store, run, Scripted(SILENT))
+    assert state.figures is not None and state.figures.step == 500
