@@ -36,7 +36,7 @@ def check_target(folder: Path, run_id: str) -> Path:
     folder = folder.expanduser().resolve()
     if folder.exists() and not folder.is_dir():
         raise WorkerError(f"save_path={folder} is a file: give a folder", 2)
-    if folder.is_dir() and any(folder.iterdir()) and (run_id == NO_RUN or _owner(folder) != run_id):
+    if folder.is_dir() and any(folder.iterdir()) and not _is_of(folder, run_id):
         raise WorkerError(f"save_path={folder} already exists and does not belong to this run: give a new folder", 2)
     if folder.is_mount():  # a mount point cannot be renamed
         raise WorkerError(f"save_path={folder} is a mount point: give a folder in it, such as {folder / 'model'}", 2)
@@ -46,6 +46,11 @@ def check_target(folder: Path, run_id: str) -> Path:
     except OSError as error:
         raise WorkerError(f"save_path={folder}: cannot write to {parent} ({error.strerror})", 2) from None
     return folder
+
+
+def _is_of(folder: Path, run_id: str) -> bool:
+    """Return whether a model in a folder is an earlier one of this run."""
+    return run_id != NO_RUN and _owner(folder) == run_id
 
 
 def export(
