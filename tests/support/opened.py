@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -12,7 +13,7 @@ _EVENTS = frozenset({"open", "os.listdir", "os.scandir"})
 
 
 class Opened:
-    """Collects what is opened or listed while a ``with`` block runs.
+    """Collects what is opened or listed while a ``with`` block runs, but not by threads that ran before.
 
     A folder that is opened relative to another one is known by its name alone.
     """
@@ -22,8 +23,10 @@ class Opened:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        self._others: set[int | None] = set()
 
     def __enter__(self) -> Self:
+        self._others = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         if not Opened._installed:
             Opened._installed = True
             sys.addaudithook(_note)  # it cannot be removed
@@ -43,4 +46,5 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
         what = arguments[0]
         name = os.fsdecode(what) if isinstance(what, str | bytes | os.PathLike) else str(what)
         for one in Opened._active:
-            one.names.append(name)
+            if threading.get_ident() not in one._others:  # threads of an earlier test may still run
+                one.names.append(name)

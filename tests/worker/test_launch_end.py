@@ -17,6 +17,7 @@ import subprocess, sys
 from clusterrun.worker.job import step, supervisor
 files = []
 sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "node-" in str(found[0]) else None)
+supervisor.ProgressFollower.look = lambda self: None  # it reads rank 0's record every few seconds
 step.hold_port = lambda job, address: (subprocess.Popen(["sleep", "60"]), "1")
 step.command = lambda job, nodes, work: ["bash", "-c", 'cp "$RECORDS"/* "$CLUSTERRUN_ATTEMPT_DIR"; exit ' + work[1]]
 status = supervisor.main(sys.argv[1:])

@@ -83,6 +83,6 @@ def test_dots_in_texts_numbers_and_comments_are_no_key() -> None:
 
 def test_the_line_of_a_key_is_not_looked_for_forever() -> None:
     text = "".join(f"k{number} = 1\n" for number in range(18_000)) + "y = [\n" + "1,\n" * 499 + "]\n"
-    began = time.monotonic()
+    began = time.thread_time()  # what the machine does beside it does not count
     assert line_of(text, ("y",)) is None
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
