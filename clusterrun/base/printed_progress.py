@@ -20,8 +20,8 @@ QUIET_S = 120.0
 MOST_COUNTERS = 32
 
 _GAP = r"[\s:=#\[(\"']{0,12}"
-_OF = r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})"
-_NUMBER = r"(\d{1,12})(?!\d|\.\d|\s{0,9}%)"
+_OF = r"\s{0,12}(?:/|of)\s{0,12}(\d{1,12})(?!\w|[.,]\d)"  # no part of 10,000 or of 10k
+_NUMBER = r"(\d{1,12})(?!\w|[.,]\d|\s{0,9}%)"
 _STEP = re.compile(
     rf"(?i)\b(?:global[_ ])?(?:step|iter|iteration|batch|update)\b(?:{_GAP}{_NUMBER})(?:{_OF})?"
     rf"|\b(?:steps|iterations|batches|updates)\b{_GAP}{_NUMBER}{_OF}"
@@ -37,8 +37,9 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
 #: What a counter of other work is called, in the words before it.
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:eval|evaluat\w*|valid\w*|val|test\w*|predict\w*|sanity|map|filter|load\w*|download\w*|fetch\w*|sav\w*|"
-    r"tokeniz\w*|generat\w*|resolv\w*|upload\w*|extract\w*|prepar\w*|pack\w*|install\w*|build\w*|compil\w*|shards?)\b"
+    r"best|accum\w*|warmup|inner|sampling|denois\w*|dev|class|tokeniz\w*|generat\w*|resolv\w*|upload\w*|extract\w*|prepar\w*|pack\w*|install\w*|build\w*|compil\w*|shards?)\b"
 )
+_AVERAGE = re.compile(r"(?i)\b(?:average|avg|mean)\b|train_runtime")  # no loss of the last step
 _BEFORE = 60  # characters before a counter that name it
 
 
@@ -82,7 +83,7 @@ def _read_bar(line: str, bar: re.Match[str]) -> Reading:
     count, total = int(bar[1]), int(bar[2])
     name = re.sub(r"[\d/:\s]+", " ", title).strip().lower()
     if name in ("epoch", "epochs") and not _EPOCH.search(title):  # a bar whose unit is an epoch
-        return Reading(epoch=min(count + 1, total), epochs=total)
+        return Reading(epoch=count + 1, epochs=total)
     epoch, epochs = _find_epoch(title)
     return Reading(f"bar {name}", count, total, epoch, epochs, _find_loss(line))
 
@@ -95,7 +96,9 @@ def _find_epoch(text: str) -> tuple[int | None, int | None]:
 
 def _find_loss(line: str) -> float | None:
     match = _LOSS.search(line)
-    return None if match is None else float(match[1])
+    if match is None or _AVERAGE.search(line) or _OTHER_WORK.search(line[: match.start()]):
+        return None
+    return float(match[1])
 
 
 def _numbers(match: re.Match[str]) -> tuple[int, int | None]:
@@ -122,6 +125,7 @@ class PrintedProgress:
         self.stepped = 0.0
         self.nan_losses = 0  # in a row, up to the last one
         self._name = ""
+        self._at: int | None = None  # the number that was printed last, by any counter
         self._counts: dict[str, int] = {}  # the last count of each counter
         self._counts_per_epoch: set[str] = set()  # counters that have begun anew
         self._counts_all: set[str] = set()  # counters that went on when an epoch began
@@ -129,6 +133,7 @@ class PrintedProgress:
         self._counted_epoch: int | None = None  # in which the last count was printed
         self._epochs: int | None = None
         self._first_epoch = 1
+        self._begins_at_1: bool | None = None  # whether the first epoch that was printed was 1
 
     @property
     def has_advanced(self) -> bool:
@@ -137,14 +142,16 @@ class PrintedProgress:
 
     def take(self, reading: Reading, now: float) -> None:
         """Join a reading of a line that was printed at about ``now``."""
-        if reading.loss is not None:
+        if reading.loss is not None and (reading.at is None or reading.at != self._at):  # a bar draws old ones again
             self._note_loss(reading.loss)
+        self._at = reading.at
         if reading.epoch is not None:
             self._note_epoch(reading.epoch, reading.epochs)
         if reading.at is not None:
-            self._count(reading.name, reading.at, reading.total, now)
+            self._count(f"{reading.name}/{reading.total}", reading.at, reading.total, now)
         elif reading.epoch is not None and self._name in ("", "epoch"):
-            self._count("epoch", reading.epoch, reading.epochs, now)
+            done = reading.epoch - self._first_epoch + (reading.loss is not None)  # else it may just have begun
+            self._count("epoch", done, reading.epochs, now)
 
     def _note_loss(self, loss: float) -> None:
         self.nan_losses = self.nan_losses + 1 if math.isnan(loss) else 0
@@ -154,6 +161,8 @@ class PrintedProgress:
         self._epoch = epoch
         self._epochs = epochs or self._epochs
         self._first_epoch = min(self._first_epoch, epoch)
+        if self._begins_at_1 is None:
+            self._begins_at_1 = epoch == 1
 
     def _count(self, name: str, count: int, total: int | None, now: float) -> None:
         """Take a count of a counter, if it is the one that is followed or may take its place."""
@@ -189,8 +198,9 @@ class PrintedProgress:
 
     def _overall(self, name: str, count: int, total: int | None) -> tuple[int, int | None]:
         """Return count and total over all epochs; the total is None where it is not certain."""
-        # of epochs that are counted from 0 on, the last one may have the printed number, or one less
-        epochs = self._epochs if self._first_epoch else None
+        # of epochs that are counted from 0 on, the last one may have the printed number, or one less; of a launch that
+        # began in a later one it is not known from what they are counted
+        epochs = self._epochs if self._begins_at_1 and self._first_epoch else None
         if name == "epoch":
             return count, epochs
         if total is None or name in self._counts_all:

@@ -43,7 +43,7 @@ class TrainingProgress(NamedTuple):
 def parse(document: Mapping[str, Any]) -> TrainingProgress | None:
     """Return the progress in such a document, or in a rank's progress record; None without a step."""
     found = parse_fields(TrainingProgress, document)
-    if found["step"] is None or found["stepped"] is None:
+    if found["step"] is None or found["stepped"] is None or found["step"] < 0:
         return None
     return TrainingProgress(**found)
 

@@ -9,15 +9,20 @@ from clusterrun.records.progress import Metrics
 #: Seconds by which a training must miss its time limit to be warned of, and the part of its time that it must have run.
 SHORT_S, SURE_AFTER = 60.0, 0.05
 
+#: Seconds, and times a step's usual time, without a step after which no time left is told.
+STUCK_S, STUCK_STEPS = 120.0, 10.0
+LONGEST_S = 10 * 365 * 86_400.0
+
 
 def seconds_left(figures: Metrics, now: float) -> float | None:
     """Return how long a training still takes at its mean speed, in seconds; None while that is not known."""
     if figures.steps is None or not figures.steps_per_second or figures.step > figures.steps:
         return None
     step_s = 1 / figures.steps_per_second
-    # of a step that takes longer than others, one that hangs among them, nothing more is known
-    since = min(step_s, max(0.0, now - figures.time)) if figures.time is not None else 0.0
-    return max(0.0, (figures.steps - figures.step) * step_s - since)
+    since = max(0.0, now - figures.time) if figures.time is not None else 0.0
+    left = (figures.steps - figures.step) * step_s - min(step_s, since)
+    is_stuck = since > max(STUCK_S, STUCK_STEPS * step_s)
+    return max(0.0, left) if left < LONGEST_S and not is_stuck else None
 
 
 def percent(figures: Metrics) -> str:

@@ -67,3 +67,5 @@ def test_a_heartbeat_sets_the_step_of_the_rank_and_does_nothing_elsewhere(monkey
     clusterrun.heartbeat(6)
     here = worker.here
     assert (here.first_step, here.step, here.steps, here.loss) == (4, 6, 9, 0.5)
+    clusterrun.heartbeat(1, total=9)
+    assert (here.first_step, here.step, here.steps) == (1, 1, None), "it counts anew in each epoch"

@@ -14,7 +14,7 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -84,12 +84,18 @@ class LogTail:
             yield rank, state.decode("utf-8", "replace")
 
 
+def _different(logs: Sequence[int]) -> list[int]:
+    """Return the open files, of several descriptors of one file the first."""
+    by_file = {(found.st_dev, found.st_ino): log for log in reversed(logs) for found in [os.fstat(log)]}
+    return list(by_file.values())
+
+
 class ProgressFollower:
     """Follows one launch from its start to its end; an error of the file system changes nothing."""
 
     def __init__(self, attempt: Path, say: Callable[[str], None], logs: tuple[int, ...] = (1, 2)) -> None:
         self._attempt, self._say = attempt, say
-        self._tails = [LogTail(log) for log in logs]
+        self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
         self._losses = Thinned(LOSSES)

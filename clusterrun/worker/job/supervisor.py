@@ -134,11 +134,11 @@ def _wait(
         status = process.wait()
         termination.step = None
         status = watchdog.close(status)
-        follower.close()
         if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
             termination.await_signal(SIGTERM_AFTER_STEP_S)
     finally:
         time_limit.close()
+        follower.close()
     return 128 - status if status < 0 else status
 
 

@@ -58,6 +58,7 @@ class Progress:
         self.first_step: int | None = None
         self.first_step_at: float | None = None
         self.loss: float | None = None
+        self._counts_anew = False
         self.times: Callable[[], dict[str, float]] = dict
         self.tokens_per_second: float | None = None
         self.process: int | None = None
@@ -76,9 +77,10 @@ class Progress:
 
     def report(self, step: int, total: int | None, loss: float | None) -> None:
         """Take what the user's script reports of itself; what it leaves out stays as it was."""
-        if self.first_step is None:
-            self.first_step = step
-        self.steps = total or self.steps
+        self._counts_anew = self._counts_anew or (self.step is not None and step < self.step)
+        if self.first_step is None or step < self.first_step:
+            self.first_step, self.first_step_at = step, None
+        self.steps = None if self._counts_anew else total or self.steps  # in each epoch: the total is not that of all
         self.loss = self.loss if loss is None else loss
         self.finish_step(step)
 

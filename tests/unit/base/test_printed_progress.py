@@ -126,8 +126,35 @@ def test_the_counter_of_the_training_follows_one_that_is_done_or_quiet() -> None
 
 
 def test_epochs_are_the_progress_of_a_script_that_prints_nothing_else() -> None:
-    assert counts([f"epoch {n}/10 done" for n in (1, 2, 3)]) == (3, 10)
+    assert counts([f"epoch {n}/10 loss 0.1" for n in (1, 2, 3)]) == (3, 10)
+    assert counts([f"Epoch {n}/5" for n in (1, 2, 3)]) == (2, 5), "the third may just have begun"
+    assert counts([bar(n, 10, "epochs: ") for n in (0, 5, 9)]) == (9, 10)
     assert counts(["epoch 1/10", "epoch 2/10", "step 1/50", "step 2/50"]) == (102 - 50, 500)
+
+
+@pytest.mark.parametrize(("lines", "count"), [
+    ([bar(10, 1500), bar(500, 1500), bar(2, 50), bar(50, 50)], (500, 1500)),
+    (["step 1/900", "accumulation step 8/8", "step 2/900", "micro step 8/8"], (2, 900)),
+    (["step 599/1000", "step 600/1000", "best so far: step 300/1000"], (600, 1000)),
+    (["step 9/10,000", "step 10/10,000"], (10, None)),
+    (["step 10/100k", "step 11/100k"], (11, None)),
+    (["Epoch [5/10], Step [50/100]", "Epoch [5/10], Step [60/100]"], (460, None)),
+])  # fmt: skip
+def test_nothing_is_claimed_that_may_be_of_something_else(lines: list[str], count: tuple[int, int | None]) -> None:
+    assert counts(lines) == count
+
+
+@pytest.mark.parametrize("line", [
+    "Test set: Average loss: 0.0512", "valid on 'valid' subset | loss 8.2", "step 100 val: loss 0.3", "dev loss: 1",
+    "[val] loss: 0.3", "valid loss 2", "{'train_runtime': 9.1, 'train_loss': 0.7}", "avg loss 0.4",
+])  # fmt: skip
+def test_the_loss_of_an_evaluation_or_of_many_steps_is_not_that_of_the_training(line: str) -> None:
+    assert read_line(line).loss is None
+
+
+def test_a_bar_that_draws_an_old_loss_again_does_not_count_it_again() -> None:
+    progress = join([bar(3, 90).replace("it/s", "it/s, loss=nan")] * 3)
+    assert progress.nan_losses == 1
 
 
 def test_of_lines_that_are_read_at_once_only_the_last_one_measures_the_speed() -> None:

@@ -16,7 +16,8 @@ HALF = Metrics(step=450, time=NOW, steps=1000, steps_per_second=0.1)
 @pytest.mark.parametrize(("figures", "now", "shown"), [
     (HALF, NOW, "45 %, 1h 32m left"),
     (HALF, NOW + 5, "45 %, 1h 32m left"),
-    (HALF, NOW + 5000, "45 %, 1h 32m left"),  # a step that hangs
+    (HALF, NOW + 90, "45 %, 1h 32m left"),
+    (HALF, NOW + 5000, "45 %"),  # a step that hangs
     (HALF._replace(steps_per_second=None), NOW, "45 %"),  # the first steps
     (HALF._replace(steps=None), NOW, ""),
     (HALF._replace(steps=450), NOW, "100 %"),
