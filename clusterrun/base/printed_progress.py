@@ -2,8 +2,8 @@
 
 A script that knows nothing of clusterrun prints `step 150/900 loss 0.03`, `Epoch [2/3], Step [100/600]`, a bar of tqdm,
 or the dictionaries of transformers' Trainer. What such a line says is a `Reading`; `PrintedProgress` joins the readings
-of a launch. It claims nothing that it is unsure of: a counter counts once it has advanced, one that begins anew has no
-known total, and counters of other work (loading, tokenizing, evaluating) are left out.
+of a launch. It reports only what is certain: a counter is used after it has advanced, a counter that starts again has
+no known total, and counters of other work (loading, tokenizing, evaluating) are ignored.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 #: Characters of a line that are read: counters stand before.
 LONGEST = 2000
-#: Seconds without an advance after which another counter may take the place of one that has not reached its total.
+#: If a counter has not advanced for so many seconds, another one may replace it before it reaches its total.
 QUIET_S = 120.0
-#: Counters that are told apart by their names.
+#: The most counters of one launch; later ones are ignored.
 MOST_COUNTERS = 32
 
 _GAP = r"[\s:=#\[(\"']{0,12}"
@@ -127,8 +127,8 @@ class PrintedProgress:
         self._name = ""
         self._at: int | None = None  # the number that was printed last, by any counter
         self._counts: dict[str, int] = {}  # the last count of each counter
-        self._counts_per_epoch: set[str] = set()  # counters that have begun anew
-        self._counts_all: set[str] = set()  # counters that went on when an epoch began
+        self._counts_per_epoch: set[str] = set()  # counters that start again in each epoch
+        self._counts_all: set[str] = set()  # counters that run over all epochs
         self._epoch: int | None = None
         self._counted_epoch: int | None = None  # in which the last count was printed
         self._epochs: int | None = None
@@ -165,7 +165,7 @@ class PrintedProgress:
             self._begins_at_1 = epoch == 1
 
     def _count(self, name: str, count: int, total: int | None, now: float) -> None:
-        """Take a count of a counter, if it is the one that is followed or may take its place."""
+        """Use the count if it is of the current counter, or of one that may replace it."""
         if name != self._name and not self._may_follow(name, now):
             return
         last = self._counts.get(name)
@@ -181,14 +181,14 @@ class PrintedProgress:
         self._counts[name], self._counted_epoch = count, self._epoch
 
     def _may_follow(self, name: str, now: float) -> bool:
-        """Return whether this counter takes the place of the one that is followed."""
+        """Return whether this counter may replace the current one."""
         if len(self._counts) >= MOST_COUNTERS and name not in self._counts:
             return False
         is_done = self.steps is not None and self.step == self.steps
         return not self.has_advanced or is_done or self._name == "epoch" or now - self.stepped > QUIET_S
 
     def _judge(self, name: str, last: int | None, count: int) -> None:
-        """Notice whether a counter begins anew with each epoch, or goes on."""
+        """Note whether a counter starts again in each epoch or runs over all epochs."""
         if last is None or name == "epoch":
             return
         if count < last:

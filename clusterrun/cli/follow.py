@@ -402,7 +402,7 @@ class ProgressLine:
             return
         if now >= self._due:
             self._due = now + PROGRESS
-            facts = progress_facts(states[0])
+            facts = progress_facts(states[0], states[0].figures)
             self._text = facts["training"]
             if facts["limit"] and not self._has_warned:
                 self._has_warned = True

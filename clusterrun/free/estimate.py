@@ -72,7 +72,7 @@ class ShapeEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartEstimates:
-    """The estimates, soonest first. ``refused`` are (shape, partition, Slurm's answer), also one that it did not give.
+    """The estimates, soonest first. ``refused`` has each other shape with its partition and Slurm's answer.
 
     ``no`` are (shape, partition, reason) that were not queried. ``unasked`` counts queries that were left out, because
     they were too many or Slurm did not respond. ``exceeded_limits`` are accounting limits, which the estimates ignore.

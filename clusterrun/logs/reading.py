@@ -35,7 +35,7 @@ class Reader(Protocol[T_co]):
 
 
 class Skip:
-    """Skips lines before the first one that is shown; ``left`` is how many more."""
+    """Skips a number of lines at the beginning; ``left`` is how many it still skips."""
 
     def __init__(self, left: int = 0) -> None:
         self.left = left

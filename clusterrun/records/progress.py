@@ -23,6 +23,7 @@ from clusterrun.run_folder import ends, rank_records, safe_files, training_progr
 from clusterrun.run_folder.training_progress import TrainingProgress
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
+_LOSSES = 256 * 1024  # bytes of metrics that a curve of losses reads
 _METRICS = 4 * 1024 * 1024  # bytes of metrics that a table or a report of a ladder reads
 USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
@@ -117,8 +118,9 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 
 def losses(run: RunRecord) -> list[float]:
-    """Return the losses of a run, oldest first: those that were logged, else a few of those that were printed."""
-    logged = [row["loss"] for row in read_metrics(run) if is_number(row.get("loss"))]
+    """Return the last losses that a run logged, oldest first, else a few of those that it printed."""
+    rows = last_rows(run.run_dir / "metrics.jsonl", _LOSSES)
+    logged = [row["loss"] for row in rows if is_number(row.get("loss"))]
     attempt = run_record.newest_attempt(run)
     return logged or (training_progress.load_losses(attempt) if attempt is not None else [])
 

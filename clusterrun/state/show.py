@@ -16,7 +16,7 @@ from clusterrun.base.series import sparkline
 from clusterrun.base.units import format_age, format_duration, format_left, plural
 from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
-from clusterrun.records.progress import RankProgress
+from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
 from clusterrun.run_folder.safe_files import user_name
@@ -169,7 +169,6 @@ def list_row(state: RunState) -> list[str]:
         *first,
         str(state.status.restarts or ""),
         *figure_cells(state),
-        progress_cell(state),
         state.status.partition,
         _local_time(state.submitted, "%m-%d %H:%M") if state.submitted else "",
         *(extra.get(key, "") for key, _, heading in EXTRA_FIELDS if heading),
@@ -177,20 +176,18 @@ def list_row(state: RunState) -> list[str]:
     ]
 
 
-def figure_cells(state: RunState) -> tuple[str, str, str]:
-    """Return the last step, loss and speed of a run; empty for the tasks of an array, which share a row."""
+def figure_cells(state: RunState) -> tuple[str, str, str, str]:
+    """Return the last step, loss, speed and progress of a run; empty for tasks of an array, which share a row."""
     figures = state.figures if not state.status.tasks else None
     if figures is None:
-        return "", "", ""
-    return str(figures.step), format_figure(figures.loss), if_known("{:,.0f}", figures.tokens_per_second)
+        return "", "", "", ""
+    speed = if_known("{:,.0f}", figures.tokens_per_second)
+    return str(figures.step), format_figure(figures.loss), speed, _progress_cell(figures, state.status)
 
 
-def progress_cell(state: RunState) -> str:
-    """Return ``45 %, 2h 15m left`` of a running job, ``100 %`` of one that has ended; empty if it is not known."""
-    figures = state.figures if not state.status.tasks else None
-    if figures is None:
-        return ""
-    return time_left.describe(figures, time.time()) if state.status.has_started else time_left.percent(figures)
+def _progress_cell(figures: Metrics, job: JobStatus) -> str:
+    """Return ``45 %, 2h 15m left`` for a running job, ``100 %`` for one that has ended; empty if unknown."""
+    return time_left.describe(figures, time.time()) if job.has_started else time_left.percent(figures)
 
 
 def if_known(form: str, value: float | None) -> str:
@@ -216,15 +213,15 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
     ``first`` is the first cause of an end, if known.
     """
     now, run = time.time(), state.record
-    facts, sources = _job_facts(state, now), list[str]()
+    facts, sources, figures = _job_facts(state, now), list[str](), state.figures
     ranks: Sequence[RankProgress] = ()
     if run is not None:
         ranks = _ranks(run, state.status, progress.SCREEN if run.world_size <= FEW else progress.SUMMARY)
-        facts |= _run_facts(state, run, ranks, now)
+        facts |= _run_facts(state, run, ranks, now) | progress_facts(state, figures)
         sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
     shown += zip(("next", "", ""), next_commands(state), strict=False)
-    line = headline.of_job(state.status, state.figures, ranks, now=now, first=first)
+    line = headline.of_job(state.status, figures, ranks, now=now, first=first)
     return [line, *(f"{name:>9}  {value}" for name, value in shown), *sources]
 
 
@@ -255,7 +252,6 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
-        **progress_facts(state),
         "loss": _loss_curve(run),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
@@ -400,19 +396,18 @@ def _expected(job: JobStatus, now: float) -> str:
     return f"Slurm expects the job to start at {_moment(job.started, now)}"
 
 
-def progress_facts(state: RunState) -> dict[str, str]:
+def progress_facts(state: RunState, figures: Metrics | None) -> dict[str, str]:
     """Return how far a job's training is, and that it will miss its time limit; empty if that is not known."""
-    now = time.time()
-    return {"training": _training(state, now), "limit": _limit(state, now)}
-
-
-def _training(state: RunState, now: float) -> str:
-    figures = state.figures
     if figures is None:
-        return ""
+        return {"training": "", "limit": ""}
+    now = time.time()
+    return {"training": _training(state, figures, now), "limit": _limit(state, figures, now)}
+
+
+def _training(state: RunState, figures: Metrics, now: float) -> str:
     parts = [
         f"step {figures.step}{if_known('/{}', figures.steps)}",
-        progress_cell(state),
+        _progress_cell(figures, state.status),
         if_known("loss {:.4g}", figures.loss),
         if_known("held-out loss {:.4g}", figures.val_loss),
         if_known("{:,.0f} tokens/s", figures.tokens_per_second),
@@ -428,10 +423,10 @@ def _loss_curve(run: RunRecord) -> str:
     return f"{format_figure(losses[0])} {curve} {format_figure(losses[-1])}" if curve else ""
 
 
-def _limit(state: RunState, now: float) -> str:
+def _limit(state: RunState, figures: Metrics, now: float) -> str:
     """Return that a training will not end before its job's time limit; empty if it will, or that is not clear."""
-    figures, job = state.figures, state.status
-    missed = time_left.missed_by(figures, job, now) if figures is not None and job.has_started else None
+    job = state.status
+    missed = time_left.missed_by(figures, job, now) if job.has_started else None
     if missed is None or state.record is None:
         return ""
     how = (

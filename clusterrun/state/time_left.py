@@ -9,7 +9,7 @@ from clusterrun.records.progress import Metrics
 #: Seconds by which a training must miss its time limit to be warned of, and the part of its time that it must have run.
 SHORT_S, SURE_AFTER = 60.0, 0.05
 
-#: Seconds, and times a step's usual time, without a step after which no time left is told.
+#: No time left is shown if the last step was so many seconds ago, and so many times as long as a step takes.
 STUCK_S, STUCK_STEPS = 120.0, 10.0
 LONGEST_S = 10 * 365 * 86_400.0
 

@@ -117,7 +117,7 @@ class Around(NamedTuple):
 
 
 def number(value: Value | None, otherwise: int = 1) -> int:
-    """Return the number that an option sets, or the one that counts without it."""
+    """Return the number that an option sets, or the default if the option is not set."""
     return otherwise if value is None else int(value.value)
 
 

@@ -46,7 +46,7 @@ class SweepTable:
 
     def _cells(self, state: RunState, parameters: Mapping[str, str], value: float | None) -> list[str]:
         _, _, word, time, _, _, reason = state_row(state)
-        step, loss, _ = figure_cells(state)
+        step, loss, *_ = figure_cells(state)
         figure = format_figure(value) if self.metric else loss
         return [handle(state), *parameters.values(), word, time, step, figure, reason]
 

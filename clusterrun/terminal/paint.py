@@ -14,7 +14,7 @@ _STATES = {
     **dict.fromkeys(("CANCELLED", "UNKNOWN", "REVOKED"), GREY),
 }
 _STATE = re.compile(rf"(?:(?<=  )|^)(?:{'|'.join(_STATES)})(?![\w.-])")
-_COMMAND = re.compile(r"(?:(?<=  )|(?<=hint: ))clusterrun (?!top  ).+$")
+_COMMAND = re.compile(r"(?:(?<=  )|(?<=hint: ))clusterrun .+$")
 
 
 def has_colours(environ: Mapping[str, str], *, is_terminal: bool) -> bool:

@@ -112,3 +112,10 @@ def test_a_folder_that_takes_no_file_changes_nothing(tmp_path: Path) -> None:
     with (tmp_path / "log").open("ab") as log:
         followed = Followed(tmp_path / "gone", log)
         assert followed.after("step 10/900\nstep 20/900\n") is None
+
+
+def test_a_stream_that_was_closed_is_not_read(tmp_path: Path) -> None:
+    closed = os.open(tmp_path, os.O_RDONLY)
+    os.close(closed)
+    ProgressFollower(tmp_path, print, (closed,)).look()
+    assert training_progress.load(tmp_path) is None

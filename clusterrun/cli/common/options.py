@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.fields import FIELD, FIELDS, Field
+from clusterrun.base.fields import FIELD, FIELDS, SECTIONS, Field
 from clusterrun.jobspec.fields import Value
 
 if TYPE_CHECKING:
@@ -17,35 +17,21 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-GROUPS = {
-    "Resources": ("nodes", "gpus-per-node", "tasks-per-node", "cpus-per-task", "mem", "gres", "time"),
-    "Placement": ("scheduler", "partition", "account", "qos", "constraint", "reservation", "exclude", "nodelist"),
-    "Environment": (
-        "python", "venv", "conda", "modules", "env", "secret", "setup", "container-image", "container-mounts",
-        "container-runtime", "container-python", "stage-env", "snapshot",
-    ),
-    "Training": ("set", "fp16", "launcher", "accelerate-config", "master-port", "pg-timeout", "join-timeout",
-                 "require-group", "independent"),
-    "Recovery": ("max-restarts", "spare-nodes", "resume-args", "total-time", "requeue", "helper-job", "signal",
-                 "hang-timeout", "progress-interval", "on-failure", "check"),
-    "Job": ("job-name", "dependency", "comment", "notify", "notify-on", "mail-type", "shared", "template",
-            "sbatch-arg", "profile"),
-}  # fmt: skip
-"""The sections of the options in ``--help``; what is in none of them is about the command."""
+_COMMAND = "This command"
 
 
 class Grouped(click.Command):
     """A command whose help shows its options in sections."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        lines = {}
+        lines: dict[str, list[tuple[str, str]]] = {section: [] for section in (*SECTIONS, _COMMAND)}
         for param in self.get_params(ctx):
             line = param.get_help_record(ctx)
             if line is not None and isinstance(param, click.Option):
-                lines[param.opts[-1].lstrip("-")] = line
-        for title, names in GROUPS.items():
-            self._write(formatter, title, [lines.pop(name) for name in names if name in lines])
-        self._write(formatter, "This command", list(lines.values()))
+                field = FIELD.get(param.opts[-1].lstrip("-"))
+                lines[field.section if field is not None else _COMMAND].append(line)
+        for section, its_lines in lines.items():
+            self._write(formatter, section, its_lines)
 
     def _write(self, formatter: click.HelpFormatter, title: str, lines: list[tuple[str, str]]) -> None:
         if lines:

@@ -106,7 +106,7 @@ class Raised:
 
     @property
     def until(self) -> int:
-        """The last line of this exception, without those of one that only follows from it."""
+        """The last line of this exception; lines of exceptions that it caused do not count."""
         return self._until if self.after else self.end
 
     @property
@@ -193,7 +193,7 @@ class _Reader:
         return None
 
     def _open_by_header(self, index: int, text: str, header: re.Match[str]) -> None:
-        """Open a traceback; one that so far consists of its header stays open."""
+        """Start a traceback; if only the header of the last one was read, that one continues."""
         if self.open is None or self.open._frames:
             is_chained = _chains(self.before) or _is_quoted(text, header) or self._is_of_manager()
             self.open = _begin(self.rank, index, self.ended if is_chained else None, self.before.strip())

@@ -86,8 +86,12 @@ class LogTail:
 
 def _different(logs: Sequence[int]) -> list[int]:
     """Return the open files, of several descriptors of one file the first."""
-    by_file = {(found.st_dev, found.st_ino): log for log in reversed(logs) for found in [os.fstat(log)]}
-    return list(by_file.values())
+    files: dict[tuple[int, int], int] = {}
+    for log in logs:
+        with suppress(OSError):  # it was closed
+            found = os.fstat(log)
+            files.setdefault((found.st_dev, found.st_ino), log)
+    return list(files.values())
 
 
 class ProgressFollower:

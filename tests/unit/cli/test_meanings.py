@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from clusterrun.base.fields import FIELDS
+from clusterrun.base.fields import FIELDS, SECTIONS
 from clusterrun.cli import VERBS
 from clusterrun.cli.common.meanings import COMMANDS, OPTIONS, meant_command, meant_option, misplaced
-from clusterrun.cli.common.options import GROUPS
 from tests.support.command_desk import Desk
 
 LONG = [f"--{field.name}" for field in FIELDS]
@@ -49,10 +50,16 @@ def test_what_has_a_name_here_is_no_word_of_another_tool() -> None:
 
 
 def test_every_option_stands_in_one_section_of_the_help(desk: Desk) -> None:
-    names = [name for names in GROUPS.values() for name in names]
-    assert sorted(names) == sorted([*(field.name for field in FIELDS), "profile"])
     said = desk.type("submit", "--help").out
-    assert [said.index(f"\n{title}:\n") for title in GROUPS] == sorted(said.index(f"\n{title}:\n") for title in GROUPS)
+    sections = (*SECTIONS, "This command")
+    begins = [said.index(f"\n{section}:\n") for section in sections]
+    assert begins == sorted(begins)
+    texts = dict(
+        zip(sections, (said[at:end] for at, end in zip(begins, [*begins[1:], len(said)], strict=True)), strict=True)
+    )
+    for field in FIELDS:
+        word = re.compile(rf"^  (?:-\w, )?--{field.name}\b(?!-)", re.MULTILINE)
+        assert [section for section, text in texts.items() if word.search(text)] == [field.section], field.name
 
 
 def test_letters_of_sbatch_mean_what_they_mean_there(desk: Desk) -> None:
