@@ -21,9 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from clusterrun.base.errors import ClusterrunError
-from clusterrun.base.job import JobId, Outcome
+from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import logfiles
-from clusterrun.cli.common.show import exit_code
+from clusterrun.cli.common.show import efficiency_of, exit_code
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
@@ -50,6 +50,8 @@ CHECK, CHECK_RUN = 1.0, 0.25
 """Seconds between two checks for external jobs' files that do not exist yet, and for files in the folder of a run."""
 PROGRESS = 2.0
 """Seconds between two looks at the progress of a job."""
+WORTH_A_CARD = 60.0
+"""Seconds that a job runs at least, if its end is followed by its efficiency card."""
 _MANY = 4  # the most tasks whose ends are printed one by one
 _CAUSES = {"PREEMPTION": "after a preemption", "NODE FAILURE": "after a node failure"}
 
@@ -93,7 +95,7 @@ def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: 
     for line in logs.missing_lines(cluster, reader, states):
         ui.note(line)
     if len(states) <= _MANY:
-        return report_end(ui, states)
+        return report_end_of(ui, cluster, states)
     ui.note(_format_states(states))
     return exit_code(states)
 
@@ -428,3 +430,17 @@ def report_end(ui: Ui, states: Sequence[RunState]) -> int:
         if first:
             ui.note(first)
     return exit_code(states)
+
+
+def report_end_of(ui: Ui, cluster: Cluster, states: Sequence[RunState]) -> int:
+    """Print what `report_end` does, and on a terminal the efficiency card of one job; return the exit code."""
+    code = report_end(ui, states)
+    if len(states) == 1 and ui.on_terminal and _is_worth_a_card(states[0].status):
+        efficiency = efficiency_of(cluster, states[0])
+        for line in efficiency.lines() if efficiency is not None else ():
+            ui.note(line)
+    return code
+
+
+def _is_worth_a_card(job: JobStatus) -> bool:
+    return job.outcome is Outcome.DONE and (job.elapsed or 0) >= WORTH_A_CARD

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
-from clusterrun.cli.common.show import first_cause, is_certain, ladder_reports, status_lines
+from clusterrun.cli.common.show import efficiency_of, ending_of, is_certain, ladder_reports, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.state import filters
 from clusterrun.state.reconcile import RunState
@@ -86,9 +88,14 @@ def _show(ui: Ui, cluster: Cluster, states: Sequence[RunState], *, explain: bool
     reports = ladder_reports(cluster, states)
     if ui.as_json:
         pairs = zip(states, reports, strict=True)
-        ui.data([{**status_json(state), "ladder": report and report.json()} for state, report in pairs])
+        ui.data([_as_json(cluster, state) | {"ladder": report and report.json()} for state, report in pairs])
         return
-    ui.say(*status_lines(filters.collapse(states), explain=explain, cause=first_cause))
+    ui.say(*status_lines(filters.collapse(states), explain=explain, ending=partial(ending_of, cluster)))
     for report in reports:
         if report is not None:
             ui.say("", *report.lines())
+
+
+def _as_json(cluster: Cluster, state: RunState) -> dict[str, Any]:
+    efficiency = efficiency_of(cluster, state)
+    return {**status_json(state), "efficiency": efficiency and efficiency.json()}

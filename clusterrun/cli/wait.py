@@ -24,7 +24,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
 
     Works for any job that you can see, including array tasks. Ctrl-C stops the wait; the jobs keep running.
     """
-    from clusterrun.cli.follow import report_end  # `list` and `status` read no logs
+    from clusterrun.cli.follow import report_end_of  # `list` and `status` read no logs
     from clusterrun.state.watch import wait_for_end
 
     ui = Ui("wait", as_json=as_json)
@@ -35,4 +35,4 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
         cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run
     states = wait_for_end(cluster.watch(cluster.live_targets(named)), ui.note)
     ui.data([state_json(state) for state in states])
-    ctx.exit(report_end(ui, filters.collapse(states)))
+    ctx.exit(report_end_of(ui, cluster, filters.collapse(states)))

@@ -124,7 +124,7 @@ def _repeated(before: Launch, launch: Launch) -> float | None:
 
 def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | None:
     """Return the goodput of a run by its launches, each with an end (``until_now``); None if it is not known."""
-    allocated = _allocated_seconds(launches)
+    allocated = allocated_seconds(launches)
     if metrics is None or metrics.trained_s is None or not allocated:
         return None
     lost = lost_seconds(launches)
@@ -133,7 +133,7 @@ def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | No
     return Goodput(useful, allocated, len(launches) - 1, cost)
 
 
-def _allocated_seconds(launches: Sequence[Launch]) -> float | None:
+def allocated_seconds(launches: Sequence[Launch]) -> float | None:
     """Return the seconds of all starts of the job, each from its first launch to its last; None if one is not known."""
     total = 0.0
     for _, group in groupby(launches, key=lambda launch: launch.start):

@@ -31,6 +31,8 @@ SUMMARY = frozenset({"node", "time", "interval", "phase", "step", "steps", "data
 """The fields that the lines of a job need of each rank."""
 SCREEN = SUMMARY | {"stepped", "memory_gib", "gpu_record"}
 """The fields that a screen with a row for each rank needs."""
+USED = frozenset({"node", "time", "memory_peak_gib", "node_memory_peak_gib", "gpu_record"})
+"""The fields that say what a rank has used."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
@@ -54,13 +56,19 @@ class Metrics(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """One rank's GPU, from NVML: use in percent, memory in GiB, temperature in °C."""
+    """One rank's GPU, from NVML: use in percent, memory in GiB, temperature in °C.
+
+    ``mean_use`` is the mean of all ``samples`` of a launch, ``peak_gib`` the most memory of them.
+    """
 
     name: str = ""
     use: float | None = None
     memory_gib: float | None = None
     memory_total_gib: float | None = None
     temperature: float | None = None
+    mean_use: float | None = None
+    samples: int | None = None
+    peak_gib: float | None = None
 
 
 class RankProgress(NamedTuple):
@@ -94,6 +102,8 @@ class RankProgress(NamedTuple):
     compute_s: float | None = None
     tokens_per_second: float | None = None
     memory_gib: float | None = None  # resident memory on the host
+    memory_peak_gib: float | None = None  # the most that it and the processes that it started held for themselves
+    node_memory_peak_gib: float | None = None  # the most that the whole job held on its node
     own_world: str = ""
     gpu_record: Mapping[str, Any] | None = None  # as read, so unchecked
 

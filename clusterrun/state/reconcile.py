@@ -520,6 +520,12 @@ def _saved(store: Store, run: RunRecord, **changes: Any) -> RunRecord:
         return run  # a query must work on a full disk and in another user's folder
 
 
+def recorded_end(run: RunRecord) -> JobStatus | None:
+    """Return how a run ended by what was recorded when its end was seen; None if that is not recorded."""
+    final = run.submission.final
+    return _from_final(run, final) if final is not None else None
+
+
 def _from_final(run: RunRecord, final: Mapping[str, Any]) -> JobStatus:
     state = str(final.get("state", "UNKNOWN"))
     values: dict[str, Any] = {name: as_int(final.get(name)) for name in _KEPT_NUMBERS}

@@ -18,7 +18,7 @@ from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends
+from clusterrun.run_folder import ends, run_link
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import headline, launches, time_left
@@ -54,7 +54,7 @@ _NO_RUN: dict[str, Any] = {
 }  # fmt: skip
 _NO_RUN_IN_FULL: dict[str, Any] = {
     "ranks": [], "slow_ranks": [], "earlier_jobs": [], "launches": [], "goodput": None, "first_failure": None,
-    "joined_group": None,
+    "page": None, "joined_group": None,
 }  # fmt: skip
 _PHASES = {"script": "in user script", "": "unknown"}  # others are shown as they are
 _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
@@ -62,7 +62,7 @@ _OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s"
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
     "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "limit", "goodput", "ranks", "slow",
-    "group", "source", "code", "run", "logs",
+    "group", "source", "code", "run", "logs", "page",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -128,6 +128,7 @@ def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
         "launches": launches.launches_json(of_run),
         "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
         "first_failure": _first_failure(run, job),
+        "page": _page(run, job) or None,
         "joined_group": ends.load_any_joined_group(folder) if folder is not None else None,
     }
 
@@ -207,10 +208,10 @@ def handle(state: RunState) -> str:
     return f"{job.id}_[{f'{count} tasks' if is_long else job.tasks}]"
 
 
-def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> list[str]:
+def state_lines(state: RunState, *, explain: bool = False, first: str = "", used: Sequence[str] = ()) -> list[str]:
     """Return a job's state in full: what matters, and a line per fact; with ``explain`` each option and its source.
 
-    ``first`` is the first cause of an end, if known.
+    ``first`` is the first cause of an end, if known, and ``used`` the efficiency card of an ended run.
     """
     now, run = time.time(), state.record
     facts, sources, figures = _job_facts(state, now), list[str](), state.figures
@@ -220,6 +221,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "") -> l
         facts |= _run_facts(state, run, ranks, now) | progress_facts(state, figures)
         sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
+    shown += zip(("used", "", ""), used, strict=False)
     shown += zip(("next", "", ""), next_commands(state), strict=False)
     line = headline.of_job(state.status, figures, ranks, now=now, first=first)
     return [line, *(f"{name:>9}  {value}" for name, value in shown), *sources]
@@ -260,7 +262,14 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "code": code_line(run),
         "run": str(run.run_dir),
         "logs": ", ".join(map(str, _logs(run, job))),
+        "page": _page(run, job),
     }
+
+
+def _page(run: RunRecord, job: JobStatus) -> str:
+    """Return the run's page at Weights & Biases, empty without one; another user's record could name any page."""
+    folder = run_record.newest_attempt(run, job.id.task) if run.mine else None
+    return run_link.load(folder) if folder is not None else ""
 
 
 def _source_lines(run: RunRecord) -> list[str]:

@@ -282,6 +282,14 @@ def test_the_device_is_the_one_that_torch_uses(index: int, uuid: str, visible: s
     assert nvml.find_device(FakeNvml(), index, uuid, visible) == found
 
 
+def test_the_mean_use_and_the_most_memory_of_all_samples_are_kept() -> None:
+    sampler = nvml.GpuSampler(0)
+    for use, memory in ((100, 10.0), (None, 70.0), (50, 20.0)):
+        figures = sampler._with_history({"use": use, "memory_gib": memory})
+    assert figures == {"use": 50, "memory_gib": 20.0, "mean_use": 75.0, "samples": 2, "peak_gib": 70.0}
+    assert nvml.GpuSampler(0)._with_history({"use": None, "memory_gib": None})["peak_gib"] is None
+
+
 @pytest.mark.parametrize(("index", "uuid", "visible"), [(1, "", "0"), (0, "dddd", ""), (0, "", "GPU-dddd")])
 def test_another_devices_figures_are_never_shown(index: int, uuid: str, visible: str) -> None:
     with pytest.raises(LookupError):

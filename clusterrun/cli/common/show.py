@@ -19,17 +19,36 @@ from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.records.run_record import RunRecord
+    from clusterrun.report.usage import Efficiency
     from clusterrun.state.ladder import Ladder
 
 _PAST = {"cancel": "cancelled", "delete": "deleted"}
 
 
-def status_lines(states: Sequence[RunState], *, explain: bool, cause: Callable[[RunState], str]) -> list[str]:
-    """Return jobs in full, separated by empty lines; ``cause`` returns the first cause of an end."""
+def status_lines(
+    states: Sequence[RunState], *, explain: bool, ending: Callable[[RunState], tuple[str, list[str]]]
+) -> list[str]:
+    """Return jobs in full, separated by empty lines; ``ending`` returns the first cause and the card of an end."""
     lines: list[str] = []
     for state in states:
-        lines += ["", *state_lines(state, explain=explain, first=cause(state))]
+        first, used = ending(state)
+        lines += ["", *state_lines(state, explain=explain, first=first, used=used)]
     return lines[1:]
+
+
+def ending_of(cluster: Cluster, state: RunState) -> tuple[str, list[str]]:
+    """Return the first cause of a job's end and its efficiency card; both empty of an active job."""
+    efficiency = efficiency_of(cluster, state)
+    return first_cause(state), efficiency.lines() if efficiency is not None else []
+
+
+def efficiency_of(cluster: Cluster, state: RunState) -> Efficiency | None:
+    """Return what an ended run used of what it asked for; None for any other job."""
+    if state.record is None or not state.status.is_over:
+        return None
+    from clusterrun.report import usage  # most commands end without it
+
+    return usage.efficiency_of(cluster.store(state.record.root), state)
 
 
 def is_certain(states: Sequence[RunState]) -> bool:

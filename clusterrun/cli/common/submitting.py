@@ -100,12 +100,12 @@ def stay(ui: Ui, cluster: Cluster, run: RunRecord, how: How) -> int:
 
         return follow_run(ui, cluster, run)
     if how.wait:
-        from clusterrun.cli.follow import report_end
+        from clusterrun.cli.follow import report_end_of
         from clusterrun.state.show import state_json
 
         states = cluster.wait([run])
         ui.data(state_json(states[0]))
-        return report_end(ui, states)
+        return report_end_of(ui, cluster, states)
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from clusterrun.base.errors import ClusterrunError, RequestError
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_age
-from clusterrun.cli.common.show import first_cause, list_jobs, no_jobs_message, status_lines
+from clusterrun.cli.common.show import ending_of, list_jobs, no_jobs_message, status_lines
 from clusterrun.cluster import Cluster
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
@@ -156,7 +156,8 @@ class NamedJobs:
         self._watch = cluster.watch(self._order)
         self._explain = explain
         self._states: Sequence[RunState] = ()
-        self._causes: dict[JobStatus, str] = {}
+        self._cluster = cluster
+        self._endings: dict[JobStatus, tuple[str, list[str]]] = {}
 
     def query(self) -> Listing:
         is_due = bool(self._states)  # external jobs were queried when the watch began: the first poll uses that answer
@@ -171,12 +172,12 @@ class NamedJobs:
         return all(map(self._watch.is_settled, self._states))
 
     def lines(self, states: Sequence[RunState], width: int) -> list[str]:
-        return status_lines(states, explain=self._explain, cause=self._first_cause)
+        return status_lines(states, explain=self._explain, ending=self._ending)
 
-    def _first_cause(self, state: RunState) -> str:
-        if state.status not in self._causes:  # it reads logs, and lines are made at each drawing
-            self._causes[state.status] = first_cause(state)
-        return self._causes[state.status]
+    def _ending(self, state: RunState) -> tuple[str, list[str]]:
+        if state.status not in self._endings:  # it reads logs, and lines are made at each drawing
+            self._endings[state.status] = ending_of(self._cluster, state)
+        return self._endings[state.status]
 
     def _position(self, state: RunState) -> int:
         return next((number for number, target in enumerate(self._order) if target.covers(state)), 0)

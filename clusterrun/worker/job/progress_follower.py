@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ...base.printed_progress import PrintedProgress, read_line
 from ...base.series import Thinned
-from ...run_folder import rank_records, training_progress
+from ...run_folder import rank_records, run_link, training_progress
 from ...run_folder.training_progress import TrainingProgress
 from ..node.local_launcher import PIECE
 
@@ -104,7 +104,7 @@ class ProgressFollower:
         self._written: TrainingProgress | None = None
         self._losses = Thinned(LOSSES)
         self._ended = threading.Event()
-        self._has_warned = False
+        self._has_warned, self._link = False, ""
         self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
 
     def start(self) -> None:
@@ -144,12 +144,19 @@ class ProgressFollower:
     def _read_logs(self, now: float) -> None:
         for tail in self._tails:
             for rank, line in tail.new_lines():
+                self._keep_link(line)
                 if rank in self._printed or len(self._printed) < MOST_RANKS:
                     self._printed.setdefault(rank, PrintedProgress()).take(read_line(line), now)
         is_nan = any(printed.nan_losses >= NAN_LOSSES for printed in self._printed.values())
         if is_nan and not self._has_warned:
             self._has_warned = True
             self._say("warning: the loss in the log is NaN and stays NaN")
+
+    def _keep_link(self, line: str) -> None:
+        """Keep the first link to the run's page that is printed; raises OSError."""
+        if not self._link and (link := run_link.find(line, os.environ)):
+            self._link = link
+            run_link.write(self._attempt, link)
 
     def _of_record(self) -> TrainingProgress | None:
         """Return what rank 0 reports itself; raises OSError."""

@@ -31,13 +31,14 @@ class GpuSampler:
         self._index, self._uuid, self._every = index, uuid, every
         self._visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
         self._last: tuple[float, dict[str, Any]] | None = None
+        self._mean_use, self._samples, self._peak_gib = 0.0, 0, 0.0
 
     def start(self) -> None:
         """Start sampling, in a daemon thread."""
         threading.Thread(target=self._run, name="clusterrun-nvml", daemon=True).start()
 
     def figures(self) -> dict[str, Any] | None:
-        """Return the last sample, None if there is none or it is old."""
+        """Return the last sample with the mean use and the most memory of all, None if there is none or it is old."""
         last = self._last
         if last is None or time.monotonic() - last[0] > TOO_OLD * self._every:
             return None
@@ -54,8 +55,17 @@ class GpuSampler:
             return
         while True:
             with contextlib.suppress(Exception):
-                self._last = (time.monotonic(), sample(nvml, handle))
+                self._last = (time.monotonic(), self._with_history(sample(nvml, handle)))
             time.sleep(self._every * uneven.uniform(0.8, 1.2))
+
+    def _with_history(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Return a sample with the mean use of so many ``samples``, and the most memory; without what is not known."""
+        if now["use"] is not None:
+            self._samples += 1
+            self._mean_use += (now["use"] - self._mean_use) / self._samples
+        self._peak_gib = max(self._peak_gib, now["memory_gib"] or 0)
+        history = {"mean_use": round(self._mean_use, 1), "samples": self._samples} if self._samples else {}
+        return {**now, **history, "peak_gib": round(self._peak_gib, 2) or None}
 
 
 def find_device(nvml: Any, index: int, uuid: str, visible: str) -> Any:

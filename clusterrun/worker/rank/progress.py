@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from ...run_folder.rank_records import ANNOUNCE_S, MOST_WRITES_PER_S, POLLS, READS_PER_S, SILENT_INTERVALS, RankSlot
+from ..node.memory import MemoryPeaks
 from . import collectives
 from .distenv import DistEnv
 from .orphans import SupervisorWatch, end_if_superseded
@@ -120,6 +121,7 @@ class Recorder:
         self._announced = False  # that it stands still
         self._longest_gaps = [0.0, 0.0]  # between two advances, before and since the last heartbeat
         self._next_request = 0.0
+        self._memory = MemoryPeaks()
         self._stacks = StackWriter(folder, dist.rank)
         self._supervisor = SupervisorWatch(folder, self.interval, os.environ)
 
@@ -201,6 +203,7 @@ class Recorder:
             "srun_step": os.environ.get("SLURM_STEP_ID"),
             "tokens_per_second": it.tokens_per_second,
             "memory_gib": resident_gib(it.process or os.getpid()),
+            **self._memory.look(os.getpid()),
             "own_world": it.own_world() or None,
             "gpu": it.gpu(),
         }

@@ -1,0 +1,51 @@
+"""The most memory that a rank and its job hold, from /proc and Slurm's cgroup."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from clusterrun.worker.node.memory import GIB, MemoryPeaks
+
+PAGES = GIB // os.sysconf("SC_PAGESIZE")
+
+
+def put(proc: Path, pid: int, gib: float, children: str = "") -> None:
+    folder = proc / str(pid)
+    (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
+    (folder / "statm").write_text(f"9999999 {int(gib * PAGES) + 50} 50 1 0 1 0\n")  # 50 pages are shared
+    (folder / "task" / str(pid) / "children").write_text(children)
+
+
+def test_a_rank_counts_with_the_processes_that_it_started_and_its_peak_stays(tmp_path: Path) -> None:
+    put(tmp_path, 5, 1.0, "6 7 ")
+    put(tmp_path, 6, 0.5)
+    put(tmp_path, 7, 0.25, "8 9")
+    put(tmp_path, 8, 0.25)  # 9 has ended meanwhile
+    peaks = MemoryPeaks(tmp_path, tmp_path)
+    assert peaks.look(5) == {"memory_peak_gib": 2.0}
+    put(tmp_path, 5, 1.0)
+    assert peaks.look(5) == {"memory_peak_gib": 2.0}
+
+
+def test_of_a_job_in_a_cgroup_all_processes_count_without_the_cache_of_files(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/cgroup").write_text("0::/system.slice/n1_slurmstepd.scope/job_17/step_0/user/task_1\n")
+    job = tmp_path / "system.slice/n1_slurmstepd.scope/job_17"
+    job.mkdir(parents=True)
+    (job / "memory.stat").write_text(f"anon {3 * GIB}\nfile {60 * GIB}\nshmem {GIB}\n")
+    assert MemoryPeaks(tmp_path, tmp_path).look(5) == {"node_memory_peak_gib": 4.0}
+    (tmp_path / "self/cgroup").write_text("0::/user.slice\n")
+    assert MemoryPeaks(tmp_path, tmp_path).look(5) == {}
+
+
+def test_a_real_process_and_its_child_are_seen() -> None:
+    hold = "x = bytearray(300 * 2**20); print('ready', flush=True); input()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == b"ready\n"
+        peaks = MemoryPeaks().look(parent.pid)
+        parent.communicate(b"\n")
+    assert 0.29 < peaks["memory_peak_gib"] < 0.5
