@@ -18,6 +18,7 @@ from clusterrun.cluster import Cluster
 from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState, Target
 from clusterrun.state.show import handle
+from clusterrun.state.waited import waited
 from clusterrun.terminal.ui import Ui
 from clusterrun.why import pending
 
@@ -136,9 +137,11 @@ def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[d
     alike = [str(other.status.id) for other in others]
     job, run = state.status, state.record
     kind, data, explanation = _find_cause(cluster, state, array)
+    wait = waited(state) if job.is_over else None
     facts: Facts = [
         ("job", [f"{handle(state)}  {state.name}"]),
         ("state", [_state_text(state, data.get("exit_status"))]),
+        ("waited", list(filter(None, [wait.line() if wait is not None else ""]))),
         ("alike", list(filter(None, [first_few(alike)]))),
     ]
     as_json = {
@@ -149,6 +152,7 @@ def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[d
         "reason": job.reason,
         "outcome": job.outcome.value,
         "alike": alike,
+        "waited": wait and wait.json(),
         "kind": kind,
         kind: data,
     }

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.decode import as_text, parse_fields
+from ..base.decode import as_int, as_text, parse_fields
 from . import safe_files
 from .ends import SAVED, Failure, parse_values
 from .files import read_json, write_record
@@ -27,6 +27,10 @@ LAUNCH, REQUEUE, NODES = "launch.json", "requeue.json", "nodes"
 LIMITS = ("NOFILE", "CPU", "FSIZE", "NPROC", "AS")
 #: Keys of rank 0's progress record: the first and the last step of the launch, and seconds of a step.
 STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
+
+
+#: What Slurm told the first launch of its job: see `find_queue_times`.
+QUEUE_TIMES = ("submitted", "eligible", "started")
 
 
 class Launch(NamedTuple):
@@ -74,6 +78,10 @@ class LaunchRecord:
         self._document: dict[str, Any] = {"began": began, "log_start": self.log_start}
         self._document["limits"] = _finite_limits()
         self._write()
+
+    def note_queue(self, times: Mapping[str, int]) -> None:
+        """Keep when the job was submitted, eligible and started; the record of the launch's end has it."""
+        self._document["queue"] = times
 
     def end(
         self, status: int, cause: str, kind: str, values: Mapping[str, object], progress: Mapping[str, Any]
@@ -127,6 +135,16 @@ def find_limits(folder: Path) -> dict[str, int]:
     """Return the limits of the processes of a launch by their names in launch.json; none if they are not known."""
     limits = (read_json(folder / LAUNCH) or {}).get("limits")
     return {name: value for name, value in limits.items() if type(value) is int} if isinstance(limits, dict) else {}
+
+
+def find_queue_times(folder: Path) -> dict[str, int]:
+    """Return when the job of a launch was ``submitted``, ``eligible`` and ``started``, in seconds since 1970.
+
+    Times that Slurm did not tell the launch are missing.
+    """
+    times = (read_json(folder / LAUNCH) or {}).get("queue")
+    known = {name: as_int(times.get(name)) for name in QUEUE_TIMES} if isinstance(times, dict) else {}
+    return {name: at for name, at in known.items() if at is not None}
 
 
 def find_failure(folder: Path) -> Failure | None:

@@ -71,6 +71,11 @@ def test_the_end_of_the_time_limit_is_an_epoch_time(monkeypatch: pytest.MonkeyPa
     assert 1_700_000_000 < int(batch_host.end_time({"EndTime": "2026-11-23T02:00:00"})) < 1_900_000_000
 
 
+def test_when_a_job_was_submitted_and_eligible_is_an_epoch_time_where_slurm_tells() -> None:
+    times = batch_host.queue_times({"SubmitTime": "2026-11-23T02:00:00", "EligibleTime": "2026-11-23T02:01:00"})
+    assert times.keys() == {"submitted", "eligible"} and times["eligible"] - times["submitted"] == 60
+
+
 def test_a_node_list_that_nobody_expands_is_named(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(programs, "scontrol", "exit 1")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")

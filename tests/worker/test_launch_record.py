@@ -49,6 +49,14 @@ def test_a_launch_without_progress_is_recorded(tmp_path: Path) -> None:
     assert written(tmp_path)["step"] is None
 
 
+def test_when_the_job_was_submitted_eligible_and_started_is_kept(tmp_path: Path) -> None:
+    record = LaunchRecord(tmp_path, 5.0)
+    assert launches.find_queue_times(tmp_path) == {}
+    record.note_queue({"submitted": 10, "eligible": 20, "started": 30})
+    record.end(0, "", "", {}, {})
+    assert launches.find_queue_times(tmp_path) == {"submitted": 10, "eligible": 20, "started": 30}
+
+
 def test_a_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:
     LaunchRecord(tmp_path / "gone", 5.0).end(0, "", "", {}, {})
 

@@ -88,6 +88,11 @@ class Job:
             raise WorkerError(f"cannot write {self.attempt_dir}")
         self.record = LaunchRecord(self.attempt_dir, began or time.time())
 
+    def note_queue(self, facts: dict[str, str]) -> None:
+        """Keep in the record of the first launch how long the job waited, by Slurm's facts of the job."""
+        if self.record is not None and self.launch == 0:
+            self.record.note_queue(batch_host.queue_times(facts))
+
     def record_launch(self, end: LaunchEnd) -> None:
         """Record how the launch ended."""
         if self.record is not None:

@@ -80,6 +80,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
+    job.note_queue(facts)
     end_time = again.end_time(batch_host.end_time(facts))
     environ = step.environment(job, nodes, address, end_time)
     ranks = job.workers = len(nodes) * job.options.workers_per_node

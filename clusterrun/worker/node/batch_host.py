@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...base.errors import WorkerError
+from ...run_folder.launches import QUEUE_TIMES
 from .interfaces import is_loopback, is_own
 
 ENDING = ("COMPLETING", "CANCELLED", "TIMEOUT", "PREEMPTED", "NODE_FAIL")  # Slurm's states of a job that was ended
@@ -25,6 +26,9 @@ FIELDS = {
     "Reason": "Reason",
     "Restarts": "RestartCnt",
     "EndTime": "EndTime",
+    "SubmitTime": "SubmitTime",
+    "EligibleTime": "EligibleTime",
+    "StartTime": "StartTime",
     "PreemptTime": "PreemptTime",
     "Partition": "Partition",
     "Account": "Account",
@@ -87,10 +91,21 @@ def excluded_nodes(job_id: str) -> str:
 
 def end_time(job: dict[str, str]) -> str:
     """Return the end of the time limit in seconds since 1970; empty if there is none or it is unknown."""
+    return str(_moment(job, "EndTime") or "")
+
+
+def queue_times(job: dict[str, str]) -> dict[str, int]:
+    """Return when a job was submitted, eligible and started, in seconds since 1970, by the fields of `show_job`."""
+    columns = ("SubmitTime", "EligibleTime", "StartTime")
+    times = {name: _moment(job, column) for name, column in zip(QUEUE_TIMES, columns, strict=True)}
+    return {name: at for name, at in times.items() if at is not None}
+
+
+def _moment(job: dict[str, str], name: str) -> int | None:
     try:
-        return str(int(time.mktime(time.strptime(job.get("EndTime", ""), "%Y-%m-%dT%H:%M:%S"))))
+        return int(time.mktime(time.strptime(job.get(name, ""), "%Y-%m-%dT%H:%M:%S")))
     except (ValueError, OverflowError):
-        return ""
+        return None
 
 
 def run_command(command: list[str]) -> Reply:
