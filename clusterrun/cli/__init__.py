@@ -112,7 +112,8 @@ class Verbs(click.Group):
 @click.option(
     "--remote", metavar="HOST", help="Run the command on the login node HOST over ssh; allowed anywhere before `--`."
 )
-def cli(debug: bool, remote: str | None) -> None:
+@click.option("--color", metavar="WHEN", help="Use colors always, never or auto (on a terminal, without NO_COLOR).")
+def cli(debug: bool, remote: str | None, color: str | None) -> None:
     """Launch, follow and debug multi-node PyTorch training on Slurm, or on this machine.
 
     \b
@@ -131,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if argv is None:
         use_utf8()
         argv = sys.argv[1:]
-    host, words = _take_remote(list(argv))
+    host, words = _take("--remote", list(argv))
     command = next((word for word in words if word in VERBS), "")
     words, script = _split_script(words, takes_script=command in TAKE_SCRIPT)
     debug, as_json = "--debug" in words, "--json" in words
@@ -166,7 +167,7 @@ def _run(host: str | None, command: str, words: list[str], script: list[str] | N
         status = _run_remote(host, command, words, script, as_json)
         if status is not None:
             return status
-    words = [word for word in words if word != "--debug"]
+    words = _choose_colors([word for word in words if word != "--debug"])
     result = cli.main(
         words, prog_name="clusterrun", standalone_mode=False, obj=_session(script), terminal_width=_help_width()
     )
@@ -181,16 +182,28 @@ def _session(script: list[str] | None) -> Session:
     return Session(script, *read_link(sys.stdin.read(), os.environ))
 
 
-def _take_remote(words: list[str]) -> tuple[str | None, list[str]]:
-    """Return the host of ``--remote`` (None without it), and the words without it; what follows ``--`` stays."""
+def _take(option: str, words: list[str]) -> tuple[str | None, list[str]]:
+    """Return the value of an option (None without it), and the words without it; what follows ``--`` stays."""
     for at, word in enumerate(words):
         if word == "--":
             break
-        if word.startswith("--remote="):
+        if word.startswith(f"{option}="):
             return word.partition("=")[2], words[:at] + words[at + 1 :]
-        if word == "--remote" and words[at + 1 : at + 2] not in ([], ["--"]):
+        if word == option and words[at + 1 : at + 2] not in ([], ["--"]):
             return words[at + 1], words[:at] + words[at + 2 :]
-    return None, words  # _run_remote reports a --remote without a host
+    return None, words  # an option without a value is reported later
+
+
+def _choose_colors(words: list[str]) -> list[str]:
+    """Return the words without ``--color``, which applies from now on. Raises RequestError."""
+    when, words = _take("--color", words)
+    if when is not None:
+        from clusterrun.terminal import paint
+
+        if when not in paint.CHOICES:
+            raise RequestError(f"--color: not a choice: {when[:40]!r}", hint=f"use {', '.join(paint.CHOICES)}")
+        paint.Colours.chosen = when
+    return words
 
 
 def _profile_names_remote() -> bool:

@@ -21,6 +21,7 @@ from clusterrun.logs.complaints import ErrorFilter
 from clusterrun.logs.files import LogFile, Streams
 from clusterrun.logs.filters import Filter, PatternFilter
 from clusterrun.logs.labels import Labels
+from clusterrun.terminal.paint import has_colours
 
 _MOST = 1_000_000  # ranks; a larger number is a typing mistake
 _HEAD = 256 * 1024  # bytes at each end of a log that are searched for labels
@@ -126,7 +127,7 @@ def detect_format(tty: bool, environ: Mapping[str, str], *, fold: bool = True, r
 
     A command of another machine (``--remote``) writes into a pipe that may end at a terminal there.
     """
-    colour = tty and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
+    colour = has_colours(environ, is_terminal=tty)
     return DisplayFormat(terminal=tty, colour=colour, fold=tty and fold, raw=raw, escape="CLUSTERRUN_REMOTE" in environ)
 
 

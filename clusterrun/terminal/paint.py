@@ -13,18 +13,35 @@ _STATES = {
     **dict.fromkeys(("FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE"), RED),
     **dict.fromkeys(("CANCELLED", "UNKNOWN", "REVOKED"), GREY),
 }
-_STATE = re.compile(rf"(?:(?<=  )|^)(?:{'|'.join(_STATES)})(?![\w.-])")
-_COMMAND = re.compile(r"(?:(?<=  )|(?<=hint: ))clusterrun .+$")
+_ENDS = {"done": GREEN, "failed": RED, "stopped": YELLOW, "cancelled": GREY, "lost": GREY}  # begin a line of `status`
+_NODES = {"idle": GREEN, "draining": YELLOW, **dict.fromkeys(("down", "drained", "failing", "not responding"), RED)}
+_STATE = re.compile(rf"(?:(?<=  )|(?<=: )|(?<=\t)|^)(?:{'|'.join(_STATES)})(?![\w.-])")
+_END = re.compile(rf"^(?:{'|'.join(_ENDS)})(?= after |: |$)")
+_NODE = re.compile(rf"(?:(?<=\d )|(?<=  ))(?:{'|'.join(_NODES)})(?=  |[,;]|$)")
+#: Programs that begin a command to paste.
+PROGRAMS = ("clusterrun", "scontrol", "sacct", "sacctmgr", "ls", "less")
+_COMMAND = re.compile(rf"(?:(?<=  )|(?<=hint: ))(?:{'|'.join(PROGRAMS)}) .+$")
+CHOICES = ("always", "never", "auto")
+
+
+class Colours:
+    """When the output of this process has colours: one of CHOICES."""
+
+    chosen = "auto"
 
 
 def has_colours(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """Return whether output is coloured: on a terminal that can, unless NO_COLOR is set to anything."""
+    """Return whether output is coloured: as chosen, else on a terminal that can, unless NO_COLOR is set to anything."""
+    if Colours.chosen != "auto":
+        return Colours.chosen == "always"
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM", "dumb") != "dumb"
 
 
 def paint(line: str) -> str:
-    """Return a line with its first state and a command at its end in colour."""
+    """Return a line with its first state, conditions of nodes and a command at its end in colour."""
     line = _STATE.sub(lambda match: _in(_STATES[match[0]], match[0]), line, count=1)
+    line = _END.sub(lambda match: _in(_ENDS[match[0]], match[0]), line)
+    line = _NODE.sub(lambda match: _in(_NODES[match[0]], match[0]), line)
     return _COMMAND.sub(lambda match: _in(BOLD, match[0]), line)
 
 

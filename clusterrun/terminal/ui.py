@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, TextIO
 
 from clusterrun.base.errors import ClusterrunError
-from clusterrun.terminal.paint import has_colours, paint
+from clusterrun.terminal.paint import PROGRAMS, has_colours, paint
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.tables import Column, cut, fit
 
@@ -40,11 +40,8 @@ class Ui:
         """Print lines of a result; nothing in JSON mode."""
         if not self.as_json:
             for line in lines:
-                print(self._painted(safe_text(line)), file=self._out)
+                print(_painted(safe_text(line), self._out), file=self._out)
             self._out.flush()
-
-    def _painted(self, line: str) -> str:
-        return paint(line) if has_colours(os.environ, is_terminal=self._out.isatty()) else line
 
     def facts(self, named: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Print names and their lines; on a terminal long lines are wrapped and indented.
@@ -59,7 +56,7 @@ class Ui:
     def note(self, line: str) -> None:
         """Print progress or a warning on standard error, in both modes."""
         self.status_line("")
-        print(f"clusterrun: {safe_line(line)}", file=self._err, flush=True)
+        print(_painted(f"clusterrun: {safe_line(line)}", self._err), file=self._err, flush=True)
 
     def status_line(self, line: str) -> None:
         """Show a line below the output of a terminal, in place of the last one; the next output removes it."""
@@ -101,8 +98,7 @@ class Ui:
         for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
         if error.hint:
-            hint = f"  hint: {safe_line(error.hint)}"
-            print(paint(hint) if has_colours(os.environ, is_terminal=self._err.isatty()) else hint, file=self._err)
+            print(_painted(f"  hint: {safe_line(error.hint)}", self._err), file=self._err)
         self._err.flush()
 
     def table(self, columns: Sequence[str] | Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
@@ -113,10 +109,10 @@ class Ui:
         cells, columns = [list(map(safe, row)) for row in rows], _as_columns(columns)
         if self._out.isatty():
             lines = fit(columns, cells, _terminal_size().columns)
-            if has_colours(os.environ, is_terminal=True):
-                lines = [f"\x1b[1m{lines[0]}\x1b[0m", *map(paint, lines[1:])]
         else:
             lines = list(map("\t".join, ([column.name for column in columns], *cells)))
+        if has_colours(os.environ, is_terminal=self._out.isatty()):
+            lines = [f"\x1b[1m{lines[0]}\x1b[0m", *map(paint, lines[1:])]
         self._lines(lines)
 
     def screen(self, lines: Sequence[str], before: int) -> int:
@@ -125,7 +121,7 @@ class Ui:
         The newest job and any problem come last. Returns the number of lines drawn, which is ``before`` next time.
         """
         size = _terminal_size()
-        shown = [self._painted(cut(safe_line(line), size.columns)) for line in lines]
+        shown = [_painted(cut(safe_line(line), size.columns), self._out) for line in lines]
         if len(shown) >= size.lines:
             room = max(1, size.lines - 3)
             left_out = cut(f"… {len(shown) - room - 1} more lines …", size.columns)
@@ -168,8 +164,12 @@ def _terminal_size() -> os.terminal_size:
     return shutil.get_terminal_size()
 
 
+def _painted(line: str, out: TextIO) -> str:
+    return paint(line) if has_colours(os.environ, is_terminal=out.isatty()) else line
+
+
 def _folded(line: str, width: int) -> list[str]:
-    if width < 20 or line.startswith(("scontrol ", "clusterrun ", "cd ")):
+    if width < 20 or line.partition(" ")[0] in (*PROGRAMS, "cd"):
         return [line]
     return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -23,6 +24,7 @@ from clusterrun.base.errors import ClusterrunError
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import LIST_COLUMNS, handle
+from clusterrun.terminal.paint import has_colours, paint
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import fit
 from clusterrun.top import shown
@@ -73,7 +75,7 @@ class Grid(DataTable[Text]):
         self.clear(columns=True)
         self.on_mount()
         for row, cells in new.items():
-            self.add_row(*map(Text, cells), key=row)
+            self.add_row(*map(_painted, cells), key=row)
         keys = list(new)
         if keys:
             self.move_cursor(row=keys.index(key) if key in new else min(at, len(keys) - 1))
@@ -88,8 +90,13 @@ class Grid(DataTable[Text]):
             before = self._rows[key]
             for name, cell, old in zip(self._names, cells, before, strict=True):
                 if cell != old:
-                    self.update_cell(key, name, Text(cell))
+                    self.update_cell(key, name, _painted(cell))
         self._rows = new
+
+
+def _painted(cell: str) -> Text:
+    """Return a cell with a state in colour; it is safe text, so the colours are the only escapes."""
+    return Text.from_ansi(paint(cell)) if has_colours(os.environ, is_terminal=True) else Text(cell)
 
 
 def _fit(widths: Sequence[int], columns: Sequence[int]) -> bool:
