@@ -25,24 +25,27 @@ def site(request: pytest.FixtureRequest, new_site: Callable[[Lab | None], Site])
 
 @dataclass(frozen=True)
 class Jobs:
-    """What each test looks at; `waiting` starts when `running` is over."""
+    """What each test looks at; `waiting` starts when `running` is over, `after` when `good` is."""
 
     good: Job
     bad: Job
     quick: Job
     running: Job
     waiting: Job
+    after: Job
 
 
 @pytest.fixture(scope="module")
 def jobs(site: Site) -> Jobs:
     running = site.rank("sleeps.sh", "--job-name", "sleeper")
+    good = site.rank("says_hello.sh", "--setup", "sleep 3")
     return Jobs(
-        good=site.rank("says_hello.sh"),
+        good=good,
         bad=site.rank("fails.sh"),
         quick=site.rank("says_hello.sh", "--setup", "exit 9"),
         running=running,
         waiting=site.rank("sleeps.sh", "--dependency", f"afterok:{running.id}"),
+        after=site.rank("says_hello.sh", "--time", "1:00:00", "--dependency", f"afterok:{good.id}"),
     )
 
 
@@ -91,6 +94,14 @@ def test_failing_job_is_failed_and_names_its_status(site: Site, jobs: Jobs) -> N
     site.cli("wait", jobs.bad.id, status=1)
     state = site.state(jobs.bad)
     assert (state["state"], state["outcome"], state["exit_status"]) == ("FAILED", "failed", 7)
+
+
+def test_an_ended_job_says_how_long_it_waited_for_what_and_what_it_used(site: Site, jobs: Jobs) -> None:
+    used = site.wait_state(jobs.after, "COMPLETED")["efficiency"]
+    assert 0 <= used["seconds"] < 600 and used["asked_s"] == 3600 and used["next"]["time_s"] == 600
+    assert used["memory_gib"] is None or 0 < used["memory_gib"] < 4
+    (why,) = site.json("why", jobs.after.id)
+    assert 1 <= why["waited"]["blocked_s"] <= why["waited"]["seconds"] < 120
 
 
 def test_following_a_failed_job_exits_with_its_outcome(site: Site, jobs: Jobs) -> None:

@@ -17,6 +17,7 @@ from clusterrun.logs.request import filter_run
 from clusterrun.records import cleaning, code_store, launches, progress, run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.report import usage
 from clusterrun.run_folder import claims, end_time, ends, rank_records, submissions
 from clusterrun.run_folder.launches import folders as launch_folders
 from clusterrun.run_folder.launches import load, why_requeued
@@ -24,6 +25,7 @@ from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.state import ladder, reconcile, show
 from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.waited import waited
 from clusterrun.submit import checks, resubmit, resume
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.sweeps import plan, table
@@ -39,7 +41,8 @@ RANK = {"node": "n1", "local_rank": 0, "python": "3.12", "torch": "2.9", "packag
 START = {"version": 1, "backend": "gloo", "time": AT + 5, "world_size": 2, "batches": [1, 2],
          "ranks": [{"rank": 0, "task": 0, **RANK}, {"rank": 1, "task": 1, **RANK, "node": "n2"}]}  # fmt: skip
 LAUNCH = {"version": 1, "began": AT + 4, "ended": AT + 600.5, "log_start": [0, 0], "status": 1, "cause": "no",
-          "first_step": 1, "first_step_at": AT + 9.5, "step": 7, "stepped": AT + 500.0, "step_s": 0.5}  # fmt: skip
+          "first_step": 1, "first_step_at": AT + 9.5, "step": 7, "stepped": AT + 500.0, "step_s": 0.5,
+          "queue": {"submitted": AT, "eligible": AT + 1, "started": AT + 4}}  # fmt: skip
 LINK = {"kind": "all", "nodes": ["n1", "n2"], "size": 4096, "busbw": 1.5e9}
 NODE = {"node": "n1", "gpus": 4, "tflops": 100.5, "memory_gib": 80.0, "disk_gib": 9.0, "clock_offset_s": 0.01,
         "busbw_in_node": 2e11, "busbw_between_nodes": 1e10, "versions": {"torch": "2.9"}}  # fmt: skip
@@ -52,7 +55,8 @@ TRAINING = {"version": 1, "precision": "bf16", "precision_requested": "auto", "s
             "each_once": True, "drop_last": False}  # fmt: skip
 HEARTBEAT = {"version": 1, "rank": 0, "node": "n1", "time": AT + 590.5, "interval": 10.0, "phase": "training",
              "since": AT + 9.0, "pid": 77, "step": 7, "steps": 9, "stepped": AT + 500.0, "step_s": 0.5, "data_s": 0.1,
-             "compute_s": 0.3, "tokens_per_second": 900.0, "gpu": {"name": "A100", "use": 99.0, "memory_gib": 70.0},
+             "compute_s": 0.3, "tokens_per_second": 900.0, "memory_peak_gib": 9.5, "node_memory_peak_gib": 20.0,
+             "gpu": {"name": "A100", "use": 99.0, "memory_gib": 70.0, "mean_use": 80.0, "samples": 9, "peak_gib": 75.0},
              }  # fmt: skip
 METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_per_second": 900.0, "epoch": 0.5,
           "trained_s": 400.0}  # fmt: skip
@@ -66,7 +70,8 @@ SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/b
         "container_mounts": [], "resume_args": "--resume"}  # fmt: skip
 SOURCES = {"nodes": [2, "--nodes"], "env": [{"A": "b"}, "clusterrun.toml"], "set": [{"lr": 1}, "jobs/x.toml"],
            "time": ["1:00:00", "--time"], "exclude": ["n7", "--exclude"], "python": ["python3", "default"],
-           "independent": [False, "default"]}  # fmt: skip
+           "independent": [False, "default"],
+           "mem": ["80G", "--mem"], "gpus_per_node": [4, "--gpus-per-node"]}  # fmt: skip
 SNAPSHOT = {
     "version": 1,
     "root": "/u",
@@ -88,7 +93,7 @@ NAMES = (
     *(f"{_ATTEMPT}/{name}" for name in (
         "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
         "hold.json", "packages.json", "requeue.json", "end-time.json", "node-0.ranks", "log-start",
-        "log-clock", "nodes", "progress.json"))
+        "log-clock", "nodes", "progress.json", "link.json"))
 )  # fmt: skip
 #: What a file of a run holds: a JSON document, or a text.
 Content = dict[str, Any] | str
@@ -109,6 +114,7 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
         f"attempts/{folder.name}/launch.json": LAUNCH,
         f"attempts/{folder.name}/end-time.json": {"version": 1, "end": AT + 900, "checked": AT + 30.0},
         f"attempts/{folder.name}/progress.json": PROGRESS,
+        f"attempts/{folder.name}/link.json": {"version": 1, "page": "https://wandb.ai/me/train/runs/k3v7qa"},
         "spec.json": SPEC, "snapshot.json": SNAPSHOT, "notify.json": {"target": "mail:me", "on": ["failed"]},
         "metrics.jsonl": json.dumps(METRIC) + "\n",
         f"attempts/{folder.name}/log-start": "0 0\n", f"attempts/{folder.name}/log-clock": f"{AT + 9}.5 10 20\n",
@@ -241,6 +247,18 @@ def _why(store: Store, run: RunRecord) -> Iterator[object]:
     yield failed_state(_as_running(run))
 
 
+def _efficiency(store: Store, run: RunRecord) -> Iterator[object]:
+    state = _as_ended(run)
+    done = replace(state.status, state="COMPLETED", outcome=Outcome.DONE, elapsed=596, time_limit=3600)
+    for one in (state, replace(state, status=done)):
+        if card := usage.efficiency_of(store, one):
+            yield json.dumps(card.json(), allow_nan=False)
+            yield card.lines()
+        if wait := waited(one):
+            yield json.dumps(wait.json(), allow_nan=False)
+            yield wait.line()
+
+
 def _again(store: Store, run: RunRecord) -> Iterator[object]:
     yield resubmit.resubmit_args(run, SubmitArgs(), None, Path("/"), NoCluster.environ, lambda line: None)
 
@@ -291,6 +309,6 @@ def _kept(store: Store, run: RunRecord) -> Iterator[object]:
 
 View = Callable[[Store, RunRecord], Iterator[object]]
 VIEWS: tuple[View, ...] = (
-    all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _again, _rendered, _together, _kept,
-    _in_the_job,
+    all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _efficiency, _again, _rendered, _together,
+    _kept, _in_the_job,
 )  # fmt: skip
