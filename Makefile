@@ -16,7 +16,7 @@ FEW = --hypothesis-profile=check
 # a worker that is done takes tests of the others
 QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 
-.PHONY: help run test check coverage faults guides versions bench bench-train scale-sim lab-up lab-down clean
+.PHONY: help run test check coverage faults guides versions bench bench-train scale-sim lab-up lab-down release clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -81,6 +81,9 @@ lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 
 lab-down: $(VENV)/.dev  ## take it down again
 	$(BIN)/python -m lab down --name $(LAB)
+
+release: $(VENV)/.dev  ## build, check and tag the version of clusterrun/__init__.py; push nothing
+	scripts/release.sh $(BIN)/python
 
 clean:          ## remove what was built and measured here
 	rm -rf $(VENV) build dist .computing.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,13 +9,12 @@ from functools import lru_cache
 
 from .errors import RequestError, from_source
 
-_SLURM_TIME = re.compile(
+_SLURM_TIME = (
     r"(?P<days>\d{1,11})-(?P<dh>\d{1,11})(?::(?P<dm>\d{1,11})(?::(?P<ds>\d{1,11}))?)?"
     r"|(?P<h>\d{1,11}):(?P<hm>\d{1,11}):(?P<hs>\d{1,11})"
-    r"|(?P<m>\d{1,11})(?::(?P<ms>\d{1,11}))?",
-    re.ASCII,
+    r"|(?P<m>\d{1,11})(?::(?P<ms>\d{1,11}))?"
 )
-_UNIT_TIME = re.compile(r"(?=\d)(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", re.ASCII)
+_UNIT_TIME = r"(?=\d)(?:(\d{1,9})w)?(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?"
 _UNIT_SECONDS = (604_800, 86_400, 3600, 60, 1)
 _NO_LIMIT = ("UNLIMITED", "INFINITE")
 # Slurm stores minutes in an int: sbatch accepts more, and the job's limit is then INVALID (observed on 22.05)
@@ -163,7 +162,7 @@ def parse_since(text: str, now: float) -> float:
 
 def parse_age(text: str) -> int | None:
     """Parse a number with a unit, or several (``90m``, ``1h30m``, ``2d``), into seconds; None for another text."""
-    match = _UNIT_TIME.fullmatch(text)
+    match = re.fullmatch(_UNIT_TIME, text, re.ASCII)
     if match is None:
         return None
     return sum(int(number or 0) * size for number, size in zip(match.groups(), _UNIT_SECONDS, strict=True))
@@ -202,27 +201,27 @@ def _parse_time(text: str) -> int | None:
 
 def _not_a_time(text: str, option: str, what: str, source: str) -> RequestError:
     hint = "use 90m, 1h30m, 2d, or sbatch's minutes (90), HH:MM:SS (2:00:00) or DAYS-HOURS (1-12 is 36 hours)"
-    if _SLURM_TIME.fullmatch(text):
+    if re.fullmatch(_SLURM_TIME, text, re.ASCII):
         hint = f"minutes and seconds after a colon must be below 60; {hint}"
     return RequestError(f"{option}: {text[:40]!r} is not {what}{from_source(source, option)}", hint=hint)
 
 
 def format_slurm_time(text: str) -> str:
     """Return a valid time limit as sbatch takes it: unchanged if it is one of sbatch's formats, else ``H:MM:SS``."""
-    if text.upper() in _NO_LIMIT or _SLURM_TIME.fullmatch(text):
+    if text.upper() in _NO_LIMIT or re.fullmatch(_SLURM_TIME, text, re.ASCII):
         return text
     return format_time_limit(parse_time_limit(text) or 0)
 
 
 def minutes_and_seconds(text: str) -> tuple[int, int] | None:
     """Return the two numbers of ``MM:SS``, which is easily read as hours and minutes; None for another text."""
-    match = _SLURM_TIME.fullmatch(text)
+    match = re.fullmatch(_SLURM_TIME, text, re.ASCII)
     return (int(match["m"]), int(match["ms"])) if match and match["ms"] else None
 
 
 def _parse_slurm_time(text: str) -> int | None:
     """Return the seconds of a time in one of sbatch's formats, None for another text or a part that is 60 or more."""
-    match = _SLURM_TIME.fullmatch(text)
+    match = re.fullmatch(_SLURM_TIME, text, re.ASCII)
     if match is None:
         return None
     part = {name: int(number or 0) for name, number in match.groupdict().items()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,8 @@ def claim(run_dir: Path, token: str, job: JobIdentity, mode: int) -> None:
 
     Raises WorkerError, with status 75 if another job, or a later start of this one, has the run.
     """
-    import tempfile  # only a job claims a run: commands, which read claims, start without it
+    import shutil  # only a job claims a run: commands, which read claims, start without these
+    import tempfile
 
     claims, name = run_dir / "claims", token + job.task
     if later := _later_owner(run_dir, token):

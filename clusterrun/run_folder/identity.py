@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from base64 import b32encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,6 +46,8 @@ def find_identity(environ: Mapping[str, str]) -> Identity | None:
 
 def new_token() -> str:
     """Return a token for a submission: 80 random bits."""
+    from base64 import b32encode  # only a submission makes one
+
     return b32encode(os.urandom(10)).decode().lower()
 
 

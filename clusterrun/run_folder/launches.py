@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import stat
 import time
 from collections.abc import Mapping
@@ -175,6 +174,8 @@ def why_requeued(folder: Path) -> str:
 
 def _finite_limits() -> dict[str, int]:
     """Return the limits of this process that its ranks inherit (srun passes them on), without those that are none."""
+    import resource  # only a job reads its limits
+
     found = {name.lower(): resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0] for name in LIMITS}
     return {name: value for name, value in found.items() if value != resource.RLIM_INFINITY}
 

@@ -40,7 +40,7 @@ SHORT: dict[str, str] = {
 _OWN_STATES = {Outcome.LOST: "LOST", Outcome.STOPPED: "STOPPED"}
 _ENDED = frozenset({*TERMINAL, *_OWN_STATES.values()})
 _KNOWN = frozenset({*SHORT.values(), *_ENDED, "UNKNOWN"})
-_STATES = re.compile(r"\s*[A-Z_]{1,40}\s*(?:,\s*[A-Z_]{1,40}\s*)*")
+_STATES = r"\s*[A-Z_]{1,40}\s*(?:,\s*[A-Z_]{1,40}\s*)*"
 _LAST = 10**10  # a place in an array after all of its tasks
 _FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date
 OPEN = frozenset({Outcome.RUNNING, Outcome.UNKNOWN, Outcome.LOST})
@@ -72,7 +72,7 @@ def parse_states(text: str) -> frozenset[str]:
     Other unknown names are accepted, since Slurm may know them.
     """
     typed = text.upper()
-    if not _STATES.fullmatch(typed):
+    if not re.fullmatch(_STATES, typed):
         raise RequestError(f"--state: invalid list of states: {text[:60]!r}", hint="for example: PENDING,RUNNING")
     states = [SHORT.get(word, word) for word in map(str.strip, typed.split(","))]
     for state in states:

@@ -30,7 +30,6 @@ from clusterrun.scheduler import Answer, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory
 from clusterrun.state import external, filters, reconcile
 from clusterrun.state.reconcile import Listing, RunState, Target
-from clusterrun.state.watch import records_changed_at
 
 
 class StateQuery:
@@ -258,6 +257,8 @@ class StateQuery:
         return here
 
     def _cached_queue(self, runs: Sequence[RunRecord]) -> tuple[Answer, float]:
+        from clusterrun.state.watch import records_changed_at  # a command that asks once does without
+
         here = [run for run in runs if self.is_queued(run)]
         since = max(map(records_changed_at, here), default=0.0)
         scheduler = self.factory.scheduler("slurm")

@@ -15,12 +15,13 @@ _STATES = {
 }
 _ENDS = {"done": GREEN, "failed": RED, "stopped": YELLOW, "cancelled": GREY, "lost": GREY}  # begin a line of `status`
 _NODES = {"idle": GREEN, "draining": YELLOW, **dict.fromkeys(("down", "drained", "failing", "not responding"), RED)}
-_STATE = re.compile(rf"(?:(?<=  )|(?<=: )|(?<=\t)|^)(?:{'|'.join(_STATES)})(?![\w.-])")
-_END = re.compile(rf"^(?:{'|'.join(_ENDS)})(?= after |: |$)")
-_NODE = re.compile(rf"(?:(?<=\d )|(?<=  ))(?:{'|'.join(_NODES)})(?=  |[,;]|$)")
+#: Patterns are compiled when first used: a pipe does without.
+_STATE = rf"(?:(?<=  )|(?<=: )|(?<=\t)|^)(?:{'|'.join(_STATES)})(?![\w.-])"
+_END = rf"^(?:{'|'.join(_ENDS)})(?= after |: |$)"
+_NODE = rf"(?:(?<=\d )|(?<=  ))(?:{'|'.join(_NODES)})(?=  |[,;]|$)"
 #: Programs that begin a command to paste.
 PROGRAMS = ("clusterrun", "scontrol", "sacct", "sacctmgr", "ls", "less")
-_COMMAND = re.compile(rf"(?:(?<=  )|(?<=hint: ))(?:{'|'.join(PROGRAMS)}) .+$")
+_COMMAND = rf"(?:(?<=  )|(?<=hint: ))(?:{'|'.join(PROGRAMS)}) .+$"
 CHOICES = ("always", "never", "auto")
 
 
@@ -39,10 +40,10 @@ def has_colours(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
 
 def paint(line: str) -> str:
     """Return a line with its first state, conditions of nodes and a command at its end in colour."""
-    line = _STATE.sub(lambda match: _in(_STATES[match[0]], match[0]), line, count=1)
-    line = _END.sub(lambda match: _in(_ENDS[match[0]], match[0]), line)
-    line = _NODE.sub(lambda match: _in(_NODES[match[0]], match[0]), line)
-    return _COMMAND.sub(lambda match: _in(BOLD, match[0]), line)
+    line = re.sub(_STATE, lambda match: _in(_STATES[match[0]], match[0]), line, count=1)
+    line = re.sub(_END, lambda match: _in(_ENDS[match[0]], match[0]), line)
+    line = re.sub(_NODE, lambda match: _in(_NODES[match[0]], match[0]), line)
+    return re.sub(_COMMAND, lambda match: _in(BOLD, match[0]), line)
 
 
 def _in(code: int, text: str) -> str:

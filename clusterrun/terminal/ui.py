@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -171,6 +170,8 @@ def _painted(line: str, out: TextIO) -> str:
 def _folded(line: str, width: int) -> list[str]:
     if width < 20 or line.partition(" ")[0] in (*PROGRAMS, "cd"):
         return [line]
+    import textwrap  # a pipe does without
+
     return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [line]
 
 

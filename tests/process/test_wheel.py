@@ -1,13 +1,13 @@
-"""The wheel, as a user gets it: built, installed in an environment of its own, used from an empty folder."""
+"""The sdist and the wheel, as a user gets them: built, installed in an environment, used from an empty folder."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -18,21 +18,30 @@ from tests.support.folders import ROOT
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of this project, built without a network."""
-    copy = tmp_path_factory.mktemp("source") / "clusterrun"
-    copy.mkdir()
-    shutil.copytree(ROOT / "clusterrun", copy / "clusterrun", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, copy)
+def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist of this project, and the wheel built from it, without a network."""
+    folder = tmp_path_factory.mktemp("dist")
     done = subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", copy / "dist", copy],
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = (copy / "dist").glob("*.whl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(dist: Path) -> Path:
+    (path,) = dist.glob("*.whl")
     return path
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="git says what the project holds")
+def test_the_sdist_holds_the_project_but_for_a_link_to_a_folder(dist: Path) -> None:
+    (path,) = dist.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    kept = {name for name in listed.split("\0") if name and (ROOT / name).exists()}
+    assert kept - names == {"templates"}
 
 
 def test_it_holds_what_is_not_python_too(wheel: Path) -> None:
@@ -40,6 +49,7 @@ def test_it_holds_what_is_not_python_too(wheel: Path) -> None:
     assert {"clusterrun/templates/sbatch.j2", "clusterrun/jobs/lm.toml"} <= names
     ours = {f"clusterrun/{path.relative_to(ROOT / 'clusterrun')}" for path in (ROOT / "clusterrun").rglob("*.py")}
     assert ours <= names and any(name.startswith("clusterrun/worker/") for name in ours)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names) and "clusterrun/py.typed" in names
     foreign = {name for name in names if not name.startswith(("clusterrun/", "clusterrun-"))}
     assert not foreign and not {name for name in names if "__pycache__" in name or name.endswith((".out", ".err"))}
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import clusterrun
+from tests.support.syntax import tree_of
 
 PACKAGE = Path(clusterrun.__file__).parent
 ROOT = PACKAGE.parent
@@ -22,7 +23,7 @@ _PART = "{}"  # stands for a value that is known only when the text is printed
 def in_code() -> Iterator[tuple[str, str]]:
     """(place, command) of each text in the package that is not a docstring of ours; help texts of verbs are printed."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         verbs = path.parent.name == "cli"
         silent = {
             id(node.body[0].value)

@@ -28,6 +28,7 @@ from clusterrun.records import run_record
 from clusterrun.records.store import Store
 from tests.support import damage, other_readers, run_readers, slurm_readers
 from tests.support.folders import PACKAGE
+from tests.support.syntax import dotted, tree_of
 
 #: Seconds of a processor that an example may take; a reader that waits for something ends with the test's time limit.
 LIMIT = 10.0
@@ -235,7 +236,7 @@ RAW = {"json.loads", "json.load", "json.JSONDecoder", "tomllib.loads", "tomllib.
 def functions(folder: Path) -> Iterator[tuple[str, str, ast.AST]]:
     """Each function of the package: its file, its qualified name, and its tree."""
     for path in sorted(folder.rglob("*.py")):
-        todo: list[tuple[ast.AST, str]] = [(ast.parse(path.read_text()), "")]
+        todo: list[tuple[ast.AST, str]] = [(tree_of(path), "")]
         while todo:
             node, above = todo.pop()
             for child in ast.iter_child_nodes(node):
@@ -249,7 +250,7 @@ def functions(folder: Path) -> Iterator[tuple[str, str, ast.AST]]:
 
 def called(tree: ast.AST) -> set[str]:
     """The names of what is called, whole (`json.loads`) and last part."""
-    names = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     return names | {name.rpartition(".")[2] for name in names}
 
 
