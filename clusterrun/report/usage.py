@@ -88,14 +88,14 @@ def _same_jobs(store: Store, run: RunRecord) -> Iterator[RunRecord]:
 
 def _gpu_hours(run: RunRecord, job: JobStatus) -> float | None:
     """Return the GPU-hours of all starts; None if the number of GPUs or the time is not known, or without GPUs."""
-    each = _option(run, "gpus_per_node")
+    each = _option(run, "gpus-per-node")
     if gres := _option(run, "gres"):
         each = gres_gpus(str(gres))
     of_run = launches.until_now(launches.load_launches(run, job.id.task), (), None)
     seconds = max(launches.allocated_seconds(of_run) or 0, job.elapsed or 0)  # the launches' time is without the setup
     if type(each) is not int or not each or not seconds:
         return None
-    spare = _option(run, "spare_nodes")
+    spare = _option(run, "spare-nodes")
     nodes = run.nodes + (spare if type(spare) is int else 0)
     return nodes * each * seconds / 3600
 
@@ -134,5 +134,5 @@ def _node_memory(ranks: Sequence[RankProgress]) -> float | None:
 def _is_whole(run: RunRecord, job: JobStatus, attempts: int) -> bool:
     """Return whether a run completed in one start, which then took as long as the next one will."""
     return (
-        job.outcome is Outcome.DONE and attempts == 1 and len(run.submissions) == 1 and not _option(run, "total_time")
+        job.outcome is Outcome.DONE and attempts == 1 and len(run.submissions) == 1 and not _option(run, "total-time")
     )

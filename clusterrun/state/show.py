@@ -439,7 +439,7 @@ def _limit(state: RunState, figures: Metrics, now: float) -> str:
     if missed is None or state.record is None:
         return ""
     how = (
-        "a next job continues it" if "total_time" in state.record.sources else "--total-time continues it in a next job"
+        "a next job continues it" if "total-time" in state.record.sources else "--total-time continues it in a next job"
     )
     return f"the training will not finish before the time limit: {format_left(missed)} short; {how}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from clusterrun.base.units import format_left
+from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import launches
@@ -25,18 +25,18 @@ class Waited(NamedTuple):
     blocked_by: str = ""
 
     def line(self) -> str:
-        """Return ``12m (4m for its dependency, then 8m in the queue)``; empty for a short time."""
+        """Return ``12:00 (4:00 for its dependency, then 8:00 in the queue)``; empty for a short time."""
         if self.seconds < LEAST_S:
             return ""
         if self.blocked_s is None:
-            return format_left(self.seconds)
+            return format_duration(self.seconds)
         queued = self.seconds - self.blocked_s
         if self.blocked_s < 1:
-            return f"{format_left(self.seconds)} in the queue"
-        blocked = f"{format_left(self.blocked_s)} {self.blocked_by}"
+            return f"{format_duration(self.seconds)} in the queue"
+        blocked = f"{format_duration(self.blocked_s)} {self.blocked_by}"
         if queued < 1:
             return blocked
-        return f"{format_left(self.seconds)} ({blocked}, then {format_left(queued)} in the queue)"
+        return f"{format_duration(self.seconds)} ({blocked}, then {format_duration(queued)} in the queue)"
 
     def json(self) -> dict[str, Any]:
         """Return the values for ``--json``."""

@@ -31,5 +31,5 @@ def run_row(run: RunRecord, **more: Any) -> dict[str, Any]:
     return {"i": str(run.job_id), "j": f"{run.name}.{run.submission.token[:8]}", **more}
 
 
-def run(store: Store, number: int = 1) -> RunRecord:
-    return submitted(store, number, cluster="desk", user=getpwuid(os.getuid()).pw_name)
+def run(store: Store, number: int = 1, **more: Any) -> RunRecord:
+    return submitted(store, number, cluster="desk", user=getpwuid(os.getuid()).pw_name, **more)

@@ -46,7 +46,7 @@ LAUNCH = {"version": 1, "began": AT + 4, "ended": AT + 600.5, "log_start": [0, 0
 LINK = {"kind": "all", "nodes": ["n1", "n2"], "size": 4096, "busbw": 1.5e9}
 NODE = {"node": "n1", "gpus": 4, "tflops": 100.5, "memory_gib": 80.0, "disk_gib": 9.0, "clock_offset_s": 0.01,
         "busbw_in_node": 2e11, "busbw_between_nodes": 1e10, "versions": {"torch": "2.9"}}  # fmt: skip
-CHECK = {"version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus_per_node": 4, "nodes": [NODE],
+CHECK = {"version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus-per-node": 4, "nodes": [NODE],
          "links": [LINK],
          "findings": [{"status": "broken", "check": "disk", "text": "full", "action": "free some", "where": ["n1"]}],
          }  # fmt: skip
@@ -63,7 +63,7 @@ METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_
 PROGRESS = {"version": 1, "step": 8, "stepped": AT + 510.0, "steps": 9, "loss": 2.25, "first_step": 1,
             "first_step_at": AT + 9.5}  # fmt: skip
 SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
-        "nodes": 2, "gpus_per_node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
+        "nodes": 2, "gpus-per-node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
         "python": "/usr/bin/python3",
         "directives": [["time", "1:00:00"], ["dependency", "afterok:5"]], "env": [["A", "b"]], "secrets": ["HOME"],
         "setup": ["true"], "sbatch_args": ["--quiet"], "time_limit": 3600, "process_group": "expected",
@@ -71,7 +71,7 @@ SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/b
 SOURCES = {"nodes": [2, "--nodes"], "env": [{"A": "b"}, "clusterrun.toml"], "set": [{"lr": 1}, "jobs/x.toml"],
            "time": ["1:00:00", "--time"], "exclude": ["n7", "--exclude"], "python": ["python3", "default"],
            "independent": [False, "default"],
-           "mem": ["80G", "--mem"], "gpus_per_node": [4, "--gpus-per-node"]}  # fmt: skip
+           "mem": ["80G", "--mem"], "gpus-per-node": [4, "--gpus-per-node"]}  # fmt: skip
 SNAPSHOT = {
     "version": 1,
     "root": "/u",

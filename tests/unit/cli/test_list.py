@@ -75,6 +75,14 @@ def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: St
     assert data["metrics"]["steps"] == 1000 and 4300 < data["seconds_left"] < 4400
 
 
+def test_with_total_time_a_next_job_continues_what_does_not_finish(desk: Desk, store: Store) -> None:
+    one, now = run(store, sources={"total-time": ("24:00:00", "--total-time")}), time.time()
+    reached = TrainingProgress(125, now - 4, 1000, 9.0, 5, now - 604)
+    training_progress.write(attempt(one), reached)
+    desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
+    assert "23m short; a next job continues it\n" in desk.type("status", "101").out
+
+
 def test_runs_and_other_jobs_in_one_table_by_one_squeue(desk: Desk, store: Store) -> None:
     one = run(store)
     trained(one)

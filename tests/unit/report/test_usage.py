@@ -20,7 +20,7 @@ from clusterrun.state.reconcile import RunState
 from tests.support.rank_files import put_progress
 from tests.support.run_records import AT, attempt, submitted
 
-SOURCES = {"gpus_per_node": (4, "--gpus-per-node"), "mem": ("80G", "--mem"), "time": ("12:00:00", "--time")}
+SOURCES = {"gpus-per-node": (4, "--gpus-per-node"), "mem": ("80G", "--mem"), "time": ("12:00:00", "--time")}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_memory_of_the_whole_job_on_a_node_counts_if_it_is_known(store: Stor
 
 
 def test_a_run_without_gpus_figures_or_memory_claims_none(store: Store) -> None:
-    run = submitted(store, sources={"gpus_per_node": (0, "--gpus-per-node"), "mem": ("0", "--mem")})
+    run = submitted(store, sources={"gpus-per-node": (0, "--gpus-per-node"), "mem": ("0", "--mem")})
     attempt(run)
     usage = usage_of(run, done(run))
     assert usage[:5] == (None, None, None, None, None)

@@ -31,8 +31,8 @@ def wait_of(one: RunRecord) -> Waited | None:
 
 
 @pytest.mark.parametrize(("seconds", "blocked", "line"), [
-    (720, 240, "12m (4m for its dependency, then 8m in the queue)"), (720, 0, "12m in the queue"),
-    (720, 720, "12m for its dependency"), (720, None, "12m"), (59, 0, ""), (0, 0, ""),
+    (720, 240, "12:00 (4:00 for its dependency, then 8:00 in the queue)"), (720, 0, "12:00 in the queue"),
+    (720, 720, "12:00 for its dependency"), (720, None, "12:00"), (59, 0, ""), (0, 0, ""),
 ])  # fmt: skip
 def test_the_line_says_for_what_a_job_waited(seconds: float, blocked: float | None, line: str) -> None:
     assert Waited(seconds, blocked, "for its dependency").line() == line
@@ -48,7 +48,7 @@ def test_what_slurm_told_the_first_launch_counts(tmp_path: Path) -> None:
 def test_a_job_that_was_held_says_so(tmp_path: Path) -> None:
     found = wait_of(run(tmp_path, {"submitted": AT, "eligible": AT + 600, "started": AT + 720}))
     assert found is not None
-    assert found.line() == "12m (10m held or before its begin time, then 2m in the queue)"
+    assert found.line() == "12:00 (10:00 held or before its begin time, then 2:00 in the queue)"
 
 
 @pytest.mark.parametrize("queue", [None, {}, [], {"eligible": "x"}, "no"])
