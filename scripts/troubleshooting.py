@@ -1,0 +1,102 @@
+"""Write docs/troubleshooting.md from the tables of `why`: `python -m scripts.troubleshooting`.
+
+The sections of failures are those of the table of kinds in docs/why.md.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from clusterrun.scheduler.slurm.reasons import limits, words
+from clusterrun.why.causes.match import TABLE
+from clusterrun.why.causes.model import CauseRow, Strength
+from clusterrun.why.causes.table_recorded import RECORDED
+
+SHORTEST = 8  # characters of a text in a log that says something by itself
+PLAIN = {"node": "NODE", "rank": "N", "ranks": "N", "s": "", "was": "was", "port": "PORT"}
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+HEAD = """\
+# Troubleshooting by symptom
+`clusterrun why` finds the cause of your job in these tables by itself; `clusterrun why --logs DIR` does so for the logs of any
+other tool. Here you can look a cause up by its words. `…` stands for what only a log
+says, such as a file. Options (`--mem SIZE`) are those to submit the job with again.
+
+| what you see | look at |
+|---|---|
+| the job is pending and does not start | [a pending job](#a-pending-job), [a limit](#a-pending-job-and-a-limit), `clusterrun free` |
+| it ended, and you don't know why | the first cause of `clusterrun why`; the last traceback in a log is usually of another rank |
+| out of memory | [memory](#memory) |
+| it stands still | `clusterrun why JOBID --stacks`; [ranks](#ranks), [hangs](restarts.md#hangs-hang-timeout) |
+| CUDA error, no GPU | [GPUs](#gpus), [software](#software); [a bad node](bad-node.md) |
+| NCCL or connection errors | [network](#network); measure the links: `clusterrun check --nodes 2` |
+| the loss is NaN | [the program](#the-program) |
+| it is slow | [slow ranks](restarts.md#what-restarts-cost-and-slow-ranks), [a bad node](bad-node.md), [plan](plan.md) |
+| a file, a quota, a permission | [files, limits](#files-limits) |
+"""
+
+
+def page() -> str:
+    """Return the page: a section for each group of causes, then pending jobs."""
+    lines = [HEAD]
+    for title, kinds in sections():
+        lines += [f"## {title[0].upper()}{title[1:]}", "| what `why` says, and words of the log | what to do |", "|---|---|"]
+        lines += [*causes([row for row in rows() if row.kind in kinds]), ""]
+    lines += ["## A pending job", "| Slurm's reason | it means | what to do |", "|---|---|---|"]
+    lines += [f"| `{row.word}` | {row.meaning} | {cell(row.what_to_do('JOBID'))} |" for row in words.ROWS] + [""]
+    lines += ["## A pending job and a limit", "| Slurm's reason | it means | what to do |", "|---|---|---|", *limited()]
+    return "\n".join(lines) + "\n"
+
+
+def sections() -> Iterator[tuple[str, set[str]]]:
+    """Yield the groups of causes, each with its kinds."""
+    table = (DOCS / "why.md").read_text().partition("| causes |")[2].partition("\n\n")[0]
+    for line in table.splitlines()[2:]:
+        title, kinds = line.strip("| ").split(" | ")
+        yield title, set(re.findall(r"`([\w-]+)`", kinds))
+
+
+def rows() -> list[CauseRow]:
+    """Return the rows that say more than that something failed, those of a job's own records last."""
+    every = [*TABLE, *RECORDED.values()]
+    return [row for row in every if row.strength is not Strength.ECHO and not row.sentence.startswith("{")]
+
+
+def causes(rows: Iterable[CauseRow]) -> Iterator[str]:
+    """Yield a row of a section's table for each piece of advice, with the causes that it is for."""
+    by_advice: dict[str, list[str]] = {}
+    for row in rows:
+        command = re.sub(r"^clusterrun submit …|\(.*", "", fill(row.command.replace("[ {node}]", " NODE"))).strip()
+        advice = [cell(fill(row.advice)).removeprefix("…"), f"`{command}`" if command else ""]
+        seen = max(row.needles, key=len, default="")
+        shown = f" (`{seen.strip()}`)" if len(seen) >= SHORTEST and "`" not in seen else ""
+        by_advice.setdefault("<br>".join(filter(None, advice)), []).append(cell(fill(row.sentence) + shown))
+    for told, sentences in by_advice.items():
+        yield f"| {'<br>'.join(dict.fromkeys(sentences))} | {told} |"
+
+
+def fill(text: str) -> str:
+    """Return a text of the tables without the parts in brackets, and with … for a word that only a log would give."""
+    whole = re.sub(r"\[[^\]]*\]", "", text)
+    return re.sub(r"\{(\w+)\}", lambda match: PLAIN.get(match[1], "…"), whole).strip()
+
+
+def cell(text: str) -> str:
+    """Return a text that stays in its cell; what looks like a tag or like emphasis is shown as it is."""
+    parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_<>])", r"\\\1", part) for part in parts)
+
+
+def limited() -> Iterator[str]:
+    """Yield a row for each limit, with the reasons of all the resources that it counts."""
+    families: dict[tuple[str, str], list[words.Reason]] = {}
+    for row in limits.ROWS:
+        assert row.limit is not None
+        families.setdefault((row.limit.owner, row.limit.setting), []).append(row)
+    for family in families.values():
+        names = ", ".join(f"`{row.word}`" for row in family)
+        meaning = family[0].meaning.replace("CPUs", "of the resource in the reason's name").replace("of of", "of")
+        yield f"| {names} | {meaning} | {cell(family[0].what_to_do('JOBID'))} |"
+
+
+if __name__ == "__main__":
+    (DOCS / "troubleshooting.md").write_text(page())
