@@ -16,7 +16,7 @@ FEW = --hypothesis-profile=check
 # a worker that is done takes tests of the others
 QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 
-.PHONY: help run test check coverage faults guides versions bench bench-train scale-sim lab-up lab-down release clean
+.PHONY: help run test check coverage faults guides docs versions bench bench-train scale-sim lab-up lab-down release clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -59,6 +59,11 @@ faults: $(VENV)/.dev  ## the long fault-injection runs on the lab, and the gener
 guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.md on a lab of 2 nodes, row by row
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m tests.guides
+
+docs: $(VENV)/.dev  ## the site of docs/ in build/site: its links and its commands are checked, and it loads nothing from elsewhere
+	$(BIN)/zensical build --clean --strict
+	$(BIN)/python scripts/check_site.py build/site
+	$(BIN)/python -m pytest -q tests/unit/test_site.py tests/unit/test_printed_commands.py
 
 versions: $(VENV)/.dev  ## what holds on Slurm 22.05, 24.11 and 26.05: the same tests on each, and a table (an hour)
 	$(BIN)/python -m lab.install --slurm 24.11 --slurm 26.05

@@ -1,6 +1,6 @@
-"""Write docs/troubleshooting.md from the tables of `why`: `python -m scripts.troubleshooting`.
+"""Write the sections of docs/troubleshooting.md from the tables of `why`: `python -m scripts.troubleshooting`.
 
-The sections of failures are those of the table of kinds in docs/why.md.
+Those of failures are the groups of the table of kinds in docs/why.md. What stands before the first section stays.
 """
 
 import re
@@ -13,41 +13,31 @@ from clusterrun.why.causes.model import CauseRow, Strength
 from clusterrun.why.causes.table_recorded import RECORDED
 
 SHORTEST = 8  # characters of a text in a log that says something by itself
-PLAIN = {"node": "NODE", "rank": "N", "ranks": "N", "s": "", "was": "was", "port": "PORT"}
+PLAIN = {"node": "NODE", "awaited": "N", "rank": "N", "ranks": "N", "s": "", "was": "was", "port": "PORT"}
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-HEAD = """\
-# Troubleshooting by symptom
-`clusterrun why` finds the cause of your job in these tables by itself; `clusterrun why --logs DIR` does so for the logs of any
-other tool. Here you can look a cause up by its words. `…` stands for what only a log
-says, such as a file. Options (`--mem SIZE`) are those to submit the job with again.
-
-| what you see | look at |
-|---|---|
-| the job is pending and does not start | [a pending job](#a-pending-job), [a limit](#a-pending-job-and-a-limit), `clusterrun free` |
-| it ended, and you don't know why | the first cause of `clusterrun why`; the last traceback in a log is usually of another rank |
-| out of memory | [memory](#memory) |
-| it stands still | `clusterrun why JOBID --stacks`; [ranks](#ranks), [hangs](restarts.md#hangs-hang-timeout) |
-| CUDA error, no GPU | [GPUs](#gpus), [software](#software); [a bad node](bad-node.md) |
-| NCCL or connection errors | [network](#network); measure the links: `clusterrun check --nodes 2` |
-| the loss is NaN | [the program](#the-program) |
-| it is slow | [slow ranks](restarts.md#what-restarts-cost-and-slow-ranks), [a bad node](bad-node.md), [plan](plan.md) |
-| a file, a quota, a permission | [files, limits](#files-limits) |
-"""
+REASONS = "Slurm's reason | it means | what to do"
+PAGE = DOCS / "troubleshooting.md"
 
 
 def page() -> str:
-    """Return the page: a section for each group of causes, then pending jobs."""
-    lines = [HEAD]
-    for title, kinds in sections():
-        lines += [f"## {title[0].upper()}{title[1:]}", "| what `why` says, and words of the log | what to do |", "|---|---|"]
-        lines += [*causes([row for row in rows() if row.kind in kinds]), ""]
-    lines += ["## A pending job", "| Slurm's reason | it means | what to do |", "|---|---|---|"]
-    lines += [f"| `{row.word}` | {row.meaning} | {cell(row.what_to_do('JOBID'))} |" for row in words.ROWS] + [""]
-    lines += ["## A pending job and a limit", "| Slurm's reason | it means | what to do |", "|---|---|---|", *limited()]
-    return "\n".join(lines) + "\n"
+    """Return the page: its beginning as it is, a section for each group of causes, then pending jobs."""
+    parts = [PAGE.read_text().partition("\n## ")[0].rstrip()]
+    for title, kinds in groups():
+        of_group = [row for row in rows() if row.kind in kinds]
+        parts.append(section(title, "what `why` says, and words of the log | what to do", causes(of_group)))
+    pending = [f"| `{row.word}` | {row.meaning} | {cell(row.what_to_do('JOBID'))} |" for row in words.ROWS]
+    parts.append(section("a pending job", REASONS, pending))
+    parts.append(section("a pending job and a limit", REASONS, limited()))
+    return "\n".join(parts)
 
 
-def sections() -> Iterator[tuple[str, set[str]]]:
+def section(title: str, columns: str, rows: Iterable[str]) -> str:
+    """Return a section that is a table."""
+    rule = "---|" * len(columns.split(" | "))
+    return "\n".join((f"\n## {title[0].upper()}{title[1:]}", f"| {columns} |", f"|{rule}", *rows, ""))
+
+
+def groups() -> Iterator[tuple[str, set[str]]]:
     """Yield the groups of causes, each with its kinds."""
     table = (DOCS / "why.md").read_text().partition("| causes |")[2].partition("\n\n")[0]
     for line in table.splitlines()[2:]:
@@ -99,4 +89,4 @@ def limited() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    (DOCS / "troubleshooting.md").write_text(page())
+    PAGE.write_text(page())

@@ -53,7 +53,7 @@ class Row:
 
 
 def rows() -> dict[int, Row]:
-    """Return the rows by number; a line of tests/data/guides_shown.txt is a number, `lab` if it is typed there, tests."""
+    """Return the rows by number; tests/data/guides_shown.txt has the number, `lab` if typed there, tests."""
     shown = dict(line.partition(" ")[::2] for line in SHOWN.read_text().splitlines())
     found = {}
     for line in (ROOT / "docs" / "guides.md").read_text().splitlines():

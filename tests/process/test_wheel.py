@@ -46,7 +46,7 @@ def test_the_sdist_holds_the_project_but_for_a_link_to_a_folder(dist: Path) -> N
 
 def test_it_holds_what_is_not_python_too(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"clusterrun/templates/sbatch.j2", "clusterrun/jobs/lm.toml"} <= names
+    assert {"clusterrun/templates/sbatch.j2", "clusterrun/jobs/lm.toml", "clusterrun/SKILL.md"} <= names
     ours = {f"clusterrun/{path.relative_to(ROOT / 'clusterrun')}" for path in (ROOT / "clusterrun").rglob("*.py")}
     assert ours <= names and any(name.startswith("clusterrun/worker/") for name in ours)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names) and "clusterrun/py.typed" in names

@@ -48,7 +48,7 @@ def in_code() -> Iterator[tuple[str, str]]:
 
 def in_documents() -> Iterator[tuple[str, str]]:
     """(place, command) of README, docs and the job files."""
-    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), PACKAGE / "SKILL.md"]
     for path in [*files, *sorted((PACKAGE / "jobs").glob("*.toml")), ROOT / "lab" / "README.md"]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             yield from ((f"{path.relative_to(ROOT)}:{number}", command) for command in commands(line))
