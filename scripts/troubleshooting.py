@@ -4,7 +4,7 @@ Those of failures are the groups of the table of kinds in docs/why.md. What stan
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from clusterrun.scheduler.slurm.reasons import limits, words
@@ -15,7 +15,6 @@ from clusterrun.why.causes.table_recorded import RECORDED
 SHORTEST = 8  # characters of a text in a log that says something by itself
 PLAIN = {"node": "NODE", "awaited": "N", "rank": "N", "ranks": "N", "s": "", "was": "was", "port": "PORT"}
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-REASONS = "Slurm's reason | it means | what to do"
 PAGE = DOCS / "troubleshooting.md"
 
 
@@ -23,18 +22,21 @@ def page() -> str:
     """Return the page: its beginning as it is, a section for each group of causes, then pending jobs."""
     parts = [PAGE.read_text().partition("\n## ")[0].rstrip()]
     for title, kinds in groups():
-        of_group = [row for row in rows() if row.kind in kinds]
-        parts.append(section(title, "what `why` says, and words of the log | what to do", causes(of_group)))
-    pending = [f"| `{row.word}` | {row.meaning} | {cell(row.what_to_do('JOBID'))} |" for row in words.ROWS]
-    parts.append(section("a pending job", REASONS, pending))
-    parts.append(section("a pending job and a limit", REASONS, limited()))
-    return "\n".join(parts)
+        parts.append(section(title, causes([row for row in rows() if row.kind in kinds])))
+    pending = [item([f"`{row.word}`: {row.meaning}"], plain(row.what_to_do("JOBID"))) for row in words.ROWS]
+    parts.append(section("a pending job", pending))
+    parts.append(section("a pending job and a limit", limited()))
+    return "\n\n".join(parts) + "\n"
 
 
-def section(title: str, columns: str, rows: Iterable[str]) -> str:
-    """Return a section that is a table."""
-    rule = "---|" * len(columns.split(" | "))
-    return "\n".join((f"\n## {title[0].upper()}{title[1:]}", f"| {columns} |", f"|{rule}", *rows, ""))
+def section(title: str, items: Iterable[str]) -> str:
+    """Return a section that is a list."""
+    return "\n".join((f"## {title[0].upper()}{title[1:]}", "", *items))
+
+
+def item(seen: Sequence[str], told: str) -> str:
+    """Return an item of a list: what is seen, and in a paragraph of its own what to do."""
+    return f"- {'<br>'.join(seen)}\n\n    → {told}\n"
 
 
 def groups() -> Iterator[tuple[str, set[str]]]:
@@ -52,16 +54,17 @@ def rows() -> list[CauseRow]:
 
 
 def causes(rows: Iterable[CauseRow]) -> Iterator[str]:
-    """Yield a row of a section's table for each piece of advice, with the causes that it is for."""
+    """Yield an item for each piece of advice, with the causes that it is for."""
     by_advice: dict[str, list[str]] = {}
     for row in rows:
         command = re.sub(r"^clusterrun submit …|\(.*", "", fill(row.command.replace("[ {node}]", " NODE"))).strip()
-        advice = [cell(fill(row.advice)).removeprefix("…"), f"`{command}`" if command else ""]
+        advice = [plain(fill(row.advice)).removeprefix("…"), f"`{command}`" if command else ""]
         seen = max(row.needles, key=len, default="")
         shown = f" (`{seen.strip()}`)" if len(seen) >= SHORTEST and "`" not in seen else ""
-        by_advice.setdefault("<br>".join(filter(None, advice)), []).append(cell(fill(row.sentence) + shown))
+        sentence = f"**{plain(fill(row.sentence))}**{shown}"
+        by_advice.setdefault(": ".join(filter(None, advice)), []).append(sentence)
     for told, sentences in by_advice.items():
-        yield f"| {'<br>'.join(dict.fromkeys(sentences))} | {told} |"
+        yield item(list(dict.fromkeys(sentences)), told)
 
 
 def fill(text: str) -> str:
@@ -70,14 +73,14 @@ def fill(text: str) -> str:
     return re.sub(r"\{(\w+)\}", lambda match: PLAIN.get(match[1], "…"), whole).strip()
 
 
-def cell(text: str) -> str:
-    """Return a text that stays in its cell; what looks like a tag or like emphasis is shown as it is."""
-    parts = re.split(r"(`[^`]*`)", text.replace("|", "\\|"))
+def plain(text: str) -> str:
+    """Return a text in which what looks like a tag or like emphasis is shown as it is."""
+    parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else re.sub(r"([*_<>])", r"\\\1", part) for part in parts)
 
 
 def limited() -> Iterator[str]:
-    """Yield a row for each limit, with the reasons of all the resources that it counts."""
+    """Yield an item for each limit, with the reasons of all the resources that it counts."""
     families: dict[tuple[str, str], list[words.Reason]] = {}
     for row in limits.ROWS:
         assert row.limit is not None
@@ -85,7 +88,7 @@ def limited() -> Iterator[str]:
     for family in families.values():
         names = ", ".join(f"`{row.word}`" for row in family)
         meaning = family[0].meaning.replace("CPUs", "of the resource in the reason's name").replace("of of", "of")
-        yield f"| {names} | {meaning} | {cell(family[0].what_to_do('JOBID'))} |"
+        yield item([f"{names}: {meaning}"], plain(family[0].what_to_do("JOBID")))
 
 
 if __name__ == "__main__":
