@@ -28,12 +28,16 @@ _STEP = re.compile(
 )
 _EPOCH = re.compile(rf"(?i)\bepoch\b(?:\(train\))?{_GAP}{_NUMBER}(?:{_OF})?")
 _BRACKET = re.compile(rf"\[\s{{0,12}}{_NUMBER}{_OF}")
-_BAR = re.compile(r"\b\d{1,3}%\|[^|\n]{0,200}\|\s{0,9}(\d{1,12})/(\d{1,12})\s{0,9}\[")
+_BAR = re.compile(
+    r"\b\d{1,3}%(?:\|[^|\n]{0,200}\|\s{0,9}(\d{1,12})/(\d{1,12})\s{0,9}\[|\s[━╸─]{1,99}\s(\d{1,12})/(\d{1,12})(?!\S))"
+)
+#: The title of a bar of YOLO: the epoch, of how many, and numbers.
+_EPOCH_AND_NUMBERS = re.compile(r"\s{0,12}(\d{1,6})/(\d{1,6})(?:\s{1,20}[\d.]{1,12}[KMG]?){0,20}\s{0,20}:?\s{0,9}")
 _LOSS = re.compile(
     r"(?i)(?:(?<![\w./-])|(?<=train[/_]))(?<!val )(?<!eval )(?<!test )(?<!best )(?<!validation )"
-    r"loss[\"']?[ :=|]{1,20}(?:tensor\()?(nan\b|[-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?)"
+    r"loss[\"']?[ :=|]{1,20}(?:tensor\(|[\"'])?(nan\b|[-+]?\d{1,20}(?:\.\d{0,30})?(?:e[-+]?\d{1,3})?)"
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[mK]")  # or a line that is wiped
 #: What a counter of other work is called, in the words before it.
 _OTHER_WORK = re.compile(
     r"(?i)\b(?:eval|evaluat\w*|valid\w*|val|test\w*|predict\w*|sanity|map|filter|load\w*|download\w*|fetch\w*|sav\w*|"
@@ -80,7 +84,11 @@ def _read_bar(line: str, bar: re.Match[str]) -> Reading:
     title = line[: bar.start()]
     if _OTHER_WORK.search(title):
         return Reading()
-    count, total = int(bar[1]), int(bar[2])
+    count, total = _numbers(bar)
+    beside_numbers = _EPOCH_AND_NUMBERS.fullmatch(title)
+    if beside_numbers:
+        epoch, epochs = _numbers(beside_numbers)
+        return Reading("bar epoch", count, total, epoch, epochs, _find_loss(line))
     name = re.sub(r"[\d/:\s]+", " ", title).strip().lower()
     if name in ("epoch", "epochs") and not _EPOCH.search(title):  # a bar whose unit is an epoch
         return Reading(epoch=count + 1, epochs=total)
@@ -134,6 +142,7 @@ class PrintedProgress:
         self._epochs: int | None = None
         self._first_epoch = 1
         self._begins_at_1: bool | None = None  # whether the first epoch that was printed was 1
+        self._bars = NestedBars()
 
     @property
     def has_advanced(self) -> bool:
@@ -145,13 +154,24 @@ class PrintedProgress:
         if reading.loss is not None and (reading.at is None or reading.at != self._at):  # a bar draws old ones again
             self._note_loss(reading.loss)
         self._at = reading.at
-        if reading.epoch is not None:
+        if reading.epoch is not None and not self._bars.outer:
             self._note_epoch(reading.epoch, reading.epochs)
         if reading.at is not None:
-            self._count(f"{reading.name}/{reading.total}", reading.at, reading.total, now)
+            self._take_counter(reading, reading.at, now)
         elif reading.epoch is not None and self._name in ("", "epoch"):
             done = reading.epoch - self._first_epoch + (reading.loss is not None)  # else it may just have begun
             self._count("epoch", done, reading.epochs, now)
+
+    def _take_counter(self, reading: Reading, at: int, now: float) -> None:
+        """Join a reading that has a counter; a bar around another one counts epochs."""
+        name = f"{reading.name}/{reading.total}"
+        if reading.name.startswith("bar"):
+            self._bars.note(name, at, reading.total)
+        if self._bars.outer:
+            done, self._epochs = self._bars.outer_state
+            self._epoch, self._first_epoch, self._begins_at_1 = done + 1, 1, True
+        if name != self._bars.outer:
+            self._count(name, at, reading.total, now)
 
     def _note_loss(self, loss: float) -> None:
         self.nan_losses = self.nan_losses + 1 if math.isnan(loss) else 0
@@ -185,7 +205,8 @@ class PrintedProgress:
         if len(self._counts) >= MOST_COUNTERS and name not in self._counts:
             return False
         is_done = self.steps is not None and self.step == self.steps
-        return not self.has_advanced or is_done or self._name == "epoch" or now - self.stepped > QUIET_S
+        is_quiet = self._name == "epoch" or now - self.stepped > QUIET_S
+        return not self.has_advanced or is_done or is_quiet or self._bars.has_passed(name, self._name)
 
     def _judge(self, name: str, last: int | None, count: int) -> None:
         """Note whether a counter starts again in each epoch or runs over all epochs."""
@@ -206,6 +227,56 @@ class PrintedProgress:
         if total is None or name in self._counts_all:
             return count, total
         if self._epoch is None:
-            return count, None if name in self._counts_per_epoch else total
+            return count, None if name in self._counts_per_epoch or self._bars.is_inside(name) else total
         before = (self._epoch - self._first_epoch) * total
         return before + count, None if epochs is None else epochs * total
+
+
+class NestedBars:
+    """Which of a launch's bars is drawn around another: a bar of epochs, perhaps without a title, around one of steps.
+
+    It has not advanced when the inner one is first drawn, and is one further when that one begins anew: then it is
+    ``outer``, and until then it is not sure.
+    """
+
+    def __init__(self) -> None:
+        self.outer = ""
+        self._states: dict[str, tuple[int, int | None]] = {}  # count and total
+        self._waiting: set[str] = set()  # bars that have not advanced
+        self._around: dict[str, dict[str, int]] = {}  # of a bar: those that waited, with their counts when it began
+
+    @property
+    def outer_state(self) -> tuple[int, int | None]:
+        """The count and the total of ``outer``."""
+        return self._states[self.outer]
+
+    def is_inside(self, name: str) -> bool:
+        """Return whether this bar may be drawn inside another."""
+        return bool(self._around.get(name))
+
+    def has_passed(self, name: str, inner: str) -> bool:
+        """Return whether a bar that may be around this inner one has advanced since."""
+        around = self._around.get(inner, {})
+        return name in around and self._states[name][0] > around[name]
+
+    def note(self, name: str, count: int, total: int | None) -> None:
+        """Note the state of a bar."""
+        if name not in self._states:
+            if len(self._states) == MOST_COUNTERS:
+                return
+            self._around[name] = {other: self._states[other][0] for other in self._waiting}
+            self._waiting |= {name} if count != total else set()
+        elif count > self._states[name][0]:
+            self._waiting.discard(name)
+        elif count < self._states[name][0] and not self.outer:
+            self._begin_anew(name)
+        self._states[name] = count, total
+
+    def _begin_anew(self, name: str) -> None:
+        around = self._around[name]
+        for other, before in list(around.items()):
+            advanced = self._states[other][0] - before
+            if advanced == 1:
+                self.outer = other
+            elif advanced:
+                del around[other]

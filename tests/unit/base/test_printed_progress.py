@@ -24,11 +24,20 @@ LINES = {
     " 17%|█▋        | 17/100 [00:10<00:50,  1.66it/s, loss=0.3]": Reading("bar ", 17, 100, loss=0.3),
     "Epoch 0:  17%|█▋        | 17/100 [00:10<00:50,  1.66it/s, v_num=0]": Reading("bar epoch", 17, 100, 0),
     "Epoch 0/2:  17%|█▋        | 17/100 [00:10<00:50,  1.66it/s]": Reading("bar epoch", 17, 100, 0, 2),
+    "{'loss': '0.03125', 'learning_rate': '1e-05', 'epoch': '0.53'}": Reading(loss=0.03125),
+    "      1/100      2.1G      1.2        12        640:  12%|█▎        | 8/64 [00:02<00:15,  3.7it/s]": Reading(
+        "bar epoch", 8, 64, 1, 100
+    ),
+    "\x1b[K      1/100      2.1G      1.2        12        640: 12% ━╸────────── 8/64 3.7it/s 2.2s<15.1s": Reading(
+        "bar epoch", 8, 64, 1, 100
+    ),
+    "1/3:  12%|█▎        | 8/64 [00:02<00:15,  3.7it/s]": Reading("bar epoch", 8, 64, 1, 3),
     "epochs:  33%|███▎      | 1/3 [00:10<00:20, 10.0s/it]": Reading(epoch=2, epochs=3),
 }
 NOTHING = (
     "Map:  20%|██        | 1000/5000 [00:01<00:04, 900 examples/s]",
     "Loading checkpoint shards: 100%|██████████| 2/2 [00:01<00:00]",
+    "                 Class     Images  Instances      Box(P          R      mAP50): 50% ━━━━━━────── 1/2 2.1it/s 0.4s",
     "Evaluating:  10%|█         | 1/10 [00:00<00:01]",
     "Saving model checkpoint at step 100",
     "[3/10] c++ -MMD -o cuda.o",
@@ -109,6 +118,34 @@ def test_a_bar_that_begins_anew_has_no_known_total() -> None:
 def test_a_bar_of_epochs_around_a_bar_of_steps_gives_the_total_of_both() -> None:
     lines = [bar(0, 3, "epochs: "), bar(0, 100), bar(100, 100), bar(1, 3, "epochs: "), bar(0, 100), bar(50, 100)]
     assert counts(lines) == (150, 300)
+
+
+def nested(epoch: int, counts: tuple[int, ...], epochs: int = 10) -> list[str]:
+    """A bar of epochs without a title, and what a bar of 64 steps inside it draws."""
+    return [bar(epoch, epochs), *(bar(count, 64) for count in counts)]
+
+
+def test_a_bar_around_another_counts_epochs_once_that_is_sure() -> None:
+    first = nested(0, (0, 30, 63))
+    assert counts(first) == (63, None), "its total may be of one epoch"
+    assert counts([*first, *nested(1, (0, 32))]) == (96, 640)
+    assert counts([*first, *nested(1, (0, 63)), *nested(2, (0, 1))]) == (129, 640)
+
+
+def test_a_bar_of_epochs_that_goes_on_from_a_checkpoint_counts_those_before() -> None:
+    assert counts([*nested(5, (0, 64)), *nested(6, (0, 32))]) == (6 * 64 + 32, 640)
+
+
+def test_an_evaluation_before_the_first_step_is_not_the_training() -> None:
+    lines = [bar(0, 900), bar(0, 50), bar(49, 50), bar(1, 900), bar(2, 900), bar(500, 900), bar(0, 50), bar(9, 50)]
+    assert counts(lines[:3]) == (49, None)
+    assert counts(lines) == (500, 900)
+
+
+def test_the_first_epoch_of_yolo_is_not_the_whole() -> None:
+    title = "      {}/3      2.1G      1.2        12        640: "
+    assert counts([bar(count, 64, title.format(1)) for count in (0, 32)]) == (32, 192)
+    assert counts([bar(count, 64, title.format(epoch)) for epoch in (1, 2) for count in (0, 64)]) == (128, 192)
 
 
 def test_a_bar_inside_another_does_not_replace_it() -> None:
