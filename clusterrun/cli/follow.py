@@ -29,7 +29,7 @@ from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
 from clusterrun.logs.locations import LogLocation
 from clusterrun.logs.request import LogRequest, detect_format
-from clusterrun.logs.show import show_following
+from clusterrun.logs.show import LiveBars, live_lines, show_following
 from clusterrun.records import launches
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends
@@ -70,8 +70,10 @@ def follow_run(ui: Ui, cluster: Cluster, run: RunRecord) -> int:
 def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: LogRequest) -> int:
     """Print the lines of a job, or of the tasks of an array, until all end; return the exit code of the outcomes."""
     watch = cluster.watch([logs.target], follow=True)
-    watcher, notes, progress = WatchThread(watch), StateNotes(ui, logs.job), ProgressLine(ui)
-    reader = TaskReader(logs.source, lambda sources, stop: show_following(sources, request, stop=stop))
+    watcher, notes, progress = WatchThread(watch), StateNotes(ui, logs.job), ProgressLines(ui)
+    reader = TaskReader(
+        logs.source, lambda sources, stop: show_following(sources, request, stop=stop, bars=progress.bars)
+    )
     try:
         while not (watcher.settled and reader.are_read(logs.jobs(watcher.states))):
             states = watcher.poll()
@@ -89,7 +91,7 @@ def follow(ui: Ui, cluster: Cluster, logs: FollowedRun | FollowedJobs, request: 
         ui.note(f"job {logs.job} was not cancelled; to cancel it, run `clusterrun cancel {logs.job}`")
         raise
     finally:
-        ui.status_line("")
+        ui.status_lines()
         watcher.close()
     states = watcher.states
     for line in logs.missing_lines(cluster, reader, states):
@@ -391,25 +393,29 @@ class StateNotes:
             self._ui.note(f"job {self._job} is RUNNING, but its log {missing} does not exist yet; waiting")
 
 
-class ProgressLine:
-    """The line below the log on a terminal: how far the training of one job is, and how long it still takes."""
+class ProgressLines:
+    """The lines below the log on a terminal: the bars that ranks draw, and how far one job is and how long it takes."""
 
     def __init__(self, ui: Ui) -> None:
         self._ui = ui
+        self.bars: LiveBars | None = {} if ui.can_redraw else None
         self._text, self._due, self._has_warned = "", 0.0, False
 
     def update(self, states: Sequence[RunState], now: float) -> None:
-        """Show the line again below new output; its text is made again every PROGRESS seconds of ``now``."""
-        if not self._ui.can_redraw or len(states) != 1:
+        """Show the lines again below new output; the text is made again every PROGRESS seconds of ``now``."""
+        if self.bars is None:
             return
-        if now >= self._due:
+        if len(states) == 1 and now >= self._due:
             self._due = now + PROGRESS
-            facts = progress_facts(states[0], states[0].figures)
-            self._text = facts["training"]
-            if facts["limit"] and not self._has_warned:
-                self._has_warned = True
-                self._ui.note(facts["limit"])
-        self._ui.status_line(self._text)
+            self._read(states[0])
+        self._ui.status_lines(*live_lines(self.bars), *filter(None, [self._text]))
+
+    def _read(self, state: RunState) -> None:
+        facts = progress_facts(state, state.figures)
+        self._text = facts["training"]
+        if facts["limit"] and not self._has_warned:
+            self._has_warned = True
+            self._ui.note(facts["limit"])
 
 
 def _format_clock(seconds: float | None) -> str:

@@ -10,6 +10,7 @@ has read, and those in the last 4 KiB of a task that ended while slurmstepd had 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -17,10 +18,10 @@ from clusterrun.logs.files import Stream
 from clusterrun.logs.filters import Filter, choose_ranks
 from clusterrun.logs.labels import LABEL_CAP, Labels, LogLine
 
-EVERY = 10.0
-"""Seconds between the shown states of one task's bar while a log is followed."""
+EVERY = 60.0
+"""Seconds between the printed states of one task's bar while a log is followed."""
 SETTLED = 1.0
-"""Seconds without a new state after which the last one is shown."""
+"""Seconds after which the state of a bar that is done is printed, if its task writes nothing."""
 BARS_CAP = 4 * 1024 * 1024
 """Bytes kept of all held states."""
 BLANK = b" \t\r"
@@ -38,14 +39,15 @@ class Bars:
     """The newest state of the bar that each task draws, as a line: of thousands the last, and some on the way.
 
     A program draws a bar by writing ``\\r`` (or a backspace for each character) and the new state, without a newline.
-    srun sends such a line when it ends; ``srun --unbuffered`` passes each write on with its own label, so a bar of
-    10,000 updates is 10,000 lines in the file (both seen on 22.05). So a state is held until its task writes another
-    line. The next state replaces it, except the first one of a new bar, which shows as a smaller count.
+    srun sends such a line in pieces of 1,024 bytes, and the rest when it ends; ``srun --unbuffered`` passes each write
+    on with its own label, so a bar of 10,000 updates is 10,000 lines in the file (both seen on 22.05). So a state is
+    held until its task writes another line. The next state replaces it, except the first one of a new bar, which shows
+    as a smaller count.
     """
 
     def __init__(self) -> None:
         self._states: dict[int | None, LogLine] = {}  # oldest first
-        self._seen: dict[int | None, float] = {}  # when late() first saw a task's state
+        self._seen: dict[int | None, float] = {}  # when late() first saw a task's state, of a bar that is done
         self._shown: set[int | None] = set()  # the tasks whose state was shown
         self._size = 0
         self._shown_at: dict[int | None, float] = {}
@@ -83,12 +85,15 @@ class Bars:
         """Return all held states that were not shown."""
         return [line for task in list(self._states) for line in self.finish(task)]
 
-    def late(self, now: float) -> list[LogLine]:
-        """Return the states to show now: the first of a bar, one every EVERY seconds, and one without a successor."""
+    def late(self, now: float, *, are_live: bool = False) -> list[LogLine]:
+        """Return the states to print now: the last of a bar that is done; of others the first, and one in EVERY s.
+
+        ``are_live``: only the last ones, as the others are shown by ``now``.
+        """
         lines = []
         for task, line in self._states.items():
-            seen = self._seen.setdefault(task, now)
-            if task not in self._shown and self._is_due(task, seen, now):
+            is_due = not are_live and now - self._shown_at.get(task, -math.inf) >= EVERY
+            if task not in self._shown and (is_due or self._is_settled(task, line, now)):
                 self._shown.add(task)
                 if len(self._shown_at) > _TASKS_CAP:
                     self._shown_at.clear()
@@ -96,9 +101,13 @@ class Bars:
                 lines.append(line)
         return lines
 
-    def _is_due(self, task: int | None, seen: float, now: float) -> bool:
-        shown_at = self._shown_at.get(task)
-        return shown_at is None or now - shown_at >= EVERY or now - seen >= SETTLED
+    def _is_settled(self, task: int | None, line: LogLine, now: float) -> bool:
+        is_done = b"100%" in line.payload[:_COUNTED_IN]
+        return is_done and now - self._seen.setdefault(task, now) >= SETTLED
+
+    def now(self) -> list[LogLine]:
+        """Return the newest state of each task's bar, unless it was printed."""
+        return [line for task, line in self._states.items() if task not in self._shown]
 
     def _drop(self, task: int | None) -> LogLine:
         line = self._states.pop(task)
@@ -211,15 +220,25 @@ class LineReader:
         self.blocks(data)
         self._bars.late(0.0)
 
-    def late(self, now: float) -> list[LogLine]:
-        """Return states of progress bars to show before their last one; ``now`` in seconds of any clock."""
-        return [line for line in self._bars.late(now) if self._passes(line)]
+    def late(self, now: float, *, are_live: bool = False) -> list[LogLine]:
+        """Return states of progress bars to print before the next line of their task; see ``Bars.late``.
+
+        ``now`` is in seconds of any clock.
+        """
+        return [line for line in self._bars.late(now, are_live=are_live) if self._passes(line)]
+
+    def bars(self) -> list[LogLine]:
+        """Return the newest whole state of the bar that each task draws now, to be shown and not printed."""
+        return [line for line in self._bars.now() if self._passes(line)]
 
     def end(self) -> list[LogLine]:
-        """Return the unfinished lines: each task's held pieces, a last line without its newline, and bars."""
+        """Return the unfinished lines: each task's held pieces, a last line without its newline, and bars.
+
+        Of a bar on an unfinished line this is the last whole state: the next one is cut.
+        """
         lines = self.feed(b"\n") if self._tail or self._long is not None else []
         unfinished = [self._release(rank) for rank in list(self._held)]
-        rest = [line for part in unfinished for line in self._complete(part)] + self._bars.end()
+        rest = [line for part in unfinished for line in self._complete_cut(part)] + self._bars.end()
         return lines + [line for line in rest if self._passes(line)]
 
     def _read(self, data: bytes) -> Iterator[Chunk]:
@@ -227,6 +246,7 @@ class LineReader:
             rest, newline, data = data.partition(b"\n")
             self._long.append(rest)
             if not newline:
+                yield from self._draw(self._long)
                 return
             yield from self._complete(self._long)
             self._long = None
@@ -237,9 +257,14 @@ class LineReader:
             yield from self._read_block(block)
         else:
             self._tail += data
-        if len(self._tail) > LINE_CAP + LABEL_CAP:
+        if len(self._tail) > LINE_CAP + LABEL_CAP or self._is_unlabelled_bar(self._tail):
             self._long = self._continued(self._tail)
             self._tail = b""
+            yield from self._draw(self._long)
+
+    def _is_unlabelled_bar(self, tail: bytes) -> bool:
+        """Return whether this unfinished line draws a bar and is no piece of srun, which has a label."""
+        return len(tail) >= LABEL_CAP and draws(tail) and self.labels.split(tail)[0] is None
 
     def _read_block(self, block: bytes) -> Iterator[Chunk]:
         """Yield the chunks of whole lines."""
@@ -288,7 +313,16 @@ class LineReader:
         lines: list[LogLine] = []
         while self._held_bytes > HELD_CAP:  # thousands of long lines at once: return the oldest unfinished
             lines += self._complete(self._release(next(iter(self._held))))
-        return lines
+        return lines + self._draw(line)
+
+    def _draw(self, line: _Unfinished) -> list[LogLine]:
+        """Take the last whole state of an unfinished line; return the last one of a bar that it ends."""
+        is_other = self._ranks is not None and line.rank not in self._ranks
+        if is_other or count(line.state) is None:
+            return []
+        first, state = line.first, LogLine(self.stream, line.rank, line.state, 0, line.label)
+        line.first = line.state = b""  # the next states of this line end no bar
+        return self._bars.draw(first, state)
 
     def _continued(self, raw: bytes) -> _Unfinished:
         """Return the line that these bytes of the file begin, or continue if the task has pieces."""
@@ -318,6 +352,11 @@ class LineReader:
             return ended  # an empty line after a bar is only the bar's newline
         return [*ended, LogLine(self.stream, rank, payload, line.lost, line.label)]
 
+    def _complete_cut(self, line: _Unfinished) -> list[LogLine]:
+        """Return the lines to show of one whose rest is missing; a bar keeps its last whole state."""
+        is_known_bar = line.payload.startswith(b"\r") and line.rank in self._bars
+        return [] if is_known_bar else self._complete(line)
+
     def _filtered(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         for chunk in chunks:
             if isinstance(chunk, LogLine):
@@ -334,13 +373,16 @@ class LineReader:
 
 
 class _Unfinished:
-    """A line that comes in parts: the bytes kept, the number dropped, the first state of a bar that it draws."""
+    """A line that comes in parts: the bytes kept, the number dropped.
+
+    Of a bar that it draws: the first state, and the last one that is whole, as a carriage return came after it.
+    """
 
     def __init__(self, rank: int | None, label: bytes) -> None:
         self.rank, self.label = rank, label
         self.payload = bytearray()
         self.lost = 0
-        self.first = b""
+        self.first = self.state = b""
 
     def append(self, data: bytes) -> None:
         if not self.payload:
@@ -357,7 +399,9 @@ class _Unfinished:
         payload = as_returns(bytes(self.payload))
         if b"\r" not in payload:
             return
+        whole = last_state(payload[: payload.rfind(b"\r")])
         payload, had_earlier_states = from_last_state(payload)
+        self.state = whole if payload.startswith(b"\r") else b""
         if had_earlier_states:
             self.lost = 0  # the dropped bytes were an earlier state
         self.payload[:] = payload
@@ -392,8 +436,12 @@ class RawReader:
         """Take bytes before the offset where reading begins."""
         self.blocks(data)
 
-    def late(self, _now: float) -> list[bytes]:
+    def late(self, _now: float, *, are_live: bool = False) -> list[bytes]:
         """Return nothing: no line waits here."""
+        return []
+
+    def bars(self) -> list[LogLine]:
+        """Return nothing: all states of a bar are printed."""
         return []
 
     def end(self) -> list[bytes]:

@@ -32,6 +32,8 @@ HOLD = 0.15
 """The longest wait of a line in seconds, while a log is followed."""
 _NEAR = 32
 """The longest wait of a line, in lines of each rank, else."""
+LiveBars = dict[tuple[str, Stream], list[str]]
+"""The lines of the bars that are drawn at this moment, by job and stream; another thread may read them."""
 _WAITING = 4096  # the most lines that wait ...
 _WAITING_SIZE = 1024 * 1024  # ... and the most bytes in them
 
@@ -48,14 +50,16 @@ def show(sources: Sequence[Source], request: LogRequest) -> Iterator[bytes]:
 
 
 def show_following(
-    sources: Sequence[Source], request: LogRequest, *, stop: Callable[[], bool], timing: Timing | None = None
-) -> Iterator[bytes | Notice]:
+    sources: Sequence[Source], request: LogRequest, *, stop: Callable[[], bool], timing: Timing | None = None,
+    bars: LiveBars | None = None,
+) -> Iterator[bytes | Notice]:  # fmt: skip
     """Yield the logs of jobs as they grow, until ``stop()``; see ``follow_files``.
 
-    What exists already comes first, in the order of ``show``.
+    What exists already comes first, in the order of ``show``. With ``bars``, a progress bar is kept there while it is
+    drawn, and yielded when it is done; without, one of its states is yielded now and then.
     """
     timing = timing or Timing()
-    printers = [Printer(source, request, timing.now) for source in sources]
+    printers = [Printer(source, request, timing.now, bars) for source in sources]
     files: list[FollowedFile[bytes]] = []
     first: list[tuple[FollowedFile[bytes], int]] = []
     for printer in printers:
@@ -70,8 +74,10 @@ def show_following(
 class Printer:
     """Formats the lines of one job's files; with ``now``, a line waits by time for the same line of other ranks."""
 
-    def __init__(self, source: Source, request: LogRequest, now: Callable[[], float] | None = None) -> None:
-        self._source, self._request, self._now = source, request, now
+    def __init__(
+        self, source: Source, request: LogRequest, now: Callable[[], float] | None = None, bars: LiveBars | None = None
+    ) -> None:
+        self._source, self._request, self._now, self.bars = source, request, now, bars
         self.display = request.display
         self._labels = Labels(source.world_size)
         self._escapes = request.display.escape or not source.is_own
@@ -135,6 +141,14 @@ class Printer:
     def end(self) -> list[bytes]:
         """Return all waiting lines."""
         return [] if self._folder is None else [self._format_folded(folded) for folded in self._folder.end()]
+
+    def keep_bars(self, stream: Stream, lines: Sequence[LogLine]) -> None:
+        """Keep the bars that are drawn at this moment, if somebody shows them."""
+        if self.bars is None:
+            return
+        drawn = sorted(lines, key=lambda line: -1 if line.rank is None else line.rank)
+        name = f"{self._source.name} " if self._source.name else ""
+        self.bars[self._source.name, stream] = [name + format_line(line, self._width) for line in drawn]
 
     def _format(self, chunk: Chunk, stream: Stream) -> bytes:
         if self.display.raw:
@@ -207,10 +221,18 @@ class PrintedReader:
 
     def late(self, now: float) -> list[bytes]:
         self._skip.left = 0  # all that existed has been read, or was truncated
-        return [*self._printer.format(self._lines.late(now)), *self._printer.late(now)]
+        states = self._lines.late(now, are_live=self._printer.bars is not None)
+        self._printer.keep_bars(self._stream, self._lines.bars())
+        return [*self._printer.format(states), *self._printer.late(now)]
 
     def end(self) -> list[bytes]:
+        self._printer.keep_bars(self._stream, [])
         return list(self._printer.format(self._lines.end()))
+
+
+def live_lines(bars: LiveBars) -> list[str]:
+    """Return the lines of the bars that are drawn at this moment, by job and rank."""
+    return [line for _, lines in sorted(bars.items()) for line in lines]
 
 
 def pipe_line(line: LogLine) -> bytes:

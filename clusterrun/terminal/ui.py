@@ -33,11 +33,13 @@ class Ui:
         self.command, self.as_json = command, as_json
         self._out, self._err = out or sys.stdout, sys.stderr
         self._wide = False
-        self._status = ""  # the line at the bottom of the terminal
+        self._status: tuple[str, ...] = ()  # the lines at the bottom of the terminal
+        self._status_rows = 0
 
     def say(self, *lines: str) -> None:
         """Print lines of a result; nothing in JSON mode."""
         if not self.as_json:
+            self.status_lines()
             for line in lines:
                 print(_painted(safe_text(line), self._out), file=self._out)
             self._out.flush()
@@ -54,20 +56,26 @@ class Ui:
 
     def note(self, line: str) -> None:
         """Print progress or a warning on standard error, in both modes."""
-        self.status_line("")
+        self.status_lines()
         print(_painted(f"clusterrun: {safe_line(line)}", self._err), file=self._err, flush=True)
 
-    def status_line(self, line: str) -> None:
-        """Show a line below the output of a terminal, in place of the last one; the next output removes it."""
-        if line == self._status or not self.can_redraw:
+    def status_lines(self, *lines: str) -> None:
+        """Show lines below the output of a terminal, in place of the last ones; the next output removes them.
+
+        Of many, those are shown that fit into half of the terminal, and the last one.
+        """
+        if lines == self._status or not self.can_redraw:
             return
         self._out.flush()
-        shown = cut(safe_line(line), _terminal_size().columns - 1)
-        if line and has_colours(os.environ, is_terminal=True):
+        size = _terminal_size()
+        up = f"\x1b[{self._status_rows - 1}A" if self._status_rows > 1 else ""
+        rows = _at_most(lines, size.lines // 2)
+        shown = "\n".join(cut(safe_line(row), size.columns - 1) for row in rows)
+        if rows and has_colours(os.environ, is_terminal=True):
             shown = f"\x1b[2m{shown}\x1b[0m"
-        self._err.write(f"\r\x1b[2K{shown}")
+        self._err.write(f"\r{up}\x1b[J{shown}")
         self._err.flush()
-        self._status = line
+        self._status, self._status_rows = lines, len(rows)
 
     @property
     def can_redraw(self) -> bool:
@@ -92,7 +100,7 @@ class Ui:
                 "message": error.message, "hint": error.hint, "said": error.detail, "exit_code": error.exit_code,
             })  # fmt: skip
             return
-        self.status_line("")
+        self.status_lines()
         print(f"clusterrun: {safe_line(error.message)}", file=self._err)
         for line in error.detail.splitlines():
             print(f"  | {safe_text(line)}", file=self._err)
@@ -135,13 +143,14 @@ class Ui:
         return not self.as_json and self._out.isatty()
 
     def _lines(self, lines: Sequence[str]) -> None:
+        self.status_lines()
         if lines:
             print("\n".join(lines), file=self._out)  # one call: a print for each line takes longer than everything else
         self._out.flush()
 
     def log_bytes(self, data: bytes) -> None:
         """Print bytes of ``logs.show`` and flush them."""
-        self.status_line("")
+        self.status_lines()
         if not self._wide:
             self._wide = True
             _widen(self._out)
@@ -165,6 +174,12 @@ def _terminal_size() -> os.terminal_size:
 
 def _painted(line: str, out: TextIO) -> str:
     return paint(line) if has_colours(os.environ, is_terminal=out.isatty()) else line
+
+
+def _at_most(lines: Sequence[str], room: int) -> Sequence[str]:
+    """Return lines; of more than ``room``, the first ones, how many are left out, and the last one."""
+    hidden = len(lines) - max(room, 3)
+    return lines if hidden <= 0 else [*lines[: -hidden - 2], f"… {hidden + 1} more …", lines[-1]]
 
 
 def _folded(line: str, width: int) -> list[str]:

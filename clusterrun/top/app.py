@@ -17,10 +17,11 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container
+from textual.containers import Container, Vertical
 from textual.widgets import DataTable, Footer, Log, Static
 
 from clusterrun.base.errors import ClusterrunError
+from clusterrun.logs.show import live_lines
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import LIST_COLUMNS, handle
@@ -136,11 +137,13 @@ class Top(App[int]):
     #message.-some { display: block; }
     Grid { height: 1fr; }
     #below { height: 2fr; layout: vertical; }
+    #logs { height: 1fr; }
     #log { height: 1fr; scrollbar-size-horizontal: 0; }
+    #bars { height: auto; max-height: 40%; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
     Grid { scrollbar-size-horizontal: 0; }
     .-wide #below { layout: horizontal; }
     .-wide #ranks { width: 1fr; height: 100%; }
-    .-wide #log { width: 1fr; height: 100%; padding: 0 1; }
+    .-wide #logs { width: 1fr; height: 100%; padding: 0 1; }
     .-job #jobs, .-log #jobs, .-log #ranks { display: none; }
     .-job #below, .-log #below { height: 1fr; }
     """
@@ -178,7 +181,9 @@ class Top(App[int]):
         yield Static(id="job", markup=False)
         with Container(id="below"):
             yield Grid(shown.RANK_COLUMNS, id="ranks")
-            yield Tail(id="log", max_lines=LOG_LINES)
+            with Vertical(id="logs"):
+                yield Tail(id="log", max_lines=LOG_LINES)
+                yield Static(id="bars", markup=False)
         yield Static(id="message", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -259,6 +264,7 @@ class Top(App[int]):
             self._tail.close()
         self._tail, self._tail_seen = None, 0
         self._log_pane().clear()
+        self._show_bars([])
 
     def _select(self, key: str | None, state: RunState | None) -> None:
         """Follow another job: its files, and its log once it has one."""
@@ -289,6 +295,13 @@ class Top(App[int]):
             self._tail.problem = ""
         if lines:
             self._log_pane().write_lines(lines)
+        self._show_bars(live_lines(self._tail.bars))
+
+    def _show_bars(self, lines: Sequence[str]) -> None:
+        """Show below the log the progress bars that ranks draw now."""
+        pane = self.screen_stack[0].query_one("#bars", Static)
+        pane.update("\n".join(lines))
+        pane.display = bool(lines)
 
     def _log_pane(self) -> Tail:
         return self.screen_stack[0].query_one("#log", Tail)

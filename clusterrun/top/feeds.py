@@ -19,7 +19,7 @@ from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice, Timing
 from clusterrun.logs.request import DisplayFormat, LogRequest
-from clusterrun.logs.show import show_following
+from clusterrun.logs.show import LiveBars, show_following
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
 from clusterrun.terminal.safe_text import safe_text
@@ -206,6 +206,7 @@ class LogFeed(Feed):
         self.count, self.problem = 0, ""
         self._find = find
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
+        self.bars: LiveBars = {}
 
     def new(self, since: int) -> tuple[int, list[str]]:
         """Return the number of all lines so far, and the kept ones after the first ``since``."""
@@ -227,7 +228,7 @@ class LogFeed(Feed):
         self._began, self._in_a_second = time.monotonic(), 0
         request = LogRequest(display=DisplayFormat(terminal=True), tail=SHOWN_FIRST)
         timing = Timing(sleep=self._sleep)
-        for piece in show_following([self._find()], request, stop=lambda: False, timing=timing):
+        for piece in show_following([self._find()], request, stop=lambda: False, timing=timing, bars=self.bars):
             text = f"-- {safe_text(piece.text)}\n" if isinstance(piece, Notice) else piece.decode()
             for line in text.split("\n")[:-1]:
                 if self._closed:

@@ -60,23 +60,67 @@ def test_a_line_that_ends_in_a_carriage_return_is_a_line(line):
     assert len(read(line * 3)) == 3
 
 
-def test_a_follower_is_shown_a_state_now_and_then():
+def test_a_pipe_is_shown_a_state_each_minute():
     reader = LineReader("err", world_size=8)
     shown = []
-    for i in range(1000):  # 100 seconds, ten states in each
+    for i in range(1000):  # 200 seconds, five states in each
         shown += reader.feed(state(0, i, 1000))
-        shown += reader.late(i / 10)
-    assert len(shown) == pytest.approx(100 / EVERY, abs=1)
+        shown += reader.late(i / 5)
+    assert texts(shown) == [f"{i // 10:3}%|####   | {i}/1000" for i in (0, 300, 600, 900)]
 
 
-def test_a_state_that_stands_still_is_shown_once():
+def test_a_state_that_was_shown_is_not_shown_again():
     reader = LineReader("err", world_size=8)
     reader.feed(state(0, 1))
     assert len(reader.late(0.0)) == 1
-    reader.feed(state(0, 2))
-    assert reader.late(0.1) == []
-    assert texts(reader.late(0.1 + SETTLED)) == ["  2%|####   | 2/100"]
-    assert reader.late(100.0) == [] and reader.feed(b"0: next\n")[0].text == "next" and reader.end() == []
+    assert reader.late(EVERY + 1) == [] and reader.feed(b"0: next\n")[0].text == "next" and reader.end() == []
+
+
+@pytest.mark.parametrize("are_live", [True, False])
+def test_a_bar_that_is_done_is_printed_soon_and_once(are_live):
+    reader = LineReader("err", world_size=8)
+    reader.feed(state(0, 99))
+    reader.late(0.0, are_live=are_live)
+    reader.feed(state(0, 100))
+    assert reader.late(0.5, are_live=are_live) == [] and len(reader.bars()) == 1
+    assert texts(reader.late(0.5 + SETTLED, are_live=are_live)) == ["100%|####   | 100/100"]
+    assert reader.bars() == [] and reader.late(EVERY * 2) == [] and reader.end() == []
+
+
+def unfinished(counts, rank=0):
+    """The pieces that srun has sent of a line on which a bar is drawn."""
+    line = b"".join(b"\r%3d%%|%-30s| %d/100 [00:10<00:50]" % (i, b"#" * (i // 4), i) for i in counts)
+    return b"".join(b"%d: %b\n" % (rank, line[at : at + 1024]) for at in range(0, len(line) - 1023, 1024))
+
+
+@pytest.mark.parametrize("step", [1, 700, 1 << 20])
+def test_of_a_bar_on_an_unfinished_line_the_newest_whole_state_is_known_and_never_a_cut_one(step):
+    reader, data, known = LineReader("err", world_size=8), unfinished(range(100)), []
+    for at in range(0, len(data), step):
+        assert reader.feed(data[at : at + step]) == []
+        known += texts(reader.bars())
+    assert known and all(text.endswith("/100 [00:10<00:50]") for text in known)
+    counts = [int(text.split("%")[0]) for text in known]
+    assert counts == sorted(counts) and counts[-1] > 80
+    assert texts(reader.late(0.0)) == known[-1:]
+    assert texts(LineReader("err", world_size=8).feed(data)) == [] and texts(read(data)) == known[-1:]
+
+
+def test_a_bar_is_yielded_once_when_its_line_ends():
+    reader = LineReader("err", world_size=8)
+    assert reader.feed(unfinished(range(50))) == [] and len(reader.bars()) == 1
+    lines = reader.feed(b"0: [00:10<00:50]\r100%|####| 100/100\n0: next\n")
+    assert texts(lines) == ["100%|####| 100/100", "next"] and reader.bars() == []
+
+
+@pytest.mark.parametrize("ends", [b"\r", b""])
+def test_a_bar_in_a_log_without_labels_is_known_while_it_is_drawn(ends):
+    reader = LineReader("err")
+    for i in range(1, 9):
+        state = b"%d%%|##| %d/10" % (10 * i, i)
+        assert reader.feed(state + ends if ends else b"\r" + state) == []
+    assert texts(reader.bars()) == ["80%|##| 8/10" if ends else "70%|##| 7/10"]
+    assert texts(reader.feed(b"\nnext\n")) == ["80%|##| 8/10", "next"]
 
 
 @given(

@@ -205,13 +205,14 @@ class Play:
         if self.steps:
             self.steps.pop(0)()
 
-    def follow(self, source, look=PIPE, want=LineFilter(), **how):  # noqa: B008
+    def follow(self, source, look=PIPE, want=LineFilter(), bars=None, **how):  # noqa: B008
         return list(
             show_following(
                 [source],
                 LogRequest(want, look, **how),
                 stop=lambda: not self.steps,
                 timing=Timing(sleep=self.sleep, now=lambda: self.time),
+                bars=bars,
             )
         )
 
@@ -235,6 +236,16 @@ def test_following_folds_within_a_moment(source):
     play = Play(add(source.out, many), lambda: None, add(source.out, b" 1: later\n"), *[lambda: None] * 9)
     text = b"".join(play.follow(source, DisplayFormat(terminal=True, fold=True))).decode()
     assert text == " 0| hello  (×16 ranks)\n 1| later\n"
+
+
+def test_bars_of_a_terminal_are_kept_while_they_are_drawn_and_printed_when_they_are_done(source):
+    bars, kept = {}, []
+    states = [b"%2d: \r%d%%|##| %d/9\n" % (rank, 10 * count, count) for count in (1, 2, 3) for rank in (1, 0)]
+    look = lambda: kept.append([line for lines in bars.values() for line in lines])  # noqa: E731
+    steps = [step for state in states for step in (add(source.err, state), look)]
+    text = b"".join(Play(*steps, add(source.err, b" 0: done\n"), look).follow(source, PEOPLE, bars=bars)).decode()
+    assert kept[3] == [" 0! 10%|##| 1/9", " 1! 10%|##| 1/9"] and kept[-1] == [" 1! 30%|##| 3/9"]
+    assert text == " 0! 30%|##| 3/9\n 0! done\n 1! 30%|##| 3/9\n" and not any(bars.values())
 
 
 @pytest.mark.parametrize("look", [PIPE, PEOPLE, RAW])

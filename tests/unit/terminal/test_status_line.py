@@ -9,7 +9,7 @@ import pytest
 from clusterrun.base.errors import RequestError
 from clusterrun.terminal.ui import Ui
 
-ERASE = "\r\x1b[2K"
+ERASE = "\r\x1b[J"
 
 
 class Stream(io.TextIOWrapper):
@@ -42,12 +42,12 @@ def streams(monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool = True, as_jso
 
 def test_the_line_stays_below_what_is_printed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     ui, err = streams(monkeypatch)
-    ui.status_line("step 1/9")
-    ui.status_line("step 1/9")
+    ui.status_lines("step 1/9")
+    ui.status_lines("step 1/9")
     ui.note("requeued")
-    ui.status_line("step 2/9")
+    ui.status_lines("step 2/9")
     ui.log_bytes(b"0: step 3\n")
-    ui.status_line("step 3/9")
+    ui.status_lines("step 3/9")
     ui.error(RequestError("no"))
     assert err.text == (
         f"{ERASE}step 1/9{ERASE}clusterrun: requeued\n{ERASE}step 2/9{ERASE}{ERASE}step 3/9{ERASE}clusterrun: no\n"
@@ -56,9 +56,27 @@ def test_the_line_stays_below_what_is_printed_after_it(monkeypatch: pytest.Monke
 
 def test_a_long_line_is_cut_to_the_width_and_foreign_text_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     ui, err = streams(monkeypatch)
-    ui.status_line("\x1b[2J" + "x" * 100)
+    ui.status_lines("\x1b[2J" + "x" * 100)
     shown = err.text.removeprefix(ERASE)
     assert len(shown) < 40 and "\x1b" not in shown
+
+
+def test_several_lines_are_replaced_and_removed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    ui, err = streams(monkeypatch)
+    ui.status_lines("0| 10%", "1| 20%", "step 1/9")
+    ui.status_lines("1| 30%")
+    ui.say("done")
+    assert err.text == f"{ERASE}0| 10%\n1| 20%\nstep 1/9\r\x1b[2A\x1b[J1| 30%{ERASE}"
+
+
+def test_of_many_lines_half_of_the_terminal_is_shown_and_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "12")
+    ui, err = streams(monkeypatch)
+    ui.status_lines(*(f"{rank}| 10%" for rank in range(64)), "step 1/9")
+    shown = err.text.removeprefix(ERASE).split("\n")
+    assert shown == ["0| 10%", "1| 10%", "2| 10%", "3| 10%", "… 60 more …", "step 1/9"]
+    ui.status_lines()
+    assert err.text.endswith("\r\x1b[5A\x1b[J")
 
 
 @pytest.mark.parametrize("how", ["a pipe", "JSON", "a dumb terminal"])
@@ -66,5 +84,5 @@ def test_there_is_no_line_where_nothing_can_be_redrawn(monkeypatch: pytest.Monke
     if how == "a dumb terminal":
         monkeypatch.setenv("TERM", "dumb")
     ui, err = streams(monkeypatch, is_terminal=how != "a pipe", as_json=how == "JSON")
-    ui.status_line("step 1/9")
+    ui.status_lines("step 1/9")
     assert err.text == ""
