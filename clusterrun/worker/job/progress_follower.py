@@ -3,7 +3,8 @@
 A thread of the supervisor reads what the launch appends to the job's logs, which are this process's own streams, and
 rank 0's progress record. The record wins: a built-in task or `clusterrun.heartbeat` counts exactly. Lines count for the
 rank that prints them: the first one that prints an advancing counter. srun cuts lines at 1,024 bytes, so what stands
-beside such a cut, up to the next carriage return, is left out.
+beside such a cut, up to the next carriage return, is left out. If neither says anything, a trainer's file may
+(trainer_files.py).
 """
 
 from __future__ import annotations
@@ -14,17 +15,21 @@ import signal
 import stat
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from ...base.decode import as_int
 from ...base.printed_progress import PrintedProgress, read_line
 from ...base.series import Thinned
 from ...run_folder import rank_records, run_link, training_progress
 from ...run_folder.training_progress import TrainingProgress
 from ..node.local_launcher import PIECE
+from . import trainer_files
 
 PACE_S = 5.0  # between two looks
+FILES_S = 30.0  # between two looks for a trainer's file
 MOST = 65_536  # bytes of a log that are read in one look, its last ones
 LOSSES = 64  # that are kept for a curve
 MOST_RANKS = 16  # whose lines are followed
@@ -97,8 +102,13 @@ def _different(logs: Sequence[int]) -> list[int]:
 class ProgressFollower:
     """Follows one launch from its start to its end; an error of the file system changes nothing."""
 
-    def __init__(self, attempt: Path, say: Callable[[str], None], logs: tuple[int, ...] = (1, 2)) -> None:
-        self._attempt, self._say = attempt, say
+    def __init__(
+        self, attempt: Path, say: Callable[[str], None], logs: tuple[int, ...] = (1, 2), work: Sequence[str] = ()
+    ) -> None:
+        """``work`` is what the ranks run, with its arguments."""
+        self._attempt, self._say, self._work = attempt, say, work
+        self._began, self._files_due = time.time(), 0.0
+        self._of_file = PrintedProgress()
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
@@ -136,10 +146,22 @@ class ProgressFollower:
                 self._written = progress
 
     def _find_progress(self) -> TrainingProgress | None:
-        reported = None
+        record: dict[str, Any] = {}
         with suppress(OSError):
-            reported = self._of_record()
-        return reported or self._of_lines()
+            record = rank_records.read_node(self._attempt, 0)[0].get(0, {})
+        known = training_progress.parse(record) or self._of_lines()
+        if known is None:
+            self._read_file(record, time.time())
+        return known or _as_progress(self._of_file)
+
+    def _read_file(self, record: Mapping[str, Any], now: float) -> None:
+        """Read the file that the trainer writes; ``record`` is rank 0's."""
+        if now < self._files_due:
+            return
+        self._files_due = now + FILES_S
+        path = trainer_files.find(self._work, self._began, as_int(record.get("pid")), self._attempt)
+        if path is not None:
+            self._of_file.take(trainer_files.read(path), now)
 
     def _read_logs(self, now: float) -> None:
         for tail in self._tails:
@@ -158,21 +180,18 @@ class ProgressFollower:
             self._link = link
             run_link.write(self._attempt, link)
 
-    def _of_record(self) -> TrainingProgress | None:
-        """Return what rank 0 reports itself; raises OSError."""
-        records, _ = rank_records.read_node(self._attempt, 0)
-        return training_progress.parse(records.get(0, {}))
-
     def _of_lines(self) -> TrainingProgress | None:
         """Return what the lines of the first rank say that prints a counter."""
         for _, printed in sorted(self._printed.items()):
-            if printed.step is not None and printed.has_advanced:
-                return TrainingProgress(
-                    printed.step,
-                    printed.stepped,
-                    printed.steps,
-                    printed.loss,
-                    printed.first_step,
-                    printed.first_step_at,
-                )
+            if progress := _as_progress(printed):
+                return progress
         return None
+
+
+def _as_progress(printed: PrintedProgress) -> TrainingProgress | None:
+    """Return what lines or rows say together; None before their counter has advanced."""
+    if printed.step is None or not printed.has_advanced:
+        return None
+    return TrainingProgress(
+        printed.step, printed.stepped, printed.steps, printed.loss, printed.first_step, printed.first_step_at
+    )

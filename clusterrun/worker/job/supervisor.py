@@ -104,7 +104,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
         except OSError as error:
             text = f"cannot start the ranks: {error.filename}: {error.strerror}"
             raise WorkerError(text, kind="launch-failed") from None
-        status = _wait(job, process, termination, TimeLimit(job, end_time, again.end_time), is_task=_is_task(work))
+        status = _wait(job, process, termination, TimeLimit(job, end_time, again.end_time), work)
     finally:
         # it ignores TERM, which scancel and a requeue send to all processes here, because ranks that are still saving
         # use its store. It has nothing to clean up, so KILL is safe.
@@ -120,14 +120,15 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
 
 
 def _wait(
-    job: Job, process: subprocess.Popen[bytes], termination: Termination, time_limit: TimeLimit, *, is_task: bool
+    job: Job, process: subprocess.Popen[bytes], termination: Termination, time_limit: TimeLimit, work: Sequence[str]
 ) -> int:
     """Watch the step until it ends, and return its status, 128+n after signal n."""
+    is_task = _is_task(work)
     termination.watch(process)
     ends_it = job.options.hang_timeout is not None or is_task
     watchdog = Watchdog(job, process, job.workers, say, lambda: termination.came, ends_it)
     watchdog.start()
-    follower = ProgressFollower(job.attempt_dir, say)
+    follower = ProgressFollower(job.attempt_dir, say, work=work)
     follower.start()
     if is_task and not job.options.local:
         time_limit.start()

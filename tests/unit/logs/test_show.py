@@ -244,7 +244,7 @@ def test_bars_of_a_terminal_are_kept_while_they_are_drawn_and_printed_when_they_
     look = lambda: kept.append([line for lines in bars.values() for line in lines])  # noqa: E731
     steps = [step for state in states for step in (add(source.err, state), look)]
     text = b"".join(Play(*steps, add(source.err, b" 0: done\n"), look).follow(source, PEOPLE, bars=bars)).decode()
-    assert kept[3] == [" 0! 10%|##| 1/9", " 1! 10%|##| 1/9"] and kept[-1] == [" 1! 30%|##| 3/9"]
+    assert kept[1] == [" 0! 10%|##| 1/9", " 1! 10%|##| 1/9"] and kept[-1] == [" 1! 30%|##| 3/9"]
     assert text == " 0! 30%|##| 3/9\n 0! done\n 1! 30%|##| 3/9\n" and not any(bars.values())
 
 
