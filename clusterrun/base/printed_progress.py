@@ -87,8 +87,7 @@ def _read_bar(line: str, bar: re.Match[str]) -> Reading:
     count, total = _numbers(bar)
     beside_numbers = _EPOCH_AND_NUMBERS.fullmatch(title)
     if beside_numbers:
-        epoch, epochs = _numbers(beside_numbers)
-        return Reading("bar epoch", count, total, epoch, epochs, _find_loss(line))
+        return Reading("bar epoch", count, total, *_numbers(beside_numbers), _find_loss(line))
     name = re.sub(r"[\d/:\s]+", " ", title).strip().lower()
     if name in ("epoch", "epochs") and not _EPOCH.search(title):  # a bar whose unit is an epoch
         return Reading(epoch=count + 1, epochs=total)

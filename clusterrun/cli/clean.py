@@ -65,7 +65,8 @@ def clean(ctx: click.Context, older_than: str, dry_run: bool, yes: bool, as_json
     now = time.time()
     before = _parse_age(older_than, now)
     cluster = session.cluster(ui.note)
-    leftovers = _find_leftovers(cluster, before, ui.note)
+    with ui.working("looking for files that no run needs"):
+        leftovers = _find_leftovers(cluster, before, ui.note)
     size = format_bytes(sum(leftover.item.size for leftover in leftovers))
     rows = [_row(leftover, now) for leftover in leftovers]
     if not leftovers:
@@ -89,7 +90,8 @@ def _in_both(leftovers: Sequence[Leftover], again: Sequence[Leftover]) -> list[L
 
 def _delete_all(ui: Ui, cluster: Cluster, leftovers: Sequence[Leftover], now: float) -> int:
     """Delete folders and print their size; return 1 if one is left."""
-    deleted = [leftover for leftover in leftovers if _delete(ui, cluster, leftover)]
+    with ui.working(f"deleting {plural(len(leftovers), 'folder')}"):
+        deleted = [leftover for leftover in leftovers if _delete(ui, cluster, leftover)]
     if CODE in {leftover.what for leftover in deleted}:
         with suppress(OSError):  # the next time
             cleaning.delete_contents(cluster.store().base, now - cleaning.RECENT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from clusterrun.records.agreed import agree
 from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import INSTALLED, NOT_INSTALLED, Session
-from clusterrun.remote.ssh import LOST, Unreachable, find_host, find_target, require_agreement
+from clusterrun.remote.ssh import LOST, Host, Unreachable, find_host, find_target, require_agreement
 from clusterrun.run_folder.identity import new_identity
 from clusterrun.terminal.ui import Ui
 
@@ -52,12 +53,18 @@ def dispatch(
     session = Session(target, find_host(target.host, state), Ui(verb, as_json=as_json), environ)
     session.host.connect()
     if verb in READ_FILES:
-        files.send(target, session.host, state)
+        with _working(session.ui, session.host, f"sending the project's files to {target.host}"):
+            files.send(target, session.host, state)
     typed = [*words, *(() if script is None else ("--", *script))]
     status = _run(session, verb, list(words), typed)
     if status == NOT_INSTALLED and verb != "exec":
         raise SchedulerError(f"{target.host} has no clusterrun", hint=f"clusterrun remote setup {target.host}")
     return status
+
+
+def _working(ui: Ui, host: Host, what: str) -> AbstractContextManager[None]:
+    """Show what takes long, unless ssh may ask for a password meanwhile."""
+    return ui.working(what) if host.socket is not None else nullcontext()
 
 
 def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int:
@@ -174,8 +181,9 @@ def setup(host: str, python: str | None, wheels: str | None, profile: str | None
     target = find_target(host, current_folder(None), os.environ, profile)
     there.connect()
     ui = Ui("remote", as_json=as_json)
-    for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
-        ui.say(line)
+    with _working(ui, there, f"installing on {host}"):
+        for line in install(there, python, Path(wheels) if wheels is not None else None, ui.note):
+            ui.say(line)
     agreed = None
     if target is not None and target.profiles.remote_of_project:
         agree(state, *target.agreement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from clusterrun.base.units import plural
 from clusterrun.cli.common.names import find_targets
 from clusterrun.cli.common.session import json_option
 from clusterrun.state import filters
@@ -33,6 +34,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     parts = [target for target in named if target.run is not None and target.is_part]
     if parts:
         cluster.status(parts)  # refuse a task of a run that is no array, instead of waiting for the whole run
-    states = wait_for_end(cluster.watch(cluster.live_targets(named)), ui.note)
+    with ui.working(f"waiting for {plural(len(named), 'job')}"):
+        states = wait_for_end(cluster.watch(cluster.live_targets(named)), ui.note)
     ui.data([state_json(state) for state in states])
     ctx.exit(report_end_of(ui, cluster, filters.collapse(states)))

@@ -12,12 +12,14 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TextIO
 
 from clusterrun.base.errors import ClusterrunError
+from clusterrun.base.units import format_duration
 from clusterrun.terminal.paint import PROGRAMS, has_colours, paint
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.terminal.tables import Column, cut, fit
@@ -35,11 +37,13 @@ class Ui:
         self._wide = False
         self._status: tuple[str, ...] = ()  # the lines at the bottom of the terminal
         self._status_rows = 0
+        self._lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()  # of what is on the terminal
 
     def say(self, *lines: str) -> None:
         """Print lines of a result; nothing in JSON mode."""
-        if not self.as_json:
-            self.status_lines()
+        if self.as_json:
+            return
+        with self._above_status():
             for line in lines:
                 print(_painted(safe_text(line), self._out), file=self._out)
             self._out.flush()
@@ -56,8 +60,8 @@ class Ui:
 
     def note(self, line: str) -> None:
         """Print progress or a warning on standard error, in both modes."""
-        self.status_lines()
-        print(_painted(f"clusterrun: {safe_line(line)}", self._err), file=self._err, flush=True)
+        with self._above_status():
+            print(_painted(f"clusterrun: {safe_line(line)}", self._err), file=self._err, flush=True)
 
     def status_lines(self, *lines: str) -> None:
         """Show lines below the output of a terminal, in place of the last ones; the next output removes them.
@@ -66,6 +70,10 @@ class Ui:
         """
         if lines == self._status or not self.can_redraw:
             return
+        with self._lock:
+            self._show_status(lines)
+
+    def _show_status(self, lines: tuple[str, ...]) -> None:
         self._out.flush()
         size = _terminal_size()
         up = f"\x1b[{self._status_rows - 1}A" if self._status_rows > 1 else ""
@@ -76,6 +84,37 @@ class Ui:
         self._err.write(f"\r{up}\x1b[J{shown}")
         self._err.flush()
         self._status, self._status_rows = lines, len(rows)
+
+    @contextlib.contextmanager
+    def _above_status(self) -> Iterator[None]:
+        """Remove the lines at the bottom; they stay away until the output in this block is written."""
+        with self._lock:
+            self.status_lines()
+            yield
+
+    @contextlib.contextmanager
+    def working(self, what: str) -> Iterator[None]:
+        """Show on a terminal what takes longer than a second, and for how long it has; elsewhere nothing."""
+        if not self.can_redraw:
+            yield
+            return
+        import threading  # late: most commands do not need it
+
+        ended, began = threading.Event(), time.monotonic()
+        self._lock = threading.RLock()
+
+        def show() -> None:
+            while not ended.wait(1.0):
+                self.status_lines(f"{what} … {format_duration(time.monotonic() - began)}")
+
+        shower = threading.Thread(target=show, daemon=True)
+        shower.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            shower.join()
+            self.status_lines()
 
     @property
     def can_redraw(self) -> bool:
@@ -143,10 +182,10 @@ class Ui:
         return not self.as_json and self._out.isatty()
 
     def _lines(self, lines: Sequence[str]) -> None:
-        self.status_lines()
-        if lines:
-            print("\n".join(lines), file=self._out)  # one call: a print for each line takes longer than everything else
-        self._out.flush()
+        with self._above_status():
+            if lines:
+                print("\n".join(lines), file=self._out)  # one call: a print for each line takes longer than all else
+            self._out.flush()
 
     def log_bytes(self, data: bytes) -> None:
         """Print bytes of ``logs.show`` and flush them."""

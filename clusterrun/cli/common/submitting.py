@@ -103,7 +103,8 @@ def stay(ui: Ui, cluster: Cluster, run: RunRecord, how: How) -> int:
         from clusterrun.cli.follow import report_end_of
         from clusterrun.state.show import state_json
 
-        states = cluster.wait([run])
+        with ui.working(f"waiting for job {run.job_id}"):
+            states = cluster.wait([run])
         ui.data(state_json(states[0]))
         return report_end_of(ui, cluster, states)
     return 0
@@ -157,7 +158,8 @@ def run_to_end(ui: Ui, cluster: Cluster, args: SubmitArgs, what: str) -> RunStat
         (run,) = runs
         shape = f"{plural(run.nodes, 'node')} with {plural(run.world_size, 'rank')}"
         ui.note(f"job {run.job_id} {what} {shape}; Ctrl-C cancels it")
-        (state,) = cluster.wait(runs)
+        with ui.working(f"job {run.job_id} {what}"):
+            (state,) = cluster.wait(runs)
     except BaseException:
         cancel_runs(ui, cluster, runs)
         raise
@@ -198,7 +200,8 @@ def interrupt_deferred(ui: Ui, finish: str) -> Iterator[None]:
 
     before = signal.signal(signal.SIGINT, press)
     try:
-        yield
+        with ui.working("checking the job, saving the code, submitting"):
+            yield
     except KeyboardInterrupt:
         ui.note(f"interrupted; run `clusterrun {finish}` to finish or undo this submission")
         raise

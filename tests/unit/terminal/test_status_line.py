@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import threading
 
 import pytest
 
 from clusterrun.base.errors import RequestError
 from clusterrun.terminal.ui import Ui
+from tests.support.patience import until
 
 ERASE = "\r\x1b[J"
 
@@ -79,10 +81,26 @@ def test_of_many_lines_half_of_the_terminal_is_shown_and_the_last_one(monkeypatc
     assert err.text.endswith("\r\x1b[5A\x1b[J")
 
 
+def test_what_takes_long_is_shown_until_it_is_done_and_its_notes_stand_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    ui, err = streams(monkeypatch)
+    with ui.working("submitting"):
+        until(lambda: "submitting … 0:01" in err.text)
+        ui.note("saved the code")
+        until(lambda: "submitting … 0:0" in err.text.partition("saved the code")[2])
+    assert f"{ERASE}clusterrun: saved the code\n{ERASE}submitting" in err.text and err.text.endswith(ERASE)
+    shown = err.text
+    with pytest.raises(RequestError), ui.working("failing"):
+        raise RequestError("no")
+    assert err.text == shown, "what is done within a second is not shown"
+
+
 @pytest.mark.parametrize("how", ["a pipe", "JSON", "a dumb terminal"])
 def test_there_is_no_line_where_nothing_can_be_redrawn(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    threads = threading.active_count()
     if how == "a dumb terminal":
         monkeypatch.setenv("TERM", "dumb")
     ui, err = streams(monkeypatch, is_terminal=how != "a pipe", as_json=how == "JSON")
     ui.status_lines("step 1/9")
+    with ui.working("submitting"):
+        assert threading.active_count() == threads
     assert err.text == ""
