@@ -29,6 +29,7 @@ from clusterrun.sweeps import parameters
 from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
+from clusterrun.worker.job import trainer_files
 from tests.support import run_readers
 from tests.support.slurm_readers import answer
 
@@ -208,6 +209,14 @@ def _document(folder: Path, data: bytes) -> Iterator[object]:
     yield files.read_json(folder / "document.json")
 
 
+def _trainer_file(name: str) -> Reader:
+    def read(folder: Path, data: bytes) -> Iterator[object]:
+        (folder / name).write_bytes(data)
+        yield trainer_files.read(folder / name)
+
+    return read
+
+
 _INDEX = b'["lab", "5", "/p/.clusterrun/runs/20261121-000001-k3v7qa"]\n'
 _FRAMES = frames.begin_frames("5") + b'{"n": 3, "file": "out", "at": 3, "mark": "aabb"}\nabc'
 _RESULTS = b'{"wrong": "", "missing": ["a"], "doubts": []}\n{"wrong": "x", "missing": [], "doubts": []}\n'
@@ -238,6 +247,10 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "the check of settings": (_RESULTS, _settings),
     "an accelerate configuration": (CONFIG, _accelerate),
     "a document of the job's own": ({"request": 5}, _document),
+    "a trainer's state": ({"global_step": 5, "max_steps": 9, "log_history": [{"loss": 0.5}]},
+                          _trainer_file("trainer_state.json")),
+    "a trainer's table": (b"epoch,step,train_loss\n0,49,0.5\n", _trainer_file("metrics.csv")),
+    "a trainer's rows": (b'{"step": 5, "loss": 0.5}\n', _trainer_file("metrics.jsonl")),
 }  # fmt: skip
 #: Readers that no case calls, and what does.
 NOT_HERE: dict[tuple[str, str], str] = {

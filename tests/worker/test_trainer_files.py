@@ -42,6 +42,7 @@ def found(*arguments: str, began: float = 0.0) -> Path | None:
     ("trainer_state.json", json.dumps(STATE), Reading("file", 500, 900, loss=0.25)),
     ("metrics.jsonl", ROWS, Reading("counter", 20, loss=2.25)),
     ("metrics.csv", TABLE, Reading("file", 99, loss=2.25)),
+    ("metrics.csv", "epoch,loss,step\r\n0,,49\r\n", Reading("file", 49)),
     ("metrics.csv", "epoch,step\n0,a\n", Reading()),
     ("metrics.csv", "epoch,loss\n0,1\n", Reading()),
     ("metrics.csv", "", Reading()),

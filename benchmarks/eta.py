@@ -1,0 +1,76 @@
+"""How well `status` knows at a tenth of a training when it will end: five trainings, and one that prints nothing.
+
+The figure is the time left that `status` showed at one tenth of the steps, over the time that the rest then took. The
+silent training must show nothing. `python -m benchmarks.eta [--seconds N]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from clusterrun.run_folder import training_progress
+
+CLUSTERRUN = str(Path(sys.executable).with_name("clusterrun"))
+SCRIPT = str(Path(__file__).with_name("peers") / "prints_progress.py")
+LM = ("eval_every=0", "save_every=0", "vocab=1000", "seq_len=128", "global_batch_size=8")
+#: Steps of about so many seconds on a quiet machine, by way of printing.
+STEPS_PER_SECOND = {"lm": 12.0, "tqdm": 12.0, "trainer": 8.0, "epochs": 12.0, "lines": 12.0, "nothing": 12.0}
+
+
+def main() -> None:
+    """Train in each way, and print what was shown and what was true."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=80.0)
+    options = parser.parse_args()
+    print(
+        f"{'prints':9}{'steps':>7}{'at':>6}{'left, shown':>13}{'true':>8}{'ratio':>7}   (load {os.getloadavg()[0]:.1f})"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        for way, rate in STEPS_PER_SECOND.items():
+            print(measure(Path(folder), way, int(rate * options.seconds)), flush=True)
+
+
+def measure(project: Path, way: str, steps: int) -> str:
+    """Train once; return the line of the table."""
+    shape = ("--scheduler", "local", "--gpus-per-node", "0", "--tasks-per-node", "1", "--json")
+    settings = [word for setting in (*LM, f"steps={steps}") for word in ("--set", setting)]
+    work = [*settings, "lm"] if way == "lm" else ["--", SCRIPT, way, str(steps)]
+    job = run(project, "submit", *shape, *work)
+    shown, ended = None, False
+    while not ended:
+        time.sleep(1.0)
+        now, (state,) = time.time(), run(project, "status", job["job_id"], "--json")
+        figures = state["metrics"] or {}
+        if shown is None and state["seconds_left"] and figures["step"] >= figures["steps"] / 10:
+            shown = now, figures["step"] / figures["steps"], state["seconds_left"]
+        ended = state["state"] not in ("PENDING", "RUNNING")
+    (attempt,) = Path(job["run_dir"], "attempts").iterdir()
+    last = training_progress.load(attempt)
+    if shown is None or last is None:
+        claims = "nothing" if last is None else f"step {last.step} of {last.steps}, no time"
+        return f"{way:9}{steps:7}   {state['state']}: {claims} shown"
+    at, part, left = shown
+    true = last.stepped - at
+    return f"{way:9}{last.steps:7}{part:6.0%}{left:11.1f} s{true:6.1f} s{left / true:7.2f}"
+
+
+def run(project: Path, *words: str) -> Any:
+    """Run a command and return the data that it prints."""
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "CLUSTERRUN_"))}
+    environ |= {"CLUSTERRUN_STATE": str(project / "state"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([CLUSTERRUN, *words], cwd=project, env=environ, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)["data"]
+
+
+if __name__ == "__main__":
+    main()
