@@ -16,6 +16,9 @@ FEW = --hypothesis-profile=check
 # a worker that is done takes tests of the others
 QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 
+# two seconds: builds the site, checks the links between its pages, and that it loads nothing from elsewhere
+SITE = $(BIN)/zensical build --clean --strict && $(BIN)/python scripts/check_site.py build/site
+
 .PHONY: help run test check coverage faults guides docs versions bench bench-train scale-sim lab-up lab-down release clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -35,6 +38,7 @@ check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a mi
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(SITE)
 	$(BIN)/mypy & types=$$!; $(BIN)/python -m pytest -q $(QUICK) tests/unit && wait $$types
 
 coverage: $(VENV)/.dev  ## the lines that no unit test runs
@@ -46,6 +50,7 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(SITE)
 	$(BIN)/mypy & types=$$!; \
 	  $(BIN)/python -m pytest -q -n $(COMPUTING) $(SIDE_BY_SIDE) tests/unit tests/worker >.computing.log 2>&1 & computing=$$!; \
 	  $(BIN)/python -m pytest -n $(WORKERS) $(SIDE_BY_SIDE) --ignore tests/unit --ignore tests/worker; waiting=$$?; \
@@ -61,9 +66,8 @@ guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.m
 	$(BIN)/python -m tests.guides
 
 docs: $(VENV)/.dev  ## the site of docs/ in build/site: its links and its commands are checked, and it loads nothing from elsewhere
-	$(BIN)/zensical build --clean --strict
-	$(BIN)/python scripts/check_site.py build/site
-	$(BIN)/python -m pytest -q tests/unit/test_site.py tests/unit/test_printed_commands.py
+	$(SITE)
+	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/test_printed_commands.py
 
 versions: $(VENV)/.dev  ## what holds on Slurm 22.05, 24.11 and 26.05: the same tests on each, and a table (an hour)
 	$(BIN)/python -m lab.install --slurm 24.11 --slurm 26.05

@@ -10,6 +10,7 @@ import pytest
 
 from clusterrun.worker import tasks
 from clusterrun.worker.training.settings import Training
+from scripts import troubleshooting
 from tests.support.folders import PACKAGE, ROOT
 
 DOCS = ROOT / "docs"
@@ -41,3 +42,17 @@ def test_every_task_has_a_job_that_comes_with_it(name: str) -> None:
     assert f'task = "{name}"' in job.read_text()
     link = ROOT / "jobs" / f"{name}.toml"
     assert link.resolve() == job.resolve()
+
+
+def test_each_page_is_in_the_menu_of_the_site() -> None:
+    named = set(re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert named == {path.name for path in DOCS.glob("*.md")} | {"adr/README.md"}
+
+
+def test_each_decision_is_told_in_plain_words() -> None:
+    told = set(re.findall(r"\(adr/([\w-]+\.md)\)", (DOCS / "why-it-works.md").read_text()))
+    assert told == {path.name for path in (DOCS / "adr").glob("0*.md")}
+
+
+def test_troubleshooting_is_that_of_the_tables_of_why() -> None:
+    assert troubleshooting.PAGE.read_text() == troubleshooting.page(), "run: python -m scripts.troubleshooting"
