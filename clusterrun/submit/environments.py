@@ -21,6 +21,8 @@ from clusterrun.jobspec.fields import Value, check_value
 
 _MODULE = re.compile(r"[\w.][\w./+@:=~-]*", re.ASCII)
 OPTIONS = ("modules", "conda", "venv")
+OWN = "default: clusterrun's own"
+"""The source of a Python that nobody has chosen."""
 
 
 def with_python(level: Mapping[str, Value], cwd: Path, environ: Mapping[str, str]) -> dict[str, Value]:
@@ -118,7 +120,7 @@ def find_python(value: Value | None, environ: Mapping[str, str]) -> Value:
         path = Path(environ.get(variable) or "/nowhere") / "bin" / "python"
         if is_file(path):
             return Value(str(path), variable)
-    return Value(sys.executable, "default: clusterrun's own")
+    return Value(sys.executable, OWN)
 
 
 def find_environment(python: str) -> Path:

@@ -27,7 +27,7 @@ from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
 from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
-from clusterrun.submit.environments import expand, find_python, with_python
+from clusterrun.submit.environments import OWN, expand, find_python, with_python
 from clusterrun.submit.job_python import JobPython, Starts, choose_python
 from clusterrun.submit.python_line import is_python, split_python
 from clusterrun.system import shell
@@ -490,9 +490,9 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
     if missing:
         raise RequestError(
             f"{spec.python} does not have {' or '.join(missing)}",
-            hint=f"{shlex.quote(spec.python)} -m pip install {' '.join(missing)}   (or choose another --python)",
+            hint=_how_to_get(" ".join(missing), spec.python, environ),
         )
-    _check_torch(spec.python, torch_version)
+    _check_torch(spec.python, torch_version, environ)
     if wrong := re.search(r"^syntax error: (.*)", torch_version, re.MULTILINE):
         hint = f"{spec.python} cannot compile the script; fix the script or choose another --python"
         raise RequestError(f"syntax error in {script}:{wrong[1]}", hint=hint)
@@ -500,6 +500,14 @@ def check_python(spec: JobSpec, python: JobPython, environ: Mapping[str, str]) -
         from clusterrun.submit.accelerate_yaml import check_shape
 
         check_shape(spec, python, environ)
+
+
+def _how_to_get(packages: str, python: str, environ: Mapping[str, str]) -> str:
+    """Return the hint of how the job gets packages; what pipx or uv made for clusterrun alone is not to be filled."""
+    default = find_python(None, environ)
+    if python == default.value and default.source == OWN:
+        return "activate the environment that has it, or choose it with --venv, --conda or --python"
+    return f"{shlex.quote(python)} -m pip install {packages}   (or choose another --python)"
 
 
 def _packages(spec: JobSpec) -> list[str]:
@@ -510,14 +518,14 @@ def _packages(spec: JobSpec) -> list[str]:
     return ["torch", *_NEEDS.get(type(spec.work), ()), *launcher]
 
 
-def _check_torch(python: str, text: str) -> None:
+def _check_torch(python: str, text: str, environ: Mapping[str, str]) -> None:
     """Raise RequestError for a version of torch that is too old; ``text`` holds its version.py."""
     version = re.search(r"^__version__ = '(\d+)\.(\d+)", text, re.MULTILINE)
     if version and (int(version[1]), int(version[2])) < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise RequestError(
             f"{python} has torch {version[1]}.{version[2]}; clusterrun needs {oldest} or newer",
-            hint=f"{shlex.quote(python)} -m pip install 'torch>={oldest}'   (or choose another --python)",
+            hint=_how_to_get(f"'torch>={oldest}'", python, environ),
         )
 
 

@@ -225,6 +225,18 @@ def test_the_python_is_asked_whether_it_can(project: Path) -> None:
     assert error.value.hint.startswith(f"{fake} -m pip install torch transformers")
 
 
+def test_packages_do_not_go_into_what_pipx_made_for_clusterrun_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "python"
+    own.write_text("#!/bin/sh\necho torch\n")
+    own.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(own))
+    with pytest.raises(RequestError, match=r"does not have torch$") as error:
+        check_python(make_spec(python=str(own)), {"PATH": os.environ["PATH"]})
+    assert error.value.hint == "activate the environment that has it, or choose it with --venv, --conda or --python"
+
+
 def test_beside_a_container_the_jobs_python_needs_only_torch(tmp_path: Path) -> None:
     script, python = tmp_path / "train.py", tmp_path / "python"
     script.write_text("in the image's Python this is no error")
