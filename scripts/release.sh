@@ -26,6 +26,6 @@ trap 'rm -rf "$scratch"' EXIT
 git tag -a "$tag" -m "clusterrun $version"
 cat <<END
 clusterrun $version is built, checked and tagged. To publish it:
-  git push origin $tag
+  git push --follow-tags
   twine upload $sdist $wheel
 END
