@@ -1,7 +1,8 @@
-"""A series of numbers of any length, kept as a few of them and drawn in one line."""
+"""A series of numbers of any length, kept as a few of them, drawn in one line, or as a curve with round numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -38,3 +39,35 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if least == most:
         return SPARKS[0] * len(shown)
     return "".join(SPARKS[int((value - least) / (most - least) * (len(SPARKS) - 1) + 0.5)] for value in shown)
+
+
+Point = tuple[float, float | None]  # a step and a value; None: the value was no number, which breaks a curve
+
+
+def thin(points: Sequence[Point], most: int) -> list[Point]:
+    """Return about ``most`` points of a curve: the least and the largest of each stretch, so that spikes stay."""
+    if len(points) <= most:
+        return list(points)
+    size = math.ceil(2 * len(points) / most)
+    thinned: list[Point] = []
+    for start in range(0, len(points), size):
+        thinned += _extremes(points[start : start + size])
+    return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]
+
+
+def _extremes(stretch: Sequence[Point]) -> list[Point]:
+    """Return the points with the least and the largest value, and the first without one, in their order."""
+    gap = next((point for point in stretch if point[1] is None), None)
+    known = [(value, at) for at, (_, value) in enumerate(stretch) if value is not None]
+    kept = {stretch[at] for _, at in (min(known), max(known))} if known else set[Point]()
+    return [point for point in stretch if point in kept or point is gap]
+
+
+def round_numbers(least: float, most: float, about: int) -> list[float]:
+    """Return at most about so many round numbers from the least to the most: 1, 2, 2.5 or 5 times a power of ten apart."""
+    if not most > least:
+        return [least]
+    step = 10.0 ** math.floor(math.log10((most - least) / about))
+    step *= next((factor for factor in (1, 2, 2.5, 5) if most - least <= about * factor * step), 10)
+    first, last = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9)
+    return [float(f"{number * step:.12g}") for number in range(first, last + 1)]

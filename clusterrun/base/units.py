@@ -81,6 +81,14 @@ def format_amount(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.1 else f"{value:.2g}"
 
 
+def format_short(value: float) -> str:
+    """Return a number of any size in a few letters: ``11,216``, ``2.345``, ``0.0003``, ``3e-5``."""
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    number, _, exponent = f"{value:.4g}".partition("e")
+    return f"{number}e{int(exponent)}" if exponent else number
+
+
 def format_when(at: float | None, now: float) -> str:
     """Return a moment in this machine's time: ``now``, ``in 25 min``, ``today 18:05``, ``Sat 14:20``."""
     if at is None:

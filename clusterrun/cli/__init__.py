@@ -49,6 +49,7 @@ SECTIONS = {
     "Understand what happens": {
         "why": "Explain why a job is pending or how it ended.",
         "diff": "Compare two jobs: options, code, environment, metrics.",
+        "report": "Write an HTML page about a run, or plot its curves in the terminal.",
         "check": "Check nodes and links with a short job, or check that a run got what it requested.",
     },
     "Plan and set up": {

@@ -39,6 +39,7 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     JOB1 and JOB2 are each a job id, a run id, a name or last. The code is compared if it was saved at submission; the
     environment is that of the last launch.
     """
+    from clusterrun.compare import changes_json
     from clusterrun.compare.code import compare_code
     from clusterrun.compare.environment import compare_environments
     from clusterrun.compare.metrics import compare_metrics
@@ -58,10 +59,10 @@ def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:
     data = {
         "runs": [{"job_id": str(run.job_id) if run.job_id else None, "run_id": run.run_id, "name": run.name}
                  for run in (first, second)],
-        "options": list(map(_json, options)),
+        "options": changes_json(options),
         "code": _code_json(snapshots, files, code_diff, gone),
-        "environment": list(map(_json, environment)),
-        "metrics": list(map(_json, metrics)),
+        "environment": changes_json(environment),
+        "metrics": changes_json(metrics),
     }  # fmt: skip
     ui.data(data)
     ui.say(f"first        {_name(first)}", f"second       {_name(second)}")
@@ -146,11 +147,3 @@ def _value(value: Any, source: str) -> str:
     if len(text) > _WIDEST:
         text = text[: _WIDEST - 1] + "…"
     return f"{text} ({source})" if source else text
-
-
-def _json(change: Change) -> dict[str, Any]:
-    return {
-        "name": change.name,
-        "values": [change.first, change.second],
-        "sources": [source or None for source in change.sources],
-    }

@@ -14,6 +14,7 @@ from clusterrun.cli.common.show import list_jobs, no_jobs_message
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json
+from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
 
 T = TypeVar("T")
@@ -31,12 +32,16 @@ T = TypeVar("T")
     help="Only jobs on cluster NAME, with their last recorded states if the cluster cannot be reached.",
 )  # fmt: skip
 @click.option("--columns", metavar="NAME[,NAME]", help="Only these columns, in this order (jobid,name,progress).")
+@click.option(
+    "--html", metavar="[FILE]", is_flag=False, flag_value="jobs.html",
+    help="Write the table as a page to FILE, by default jobs.html; - is standard output.",
+)  # fmt: skip
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @json_option
 @click.pass_obj
 def list_command(
     session: Session, everything: bool, state: str | None, name: str | None, since: str | None, expand: bool,
-    all_clusters: bool, cluster: str | None, columns: str | None, watch: bool, as_json: bool,
+    all_clusters: bool, cluster: str | None, columns: str | None, html: str | None, watch: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """List your active jobs, oldest first: runs from any folder, and other tools' jobs in the queue.
 
@@ -45,6 +50,7 @@ def list_command(
       clusterrun list --state PENDING --name 'sweep-*'
       clusterrun list --all --since 2d
       clusterrun list --watch
+      clusterrun list --all --html
 
     A job that you submitted with another tool is not a run: with --json, run_id is null. An array has one row for each
     state of its tasks. --all also lists ended runs, and ended jobs that are still in the queue; so does --state with an
@@ -53,7 +59,9 @@ def list_command(
     """
     ui = Ui("list", as_json=as_json)
     job_filter = _job_filter(everything, state, name, since, all_clusters, cluster)
-    shown = _columns(columns, is_table=not (watch or as_json))
+    if watch or as_json:
+        _refuse_without_table(columns=columns, html=html)
+    shown = _columns(columns)
     if watch:
         _watch(ui, session, job_filter, expand=expand)
         return
@@ -61,22 +69,43 @@ def list_command(
     if as_json:
         ui.data([state_json(job) for job in listing.states])
     elif listing.states:
-        rows = [list_row(job) for job in listing.states]
-        ui.table(_chosen(LIST_COLUMNS, shown), [_chosen(row, shown) for row in rows])
+        _show(ui, _chosen(LIST_COLUMNS, shown), [_chosen(list_row(job), shown) for job in listing.states], html)
     else:
         ui.note(no_jobs_message(job_filter))
+
+
+def _show(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]], html: str | None) -> None:
+    if html is None:
+        ui.table(columns, rows)
+    else:
+        _write_page(ui, columns, rows, html)
+
+
+def _write_page(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]], file: str) -> None:
+    """Write the table as a page, without columns that have no cell."""
+    from clusterrun.report import page
+
+    filled = [at for at, _ in enumerate(columns) if any(row[at] for row in rows)]
+    names = [column.name for column in _chosen(columns, filled)]
+    text = page.table_page("Jobs", names, [_chosen(row, filled) for row in rows], time.time())
+    page.send(ui, text, file)
 
 
 def _chosen(values: Sequence[T], shown: Sequence[int]) -> list[T]:
     return [values[at] for at in shown]
 
 
-def _columns(names: str | None, *, is_table: bool) -> Sequence[int]:
+def _refuse_without_table(**options: str | None) -> None:
+    """Raise RequestError for an option of the table, which --watch and --json do not show."""
+    for name, value in options.items():
+        if value is not None:
+            raise RequestError(f"--{name} cannot be combined with --watch or --json", hint="use one of them")
+
+
+def _columns(names: str | None) -> Sequence[int]:
     """Return the positions of the named columns, of all if None; raises RequestError for another name."""
     if names is None:
         return range(len(LIST_COLUMNS))
-    if not is_table:
-        raise RequestError("--columns cannot be combined with --watch or --json", hint="use one of them")
     known = {column.name.lower(): at for at, column in enumerate(LIST_COLUMNS)}
     wanted = [name.strip().lower() for name in names.split(",")]
     for name in wanted:

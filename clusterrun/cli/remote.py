@@ -25,7 +25,7 @@ from clusterrun.terminal.ui import Ui
 READ_FILES = frozenset({"submit", "resubmit", "render", "plan", "check", "sweep", "free"})
 #: Commands that change nothing: after a lost connection they can be run again.
 CHANGE_NOTHING = frozenset(
-    {"list", "status", "logs", "top", "wait", "why", "free", "render", "plan", "diff", "init", ""}
+    {"list", "status", "logs", "top", "wait", "why", "free", "render", "plan", "diff", "report", "init", ""}
 )
 #: Commands that submit jobs, and may get secrets.
 SUBMIT = frozenset({"submit", "resubmit", "resume", "sweep"})
@@ -45,9 +45,7 @@ def dispatch(
     target = find_target(host, cwd, environ, profile)
     if target is None or verb == "remote":
         return None
-    if verb == "init" and "--print" not in words:
-        hint = f"clusterrun --remote {target.host} init --print >clusterrun.toml"
-        raise RequestError("init with --remote needs --print", hint=hint)
+    _refuse_files_there(verb, words, target.host)
     state = state_folder(environ)
     require_agreement(target, state)
     session = Session(target, find_host(target.host, state), Ui(verb, as_json=as_json), environ)
@@ -65,6 +63,17 @@ def dispatch(
 def _working(ui: Ui, host: Host, what: str) -> AbstractContextManager[None]:
     """Show what takes long, unless ssh may ask for a password meanwhile."""
     return ui.working(what) if host.socket is not None else nullcontext()
+
+
+def _refuse_files_there(verb: str, words: Sequence[str], host: str) -> None:
+    """Raise RequestError for a command that would write its result into a file on the other host."""
+    if verb == "init" and "--print" not in words:
+        hint = f"clusterrun --remote {host} init --print >clusterrun.toml"
+        raise RequestError("init with --remote needs --print", hint=hint)
+    if verb == "report" and not {"-", "-o-", "--output=-", "--terminal", "--json"} & {*words}:
+        jobs = " ".join(word for word in words[1:] if word.isalnum())
+        hint = f"clusterrun --remote {host} report {jobs or 'JOBID'} -o - >report.html"
+        raise RequestError("report with --remote needs -o -, --terminal or --json", hint=hint)
 
 
 def _run(session: Session, verb: str, words: list[str], typed: list[str]) -> int:

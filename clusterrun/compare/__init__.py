@@ -18,6 +18,18 @@ class Change(NamedTuple):
     sources: tuple[str, str] = ("", "")
 
 
+def changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
+    """Return the changes for ``--json``: name, both values, and both sources (None: not recorded)."""
+    return [
+        {
+            "name": change.name,
+            "values": [change.first, change.second],
+            "sources": [source or None for source in change.sources],
+        }
+        for change in changes
+    ]
+
+
 def find_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterable[Change]:
     """Yield the values that differ between two mappings, in the order of their keys."""
     for name in {**first, **second}:

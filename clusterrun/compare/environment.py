@@ -22,8 +22,8 @@ def compare_environments(
 
     The last starts are compared; nothing is compared if one has not recorded its environment.
     """
-    versions, packages, is_mixed = _load(first)
-    other_versions, other_packages, other_is_mixed = _load(second)
+    versions, packages, is_mixed = load_environment(first)
+    other_versions, other_packages, other_is_mixed = load_environment(second)
     missing = tuple(compress((first, second), (not versions, not other_versions)))
     mixed = tuple(compress((first, second), (is_mixed, other_is_mixed)))
     if missing:
@@ -43,7 +43,7 @@ def nodes_by_version(ranks: Sequence[Mapping[str, Any]], name: str) -> dict[str,
     return {version: list(dict.fromkeys(names)) for version, names in nodes.items()}
 
 
-def _load(run: RunRecord) -> tuple[dict[str, str | None], dict[str, str], bool]:
+def load_environment(run: RunRecord) -> tuple[dict[str, str | None], dict[str, str], bool]:
     """Return what the last start of a run has recorded: versions, packages, and whether its nodes differ in packages.
 
     Without a start there is nothing, not even the names of versions.

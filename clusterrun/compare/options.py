@@ -15,7 +15,7 @@ _ABSENT = (None, "")
 def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
     """Return what differs: the work, its arguments, the folder, then each option; tables are compared by key."""
     changes = list(find_changes(_load_work(first), _load_work(second)))
-    options, other_options = _load_values(first), _load_values(second)
+    options, other_options = load_options(first), load_options(second)
     for name in sorted({*options, *other_options}):
         value, source = options.get(name, _ABSENT)
         other_value, other_source = other_options.get(name, _ABSENT)
@@ -38,7 +38,7 @@ def _load_work(run: RunRecord) -> dict[str, Any]:
     }
 
 
-def _load_values(run: RunRecord) -> dict[str, tuple[Any, str]]:
+def load_options(run: RunRecord) -> dict[str, tuple[Any, str]]:
     """Return the values of a run with their sources; ``set.lr`` is the key lr of the table set."""
     values: dict[str, tuple[Any, str]] = {"scheduler": (run.scheduler, "")}  # chosen for a run that names none
     for name, (value, source) in run.sources.items():

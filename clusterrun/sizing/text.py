@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.memory import MemoryEstimate, Span
 from clusterrun.sizing.scaling import ScalingRow
 from clusterrun.sizing.speed import BACKWARD_SHARE, Machine
+from clusterrun.terminal.plot import Curve, plot
 from clusterrun.terminal.tables import Column
 
 Table = tuple[list[Column], list[list[str]]]
@@ -127,27 +127,14 @@ def speed_line(machine: Machine) -> str:
     )
 
 
-def can_plot() -> bool:
-    """Return whether plotext is installed."""
-    return importlib.util.find_spec("plotext") is not None
-
-
 def terminal_plot(rows: Sequence[ScalingRow], width: int = 72, height: int = 16) -> list[str]:
-    """Return the lines of a plot without colors; it needs plotext."""
-    import plotext
-
+    """Return the lines of a plot of the speed-up; it needs plotext."""
     gpus = [row.gpus for row in rows]
-    plotext.clear_figure()
-    plotext.plot_size(width, height)
     unit = rows[0].tokens_per_second / rows[0].speedup
-    plotext.plot(gpus, gpus, label="ideal", marker=".")
-    plotext.plot(gpus, [row.predicted_tokens_per_second / unit for row in rows], label="predicted", marker="+")
-    plotext.plot(gpus, [row.speedup for row in rows], label="measured", marker="x")
-    plotext.xticks(gpus)
-    plotext.xlabel("GPUs")
-    plotext.title("speed-up")
-    text: str = plotext.uncolorize(plotext.build())
-    return [line.rstrip() for line in text.splitlines()]
+    predicted = [row.predicted_tokens_per_second / unit for row in rows]
+    curves = [Curve("ideal", gpus, gpus), Curve("predicted", gpus, predicted),
+              Curve("measured", gpus, [row.speedup for row in rows])]  # fmt: skip
+    return plot("speed-up", curves, x_label="GPUs", xs=gpus, width=width, height=height, markers=(".", "+", "x"))
 
 
 def _table(rows: Iterable[Any], columns: Columns) -> Table:

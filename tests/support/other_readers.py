@@ -262,7 +262,7 @@ NOT_HERE: dict[tuple[str, str], str] = {
     ("remote/setup.py", "install"): "files of this package",
     ("remote/setup.py", "make_wheel"): "files of this package",
     ("scheduler/local/processes.py", "environment"): "the kernel's",
-    ("sizing/text.py", "terminal_plot"): "plotext's build() draws",
+    ("terminal/plot.py", "plot"): "plotext's build() draws",
     ("submit/accelerate_yaml.py", "load"): "starts a Python, whose answer `parse_config` reads",
 }
 #: The modules that decode without the shared decoders, and why.

@@ -1,0 +1,106 @@
+"""Ranks over time: the phases of each rank in each launch, and what a step of it takes, as its records have them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from clusterrun.base.job import JobStatus
+from clusterrun.records import progress
+from clusterrun.records.progress import RankProgress
+from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import ends
+from clusterrun.run_folder.ends import RankEnd
+from clusterrun.run_folder.launches import Launch
+from clusterrun.state.launches import launches_of
+from clusterrun.state.show import FEW, find_stragglers, wait_seconds
+
+LAUNCHES = 20  # the last ones of a run
+RANKS = 64  # with a row each
+#: Seconds, and lengths of a step, after which a rank that makes no step is shown to stand still.
+STILL_S, STILL_STEPS = 30.0, 5.0
+_NAMES = {"script": "running", "": "running"}  # of phases; others are named as they are
+_OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s", "memory_gib")
+
+
+def load(run: RunRecord, job: JobStatus, now: float) -> dict[str, Any]:
+    """Return the ``timeline`` of a run: when it began and ended, a row for each rank, and how many were left out.
+
+    What a rank does in a step, and which are slow, is that of the last launch. None: no launch has begun.
+    """
+    newest = progress.ranks(run, job.id.task)
+    launches = [launch for launch in launches_of(run, job, newest, now) if launch.began is not None]
+    shown = launches[-LAUNCHES if run.world_size <= FEW else -1 :]
+    if not shown:
+        return {"timeline": None, "slow_ranks": []}
+    rows: dict[int, dict[str, Any]] = {}
+    for launch in shown:
+        _add(rows, launch)
+    slow = _slow_ranks(newest)
+    kept = _notable(list(rows.values()), slow)
+    ended = max(launch.ended or 0 for launch in shown)
+    return {
+        "timeline": {"began": shown[0].began, "ended": ended, "ranks": kept, "left_out": len(rows) - len(kept)},
+        "slow_ranks": [{"rank": row["rank"], "node": row["node"], "speed": slow[row["rank"]]}
+                       for row in kept if row["rank"] in slow],
+    }  # fmt: skip
+
+
+def _slow_ranks(ranks: Sequence[RankProgress]) -> dict[int, float]:
+    """Return the speed of each slow rank; one that ends still has the times of its last steps."""
+    in_their_steps = [rank._replace(phase="training") for rank in ranks]
+    return {rank.rank: speed for rank, speed in find_stragglers(in_their_steps)}
+
+
+def _add(rows: dict[int, dict[str, Any]], launch: Launch) -> None:
+    """Add what the ranks of a launch did; what is known of a rank besides is that of its last launch."""
+    ended = {end.rank: end for end in ends.load_ends(launch.folder)}
+    for rank in progress.read_ranks(launch.folder):
+        end = ended.get(rank.rank, RankEnd(rank.rank))
+        before = rows.get(rank.rank, {"spans": []})["spans"]
+        rows[rank.rank] = _facts(rank, end) | {"spans": [*before, *spans(launch, rank, end.time or launch.ended)]}
+
+
+def _facts(rank: RankProgress, end: RankEnd) -> dict[str, Any]:
+    gpu = rank.gpu
+    return {
+        **{name: getattr(rank, name) for name in _OF_RANK},
+        "wait_s": wait_seconds(rank._replace(phase="training")),
+        "gpu": gpu and gpu._asdict(),
+        "status": end.status,
+        "error": end.error or None,
+    }
+
+
+def spans(launch: Launch, rank: RankProgress, until: float | None) -> list[dict[str, Any]]:
+    """Return the phases of a rank in a launch, each with the moments at which it began and ended, in epoch seconds.
+
+    Records have the beginning of the launch, the first step and the beginning of the last phase; what lies between
+    belongs to the phase before.
+    """
+    if launch.began is None or until is None:
+        return []
+    moments = {"starting": launch.began, "training": rank.first_step_at}
+    moments[_NAMES.get(rank.phase, rank.phase)] = rank.since
+    if _stands_still(rank, until):
+        moments["no step"] = rank.stepped
+    begun = sorted((max(at, launch.began), name) for name, at in moments.items() if at is not None and at < until)
+    return [
+        {"phase": name, "began": at, "ended": following}
+        for (at, name), (following, _) in pairwise([*begun, (until, "")])
+        if following > at
+    ]
+
+
+def _stands_still(rank: RankProgress, until: float) -> bool:
+    """Return whether a rank in training made no step for long."""
+    if rank.phase != "training" or rank.stepped is None:
+        return False
+    return until - rank.stepped > max(STILL_S, STILL_STEPS * (rank.step_s or 0.0))
+
+
+def _notable(rows: Sequence[Mapping[str, Any]], slow: Container[int]) -> list[Mapping[str, Any]]:
+    """Return at most ``RANKS`` of the rows, by rank: those that failed, the slow ones, then the first ones."""
+    by_interest = sorted(rows, key=lambda row: (not row["status"], row["rank"] not in slow, row["rank"]))
+    return sorted(by_interest[:RANKS], key=lambda row: int(row["rank"]))

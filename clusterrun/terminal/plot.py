@@ -1,0 +1,59 @@
+"""Curves in a terminal, as lines of text without colors, drawn by plotext, which is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from clusterrun.base.series import round_numbers
+from clusterrun.base.units import format_short
+from clusterrun.terminal.safe_text import safe_line
+
+#: How curves are drawn over each other: the first one finely, the others by letters.
+MARKERS = ("braille", "x", "+", "o", "*", "#")
+
+
+class Curve(NamedTuple):
+    """A curve: its name in the legend, and the coordinates of its points."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+def can_plot() -> bool:
+    """Return whether a plotext with this API is installed."""
+    try:
+        return metadata.version("plotext").startswith("6.")
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def plot(
+    title: str, curves: Sequence[Curve], *, x_label: str, xs: Sequence[float] = (), width: int = 72, height: int = 16,
+    markers: Sequence[str] = MARKERS,
+) -> list[str]:  # fmt: skip
+    """Return the lines of a plot; ``xs`` are the numbers below it, round ones by default."""
+    import plotext
+
+    figure = plotext.figure
+    figure.clear()
+    figure.plot_size(width, height)
+    for at, curve in enumerate(curves):
+        signal = figure.signal(curve.xs, curve.ys, marker=markers[at % len(markers)]).lines()
+        figure.draw(signal.label(safe_line(curve.name)))
+    _mark(figure, "lower", xs or _numbers([x for curve in curves for x in curve.xs], width // 12))
+    _mark(figure, "left", _numbers([y for curve in curves for y in curve.ys], height // 4))
+    figure.title(title)
+    figure.label(x_label, side="lower")
+    text: str = figure.build().string(colorless=True)
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def _numbers(values: Sequence[float], about: int) -> list[float]:
+    return round_numbers(min(values), max(values), max(2, about))
+
+
+def _mark(figure: Any, side: str, numbers: Sequence[float]) -> None:
+    figure.ruler(side=side).ticks(list(numbers), [format_short(number) for number in numbers])
