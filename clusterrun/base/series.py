@@ -64,7 +64,7 @@ def _extremes(stretch: Sequence[Point]) -> list[Point]:
 
 
 def round_numbers(least: float, most: float, about: int) -> list[float]:
-    """Return at most about so many round numbers from the least to the most: 1, 2, 2.5 or 5 times a power of ten apart."""
+    """Return at most about so many round numbers between two: 1, 2, 2.5 or 5 times a power of ten apart."""
     if not most > least:
         return [least]
     step = 10.0 ** math.floor(math.log10((most - least) / about))

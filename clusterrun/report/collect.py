@@ -24,7 +24,7 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, status_json
 from clusterrun.why import ended
 
-CURVES = ("loss", "val_loss", "lr", "tokens_per_second", "mfu", "memory_gib")
+CURVES = frozenset({"loss", "val_loss", "lr", "tokens_per_second", "mfu", "memory_gib"})
 SAMPLES, LONGEST = 8, 4000  # prompts, and characters of a text
 _METRICS = 64 * 1024 * 1024  # bytes; those of the last steps
 _SAMPLES = 1024 * 1024  # bytes at each end of samples.jsonl
@@ -53,6 +53,7 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
         "handle": handle(state),
         "headline": headline.of_job(job, state.figures, progress.ranks(run, job.id.task), now=now),
         "cause": find_cause(cluster, state),
+        "efficiency": card and card.json(),
         "card": card.lines() if card is not None else [],
         "curves": curves,
         "curves_over": x_label,
@@ -81,8 +82,8 @@ def load_curves(run: RunRecord) -> tuple[dict[str, list[Point]], str]:
     curves: dict[str, list[Point]] = {}
     for row in progress.last_rows(run.run_dir / "metrics.jsonl", _METRICS):
         step = as_number(row.get("step"))
-        for name in CURVES if step is not None else ():
-            if row.get(name) is not None:  # NaN is written as a text
+        if step is not None:
+            for name in CURVES & row.keys():  # NaN is written as a text
                 curves.setdefault(name, []).append((step, as_number(row[name])))
     if curves:
         return curves, "step"

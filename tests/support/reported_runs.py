@@ -64,7 +64,7 @@ def failed(run: RunRecord, **more: Any) -> RunState:
 
 
 def data_of(run: RunRecord) -> dict[str, Any]:
-    return collect(run_readers.NoCluster(), failed(run), NOW)
+    return collect(run_readers.RecordsOnly(), failed(run), NOW)
 
 
 class Structure(HTMLParser):

@@ -17,7 +17,7 @@ from clusterrun.logs.request import filter_run
 from clusterrun.records import cleaning, code_store, launches, progress, run_record, sweeps
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.report import usage
+from clusterrun.report import collect, page, usage
 from clusterrun.run_folder import claims, end_time, ends, rank_records, submissions
 from clusterrun.run_folder.launches import folders as launch_folders
 from clusterrun.run_folder.launches import load, why_requeued
@@ -60,6 +60,7 @@ HEARTBEAT = {"version": 1, "rank": 0, "node": "n1", "time": AT + 590.5, "interva
              }  # fmt: skip
 METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_per_second": 900.0, "epoch": 0.5,
           "trained_s": 400.0}  # fmt: skip
+SAMPLE = {"step": 7, "prompt": "Once", "text": "upon a time"}
 PROGRESS = {"version": 1, "step": 8, "stepped": AT + 510.0, "steps": 9, "loss": 2.25, "first_step": 1,
             "first_step_at": AT + 9.5}  # fmt: skip
 SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
@@ -88,8 +89,8 @@ FINAL = {"state": "FAILED", "reason": "NonZeroExitCode", "exit_status": 1, "ende
 _ATTEMPT = "attempts/b3v7qaabcdefghij.0.0"
 #: The files of a run, in its folder and (a sweep's) beside it.
 NAMES = (
-    "record.json", "spec.json", "snapshot.json", "notify.json", "metrics.jsonl", "claims/b3v7qaabcdefghij/owner",
-    "submissions/b3v7qaabcdefghij.json", "../../sweeps/20261121-000001-k3v7qa.json",
+    "record.json", "spec.json", "snapshot.json", "notify.json", "metrics.jsonl", "samples.jsonl",
+    "claims/b3v7qaabcdefghij/owner", "submissions/b3v7qaabcdefghij.json", "../../sweeps/20261121-000001-k3v7qa.json",
     *(f"{_ATTEMPT}/{name}" for name in (
         "start.json", "end.json", "first_failure.json", "hang.json", "training.json", "check.json", "launch.json",
         "hold.json", "packages.json", "requeue.json", "end-time.json", "node-0.ranks", "log-start",
@@ -116,7 +117,7 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
         f"attempts/{folder.name}/progress.json": PROGRESS,
         f"attempts/{folder.name}/link.json": {"version": 1, "page": "https://wandb.ai/me/train/runs/k3v7qa"},
         "spec.json": SPEC, "snapshot.json": SNAPSHOT, "notify.json": {"target": "mail:me", "on": ["failed"]},
-        "metrics.jsonl": json.dumps(METRIC) + "\n",
+        "metrics.jsonl": json.dumps(METRIC) + "\n", "samples.jsonl": json.dumps(SAMPLE) + "\n",
         f"attempts/{folder.name}/log-start": "0 0\n", f"attempts/{folder.name}/log-clock": f"{AT + 9}.5 10 20\n",
         f"attempts/{folder.name}/nodes": "n1\nn2\n", "../../sweeps/" + f"{run.sweep}.json": SWEEP | {
             "tasks": [[{"lr": "1"}, [run.run_id]]]},
@@ -152,6 +153,14 @@ class NoCluster:
 
     def scheduler(self, name: str) -> Scheduler:
         raise NoScheduler("no Slurm here")
+
+
+class RecordsOnly(NoCluster):
+    """The same, with the records of projects."""
+
+    def store(self, root: Path | None = None) -> Store:
+        assert root is not None
+        return Store(root, root / "state")
 
 
 def _as_running(run: RunRecord) -> RunState:
@@ -259,6 +268,13 @@ def _efficiency(store: Store, run: RunRecord) -> Iterator[object]:
             yield wait.line()
 
 
+def _reported(store: Store, run: RunRecord) -> Iterator[object]:
+    states = (_as_running(run), _as_ended(run))
+    found = [collect.collect(RecordsOnly(), state, AT + 700.0) for state in states]
+    yield json.dumps(found)
+    yield page.report_page(found, collect.find_difference(run, run), AT + 700.0)
+
+
 def _again(store: Store, run: RunRecord) -> Iterator[object]:
     yield resubmit.resubmit_args(run, SubmitArgs(), None, Path("/"), NoCluster.environ, lambda line: None)
 
@@ -309,6 +325,6 @@ def _kept(store: Store, run: RunRecord) -> Iterator[object]:
 
 View = Callable[[Store, RunRecord], Iterator[object]]
 VIEWS: tuple[View, ...] = (
-    all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _efficiency, _again, _rendered, _together,
-    _kept, _in_the_job,
+    all_runs, _states, _joined, _top, _logs, _compared, _checked, _why, _efficiency, _reported, _again,
+    _rendered, _together, _kept, _in_the_job,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from clusterrun.report.page import report_page, table_page
 from tests.support.ended_runs import over
 from tests.support.hostile_texts import NASTY, hostile
 from tests.support.reported_runs import NOW, Structure, data_of, make_run, with_texts
-from tests.support.run_readers import NoCluster
+from tests.support.run_readers import RecordsOnly
 from tests.support.run_records import submitted
 
 #: Texts that choose the structure of a page, and are our own.
@@ -75,7 +75,7 @@ def test_two_runs_have_their_curves_over_each_other_and_what_differs(store: Stor
 
 def test_what_is_not_known_is_left_out(store: Store) -> None:
     run = submitted(store, 7, sources={})
-    page = report_page([collect(NoCluster(), over(run, "PENDING", None, job="107"), NOW)], None, NOW)
+    page = report_page([collect(RecordsOnly(), over(run, "PENDING", None, job="107"), NOW)], None, NOW)
     assert headings(page) == ["train7", "Options"]
     assert "<dl" in page and "<dt>" not in page and "<script" not in page
     assert not re.search(r"\b(None|nan|null|undefined)\b", words(page))
