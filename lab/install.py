@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from lab import releases
@@ -31,6 +33,8 @@ PROGRAMS = {
 }
 # What tests of remote use need beside a lab.
 REMOTE = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "git": "git"}
+# A browser for the pages of `report`; Ubuntu has no such package, and the test of pages is skipped without one.
+BROWSER = "chromium-headless-shell"
 # What makes a Slurm of another version (lab/release_root.py).
 MAKERS = {"debootstrap": "debootstrap", "patchelf": "patchelf"}
 
@@ -61,33 +65,47 @@ def available(slurm: str = "") -> str | None:
 def install(makers: bool = False) -> int:
     """Install the missing packages with apt and return an exit code; never starts the packages' own services."""
     missing = missing_packages(makers, remote=True)
-    if not missing:
-        print("lab: all packages are there")
-        return 0
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
+    can_install = os.geteuid() == 0 and shutil.which("apt-get") is not None
+    if missing and not can_install:
         print(f"lab: missing packages; as root on Debian: apt-get install {' '.join(missing)}", file=sys.stderr)
         return 1
-    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
-    # The packages' own daemons would conflict: the lab starts its own, with its own files. policy-rc.d is
-    # Debian's switch for that; a machine that has one already keeps its own.
+    with _no_services() if can_install else nullcontext():
+        code = (_apt("update", "-q") or _apt("install", *missing)) if missing else 0
+        if code == 0 and can_install and not shutil.which(BROWSER, path=SEARCH_PATH) and _apt("install", BROWSER) != 0:
+            print("lab: the test of pages in a browser will be skipped", file=sys.stderr)
+    if code == 0 and (still := missing_packages(makers, remote=True)):
+        print(f"lab: still missing after the installation: {' '.join(still)}", file=sys.stderr)
+        return 1
+    if not missing:
+        print("lab: all packages are there")
+    return code
+
+
+@contextmanager
+def _no_services() -> Iterator[None]:
+    """Start no daemon of a package: they would conflict, as the lab starts its own, with its own files.
+
+    policy-rc.d is Debian's switch for that; a machine that has one already keeps its own.
+    """
     policy = Path("/usr/sbin/policy-rc.d")
     ours = not policy.exists()
     if ours:
         policy.write_text("#!/bin/sh\nexit 101\n", encoding="ascii")
         policy.chmod(0o755)
     try:
-        for argv in (["update", "-q"], ["install", "-qy", "--no-install-recommends", *missing]):
-            code = subprocess.run(["apt-get", *argv], env=env, check=False).returncode
-            if code != 0:
-                print(f"lab: apt-get {argv[0]} failed with exit code {code}", file=sys.stderr)
-                return code
+        yield
     finally:
         if ours:
             policy.unlink()
-    if still := missing_packages(makers, remote=True):
-        print(f"lab: still missing after the installation: {' '.join(still)}", file=sys.stderr)
-        return 1
-    return 0
+
+
+def _apt(verb: str, *words: str) -> int:
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"}
+    options = ["-qy", "--no-install-recommends"] if verb == "install" else []
+    code = subprocess.run(["apt-get", verb, *options, *words], env=env, check=False).returncode
+    if code != 0:
+        print(f"lab: apt-get {verb} failed with exit code {code}", file=sys.stderr)
+    return code
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -66,7 +66,7 @@ def _extremes(stretch: Sequence[Point]) -> list[Point]:
 def round_numbers(least: float, most: float, about: int) -> list[float]:
     """Return at most about so many round numbers between two: 1, 2, 2.5 or 5 times a power of ten apart."""
     if not most > least:
-        return [least]
+        return [float(least)]
     step = 10.0 ** math.floor(math.log10((most - least) / about))
     step *= next((factor for factor in (1, 2, 2.5, 5) if most - least <= about * factor * step), 10)
     first, last = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9)

@@ -86,8 +86,7 @@ def _write_page(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]]
     from clusterrun.report import page
 
     filled = [at for at, _ in enumerate(columns) if any(row[at] for row in rows)]
-    names = [column.name for column in _chosen(columns, filled)]
-    text = page.table_page("Jobs", names, [_chosen(row, filled) for row in rows], time.time())
+    text = page.table_page("Jobs", _chosen(columns, filled), [_chosen(row, filled) for row in rows], time.time())
     page.send(ui, text, file)
 
 

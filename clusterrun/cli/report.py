@@ -6,7 +6,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from clusterrun.cli.common.names import LAST, find_targets, require_run
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.terminal.ui import Ui
+
+if TYPE_CHECKING:
+    from clusterrun.report.draw import Line
 
 _ONLY_OURS = "only clusterrun's jobs have a report; try `clusterrun status`"
 _MOST_RUNS = 16
@@ -85,7 +88,12 @@ def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
         ui.say(f"{run['handle']}  {run['name']}  {run['state']}  {run['headline']}")
     charts = [(title, lines) for title, lines, _ in lines_of(runs) if title in _PLOTTED]
     for title, lines in charts:
-        curves = [Curve(line.name, *zip(*line.known, strict=True)) for line in lines if line.known]
+        curves = [Curve(line.name, *zip(*line.known, strict=True)) for line in _plotted(lines, len(runs))]
         ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
     if not charts:
         ui.note("no loss, learning rate or speed was logged")
+
+
+def _plotted(lines: Sequence[Line], runs: int) -> list[Line]:
+    """Return the lines that have values; of several runs not those that few steps have."""
+    return [line for line in lines if line.known and not (line.is_rare and runs > 1)]

@@ -26,7 +26,7 @@ from clusterrun.why import ended
 
 CURVES = frozenset({"loss", "val_loss", "lr", "tokens_per_second", "mfu", "memory_gib"})
 SAMPLES, LONGEST = 8, 4000  # prompts, and characters of a text
-_METRICS = 64 * 1024 * 1024  # bytes; those of the last steps
+_METRICS = 16 * 1024 * 1024  # bytes; those of the last steps
 _SAMPLES = 1024 * 1024  # bytes at each end of samples.jsonl
 
 

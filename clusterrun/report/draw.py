@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.series import Point, round_numbers, thin
 from clusterrun.base.units import clause, format_short
 
-MOST = 400  # points of a line that are drawn
+MOST, FEW = 400, 12  # points of a line that are drawn, and of which each is marked
 SIDE = 1000
 #: The charts: title, the curves in it with their names, and whether the values begin at zero.
 CHARTS: tuple[tuple[str, Mapping[str, str], bool], ...] = (
@@ -64,11 +64,15 @@ class Range(NamedTuple):
         """Return where a value stands, from 0 to 1."""
         return (value - self.least) / (self.most - self.least)
 
-    def numbers(self, about: int, *, from_top: bool = False) -> list[tuple[float, str]]:
-        """Return round numbers with their places in percent."""
+    def numbers(self, about: int) -> list[tuple[float, str]]:
+        """Return round numbers with their places in percent from the most."""
         numbers = round_numbers(self.least, self.most, about)
-        places = [1 - self.place(number) if from_top else self.place(number) for number in numbers]
-        return [(round(100 * at, 2), format_short(number)) for at, number in zip(places, numbers, strict=True)]
+        return [(round(100 - 100 * self.place(number), 2), format_short(number)) for number in numbers]
+
+    def steps(self, about: int) -> list[tuple[float, str]]:
+        """Return round whole numbers with their places in percent from the least."""
+        numbers = round_numbers(self.least, self.most, about)
+        return [(round(100 * self.place(step), 2), format_short(step)) for step in numbers if step.is_integer()]
 
 
 def lines_of(runs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Line], bool]]:
@@ -104,8 +108,8 @@ def draw(
         title,
         x_label,
         [(line.name, line.colour, _path(line.points, across, up), _dots(line, across, up)) for line in lines],
-        across.numbers(6),
-        up.numbers(4, from_top=True),
+        across.steps(6),
+        up.numbers(4),
         _marks(marks, across),
         f"{title}. " + "; ".join(_words(line, x_label) for line in lines),
         json.dumps([{"name": line.name, "points": line.points} for line in lines]),
@@ -142,8 +146,8 @@ def _path(points: Sequence[Point], across: Range, up: Range) -> str:
 
 
 def _dots(line: Line, across: Range, up: Range) -> str:
-    """Return a path of dots, lines without a length, at the values of a line that is rare or has a single one."""
-    if len(line.known) > 1 and not line.is_rare:
+    """Return a path of dots, lines without a length, at the values of a line that is rare or has few of them."""
+    if len(line.known) > FEW and not line.is_rare:
         return ""
     return "".join(f"M{_at(step, value, across, up)}h0" for step, value in line.known)
 

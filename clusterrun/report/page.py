@@ -16,6 +16,7 @@ from clusterrun.base.units import format_clock, format_duration, format_left, fo
 from clusterrun.report.draw import Chart, draw, lines_of
 from clusterrun.run_folder import atomic
 from clusterrun.terminal.safe_text import safe_text
+from clusterrun.terminal.tables import Column
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def report_page(runs: Sequence[Mapping[str, Any]], difference: Mapping[str, Any]
     return _render("report.html.j2", now, runs=runs, difference=difference, charts=charts_of(runs))
 
 
-def table_page(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], now: float) -> str:
+def table_page(title: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], now: float) -> str:
     """Return the page of a table; the cells may be any text."""
     return _render("list.html.j2", now, title=title, columns=columns, rows=rows)
 

@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 from clusterrun.base.series import round_numbers
 from clusterrun.base.units import format_short
 from clusterrun.terminal.safe_text import safe_line
+from clusterrun.terminal.tables import cut
 
 #: How curves are drawn over each other: the first one finely, the others by letters.
 MARKERS = ("braille", "x", "+", "o", "*", "#")
+_DRAWN = {"braille": "⠤"}  # in the line of keys
 
 
 class Curve(NamedTuple):
-    """A curve: its name in the legend, and the coordinates of its points."""
+    """A curve: its name, and the coordinates of its points."""
 
     name: str
     xs: Sequence[float]
@@ -34,26 +36,27 @@ def plot(
     title: str, curves: Sequence[Curve], *, x_label: str, xs: Sequence[float] = (), width: int = 72, height: int = 16,
     markers: Sequence[str] = MARKERS,
 ) -> list[str]:  # fmt: skip
-    """Return the lines of a plot; ``xs`` are the numbers below it, round ones by default."""
+    """Return the lines of a plot, first its title and keys; ``xs`` are the numbers below it, round ones by default."""
     import plotext
 
     figure = plotext.figure
     figure.clear()
-    figure.plot_size(width, height)
+    figure.plot_size(width, height - 1)
+    keys = []
     for at, curve in enumerate(curves):
-        signal = figure.signal(curve.xs, curve.ys, marker=markers[at % len(markers)]).lines()
-        figure.draw(signal.label(safe_line(curve.name)))
-    _mark(figure, "lower", xs or _numbers([x for curve in curves for x in curve.xs], width // 12))
-    _mark(figure, "left", _numbers([y for curve in curves for y in curve.ys], height // 4))
-    figure.title(title)
-    figure.label(x_label, side="lower")
+        marker = markers[at % len(markers)]
+        figure.draw(figure.signal(curve.xs, curve.ys, marker=marker).lines())
+        keys.append(f"{_DRAWN.get(marker, marker)} {safe_line(curve.name)}")
+    _mark(figure, "x", xs or _numbers([x for curve in curves for x in curve.xs], width // 12))
+    _mark(figure, "y", _numbers([y for curve in curves for y in curve.ys], height // 3))
+    figure.label(x_label, axis="x", side="lower")
     text: str = figure.build().string(colorless=True)
-    return [line.rstrip() for line in text.splitlines()]
+    return [cut("   ".join([title, *keys]), width), *(line.rstrip() for line in text.splitlines())]
 
 
 def _numbers(values: Sequence[float], about: int) -> list[float]:
     return round_numbers(min(values), max(values), max(2, about))
 
 
-def _mark(figure: Any, side: str, numbers: Sequence[float]) -> None:
-    figure.ruler(side=side).ticks(list(numbers), [format_short(number) for number in numbers])
+def _mark(figure: Any, axis: str, numbers: Sequence[float]) -> None:
+    figure.ruler(axis=axis).ticks(list(numbers), [format_short(number) for number in numbers])

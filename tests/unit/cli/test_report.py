@@ -62,7 +62,7 @@ def test_json_has_the_data_of_the_page(desk: Desk) -> None:
     assert [run["handle"] for run in found["runs"]] == ["101", "102"]
     first = found["runs"][0]
     assert first["curves"]["loss"][0][0] == 1 and len(first["timeline"]["ranks"]) == 4
-    assert first["cause"]["place"] == "/u/a.py:3" and first["options"][0].keys() == {"name", "value", "source"}
+    assert first["cause"]["kind"] == "exception" and first["options"][0].keys() == {"name", "value", "source"}
     assert found["difference"].keys() == {"options", "files", "code", "environment", "metrics"}
     assert not [name for name in desk.files() if name.endswith(".html")]
 
@@ -73,9 +73,11 @@ def test_the_curves_of_two_runs_stand_over_each_other_in_the_terminal(desk: Desk
     desk.set(COLUMNS="80")
     lines = desk.type("report", "101", "102", "--terminal").out.splitlines()
     assert lines[0].startswith("101  train1  FAILED  failed")
-    titles = [line.strip() for line in lines if line.strip() in ("Loss", "Learning rate", "Tokens/s", "MFU")]
-    assert titles == ["Loss", "Learning rate", "Tokens/s"]
-    assert any("101 train1" in line for line in lines) and any("102 train2" in line for line in lines)
+    titles = [line for line in lines if "⠤ 101 train1" in line]
+    assert [line.split("   ")[0] for line in titles] == ["Loss", "Learning rate", "Tokens/s"]
+    assert titles[1].endswith("⠤ 101 train1   x 102 train2") and any(
+        line.split()[-1] == "125" for line in lines if line
+    )
     assert max(map(len, lines)) <= 80 and "\x1b" not in "".join(lines)
 
 
@@ -113,7 +115,7 @@ def test_list_writes_its_table_as_a_page_with_the_columns_that_have_cells(desk: 
     desk.slurm.answer("squeue", rows({"i": "55", "j": "a<b", "V": str(int(time.time()) - 60)}))
     assert desk.type("list", "--html").out == "jobs.html\n"
     page = (desk.project / "jobs.html").read_text()
-    assert "<td>55</td><td>a&lt;b</td><td>RUNNING</td>" in page and "RESTARTS" not in page
+    assert '<td>55</td><td>a&lt;b</td><td class="busy">RUNNING</td>' in page and "RESTARTS" not in page
     assert desk.type("list", "--columns", "state,jobid", "--html", "some.html").out == "some.html\n"
     assert '<th scope="col">STATE</th><th scope="col">JOBID</th></tr>' in (desk.project / "some.html").read_text()
 
