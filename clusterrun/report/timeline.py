@@ -81,8 +81,7 @@ def spans(launch: Launch, rank: RankProgress, until: float | None) -> list[dict[
     """
     if launch.began is None or until is None:
         return []
-    moments = {"starting": launch.began, "training": rank.first_step_at}
-    moments[_NAMES.get(rank.phase, rank.phase)] = rank.since
+    moments = _moments(launch.began, rank)
     if _stands_still(rank, until):
         moments["no step"] = rank.stepped
     begun = sorted((max(at, launch.began), name) for name, at in moments.items() if at is not None and at < until)
@@ -91,6 +90,15 @@ def spans(launch: Launch, rank: RankProgress, until: float | None) -> list[dict[
         for (at, name), (following, _) in pairwise([*begun, (until, "")])
         if following > at
     ]
+
+
+def _moments(began: float, rank: RankProgress) -> dict[str, float | None]:
+    """Return when each phase of a rank began, as far as it is known."""
+    moments = {"starting": began, "training": rank.first_step_at}
+    phase = _NAMES.get(rank.phase, rank.phase)
+    if rank.since is not None:  # training begins again after each evaluation
+        moments[phase] = min(rank.since, moments.get(phase) or rank.since)
+    return moments
 
 
 def _stands_still(rank: RankProgress, until: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import metadata
 from typing import Any, NamedTuple
 
 from clusterrun.base.series import round_numbers
@@ -26,6 +25,8 @@ class Curve(NamedTuple):
 
 def can_plot() -> bool:
     """Return whether a plotext with this API is installed."""
+    from importlib import metadata
+
     try:
         return metadata.version("plotext").startswith("6.")
     except metadata.PackageNotFoundError:

@@ -78,6 +78,8 @@ def test_the_phases_of_a_rank_fill_its_launch() -> None:
     launch = Launch(Path(), began=100.0)
     rank = RankProgress(0, "n1", 190.0, phase="ending", since=180.0, first_step_at=120.0, step=9, stepped=175.0)
     assert phases(launch, rank, 191.0) == [("starting", 100, 120), ("training", 120, 180), ("ending", 180, 191)]
+    after_evaluation = rank._replace(phase="training", since=170.0)
+    assert phases(launch, after_evaluation, 191.0) == [("starting", 100, 120), ("training", 120, 191)]
     assert phases(launch, rank._replace(phase="script", since=102.0, first_step_at=None), 191.0) == [
         ("starting", 100, 102), ("running", 102, 191)]  # fmt: skip
 

@@ -51,7 +51,7 @@ def headings(page: str) -> list[str]:
 def test_a_failed_run_has_its_verdict_and_first_cause_before_all_else(data: dict[str, Any]) -> None:
     page = report_page([data], None, NOW)
     assert headings(page) == [
-        "train1", "First cause", "Use of what was asked for", "Curves", "Loss", "Learning rate", "Tokens/s", "MFU",
+        "train1", "First cause", "What it used", "Curves", "Loss", "Learning rate", "Tokens/s", "MFU",
         "Peak memory of rank 0 (GiB)", "Ranks over time", "GPUs", "Launches", "Samples", "Options", "Environment",
     ]  # fmt: skip
     text = words(page)
