@@ -22,15 +22,16 @@ def test_a_line_goes_from_corner_to_corner_and_breaks_where_a_value_is_no_number
     chart = draw("Loss", [Line("loss", [(0, 0.0), (1, 5.0), (2, None), (4, 20.0)])])
     assert chart is not None
     ((name, colour, path, dots),) = chart.lines
-    assert (name, colour, dots) == ("loss", 0, "")
+    assert (name, colour, dots) == ("loss", 0, "M0.0 1000.0h0M250.0 761.9h0M1000.0 47.6h0")
     assert path == "M0.0 1000.0L250.0 761.9M1000.0 47.6"
     assert chart.xs[0] == (0.0, "0") and chart.xs[-1] == (100.0, "4")
     assert chart.summary == "Loss. loss: 0 at step 0, 20 at 4, from 0 to 20"
 
 
-def test_a_rare_line_has_dots_and_so_has_a_single_value() -> None:
-    chart = draw("Loss", [Line("held-out loss", [(0, 2.0), (9, 1.0)], is_rare=True), Line("loss", [(3, 1.5)])])
-    assert chart is not None and [path.count("h0") for _, _, _, path in chart.lines] == [2, 1]
+def test_each_value_of_a_rare_or_short_line_is_marked() -> None:
+    many = [(float(step), 1.0) for step in range(20)]
+    chart = draw("Loss", [Line("held-out loss", many, is_rare=True), Line("loss", many), Line("short", [(3, 1.5)])])
+    assert chart is not None and [dots.count("h0") for _, _, _, dots in chart.lines] == [20, 0, 1]
 
 
 def test_a_chart_without_a_value_is_none() -> None:
@@ -59,7 +60,12 @@ def test_round_numbers_are_few_and_lie_between_the_ends(one: float, other: float
 
 
 def test_round_numbers_are_round() -> None:
-    assert round_numbers(0, 150, 6) == [0, 50, 100, 150] and round_numbers(1.93, 2.31, 4) == [2.0, 2.1, 2.2, 2.3]
+    assert round_numbers(0, 150, 6) == [0, 25, 50, 75, 100, 125, 150] and round_numbers(1.93, 2.31, 4) == [
+        2,
+        2.1,
+        2.2,
+        2.3,
+    ]
 
 
 @given(st.lists(st.tuples(FINITE, st.none() | FINITE)))
