@@ -61,7 +61,7 @@ def usage_of(run: RunRecord, job: JobStatus) -> Usage:
         memory_gib=max(filter(None, map(_node_memory, ranks)), default=None),
         asked_memory_gib=_asked_memory(run),
         seconds=job.elapsed,
-        asked_s=job.time_limit,
+        asked_s=job.time_limit if _option(run, "time") else None,  # else it is the partition's
         is_whole=_is_whole(run, job, len(folders)),
     )
 

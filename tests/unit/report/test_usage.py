@@ -94,6 +94,11 @@ def test_an_active_job_has_no_card_and_a_completed_one_has_the_options_for_next_
     assert json.dumps(found.json(), allow_nan=False)
 
 
+def test_a_limit_that_the_partition_set_was_not_asked_for(store: Store) -> None:
+    run = replace(make(store), sources={"nodes": (2, "--nodes")})
+    assert usage_of(run, done(run)).asked_s is None
+
+
 def test_a_run_of_several_starts_does_not_say_how_long_one_takes(store: Store) -> None:
     run = make(store)
     attempt(run, restart=1)
