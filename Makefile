@@ -19,7 +19,7 @@ QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 # two seconds: builds the site, checks the links between its pages, and that it loads nothing from elsewhere
 SITE = $(BIN)/zensical build --clean --strict && $(BIN)/python scripts/check_site.py build/site
 
-.PHONY: help run test check coverage faults guides docs versions bench bench-train scale-sim lab-up lab-down release clean
+.PHONY: help run test check coverage faults guides docs versions bench bench-train scale-sim screens lab-up lab-down release clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -83,6 +83,9 @@ bench-train: $(VENV)/.dev  ## how fast training is: tokens/s, start and packing,
 scale-sim: $(VENV)/.dev  ## the store, environment, records and log of a run on 10,000 nodes, and its goodput, simulated
 	unshare --net --map-root-user sh -c 'ip link set lo up && exec $(BIN)/python -m benchmarks.scale_sim'
 	$(BIN)/python -m benchmarks.goodput
+
+screens: $(VENV)/.dev  ## the pictures in docs/screens, from what `python -m scripts.screens --record` recorded on a lab
+	$(BIN)/python -m scripts.screens
 
 lab-up: $(VENV)/.dev  ## a real Slurm cluster on this machine to try things on
 	$(BIN)/python -m lab.install

@@ -160,7 +160,7 @@ def _measure(
     if len(rows) > 1 and can_plot():
         ui.say("", *text.terminal_plot(rows))
     elif len(rows) > 1:
-        ui.note("for a plot: pip install 'clusterrun[plot]'")
+        ui.note("for a plot: pip install plotext")
 
 
 def parse_gpu_counts(text: str) -> list[int]:

@@ -82,7 +82,7 @@ def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
     from clusterrun.terminal.plot import Curve, can_plot, plot
 
     if not can_plot():
-        raise RequestError("plots need the Python package plotext", hint="pip install 'clusterrun[plot]'")
+        raise RequestError("plots need the Python package plotext", hint="pip install plotext")
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for run in runs:
         ui.say(f"{run['handle']}  {run['name']}  {run['state']}  {run['headline']}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
 from clusterrun.state.reconcile import RunState, Target
 from clusterrun.state.show import state_json
+from clusterrun.terminal.paint import has_colours
 from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
@@ -25,21 +27,25 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("job_id", required=False, metavar="[JOBID]")
 @click.option("--theme", type=click.Choice(["dark", "light"]), help="Colors for a dark or light terminal.")
+@click.option("--demo", is_flag=True, help="Play a recorded run; it needs no cluster.")
 @json_option
 @click.pass_context
-def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool) -> None:
+def top(ctx: click.Context, job_id: str | None, theme: str | None, demo: bool, as_json: bool) -> None:
     """Show a full-screen live view of your jobs, and the ranks and log of one job. JOBID selects that job.
 
     \b
       clusterrun top
       clusterrun top 123
       clusterrun top --json            print the view once, as JSON
+      clusterrun top --demo            try it without a cluster
 
     Keys: arrows and enter select, f shows the log, e explains, c cancels (asks first), h holds or releases, q quits.
     """
     ui = Ui("top", as_json=as_json)
-    if not as_json and not _is_terminal():
-        raise RequestError("clusterrun top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
+    if not as_json:
+        _prepare_terminal()
+    if demo:
+        ctx.exit(_play(job_id, theme, as_json=as_json))
     notes: list[str] = []
     session: Session = ctx.obj
     cluster = session.cluster(ui.note if as_json else notes.append)  # standard error would overwrite the screen
@@ -55,6 +61,28 @@ def top(ctx: click.Context, job_id: str | None, theme: str | None, as_json: bool
 
     app = Top(source, theme=theme or theme_of(os.environ), selected=selected, notes=notes)
     ctx.exit(app.run() or 0)
+
+
+def _play(job_id: str | None, theme: str | None, *, as_json: bool) -> int:
+    """Show the recorded run; return the exit code."""
+    if job_id or as_json:
+        raise RequestError("--demo cannot be combined with a job id or --json")
+    from tempfile import TemporaryDirectory
+
+    from clusterrun.top.app import Top
+    from clusterrun.top.demo import NOTE, EverySecond, Recording
+
+    with TemporaryDirectory(prefix="clusterrun-demo-") as folder:
+        app = Top(Recording(Path(folder)), theme=theme or theme_of(os.environ), pace=EverySecond(1.0), notes=[NOTE])
+        return app.run() or 0
+
+
+def _prepare_terminal() -> None:
+    """Tell textual if there are to be no colours; raises RequestError without a terminal."""
+    if not _is_terminal():
+        raise RequestError("clusterrun top needs a terminal", hint="use `clusterrun list` or `clusterrun top --json`")
+    if not has_colours(os.environ, is_terminal=True):
+        os.environ["NO_COLOR"] = "1"
 
 
 def _is_terminal() -> bool:

@@ -129,10 +129,17 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 def losses(run: RunRecord) -> list[float]:
     """Return the last losses that a run logged, oldest first, else a few of those that it printed."""
+    return loss_curve(run)[1]
+
+
+def loss_curve(run: RunRecord) -> tuple[list[float], list[float]]:
+    """Return the steps of ``losses``, if they are known, and the losses."""
     rows = last_rows(run.run_dir / "metrics.jsonl", _LOSSES)
-    logged = [row["loss"] for row in rows if is_number(row.get("loss"))]
+    points = [(row["step"], row["loss"]) for row in rows if is_number(row.get("loss")) and is_number(row.get("step"))]
+    if points:
+        return [step for step, _ in points], [loss for _, loss in points]
     attempt = run_record.newest_attempt(run)
-    return logged or (training_progress.load_losses(attempt) if attempt is not None else [])
+    return [], training_progress.load_losses(attempt) if attempt is not None else []
 
 
 def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:

@@ -1,4 +1,4 @@
-"""The tables and lines that ``clusterrun plan`` prints, and a plot with plotext, which is optional."""
+"""The tables, the lines and the plot that ``clusterrun plan`` prints."""
 
 from __future__ import annotations
 

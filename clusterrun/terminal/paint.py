@@ -20,7 +20,7 @@ _STATE = rf"(?:(?<=  )|(?<=: )|(?<=\t)|^)(?:{'|'.join(_STATES)})(?![\w.-])"
 _END = rf"^(?:{'|'.join(_ENDS)})(?= after |: |$)"
 _NODE = rf"(?:(?<=\d )|(?<=  ))(?:{'|'.join(_NODES)})(?=  |[,;]|$)"
 #: Programs that begin a command to paste.
-PROGRAMS = ("clusterrun", "scontrol", "sacct", "sacctmgr", "ls", "less")
+PROGRAMS = ("clusterrun", "scontrol", "sacct", "sacctmgr", "ls", "less", "python")
 _COMMAND = rf"(?:(?<=  )|(?<=hint: ))(?:{'|'.join(PROGRAMS)}) .+$"
 CHOICES = ("always", "never", "auto")
 

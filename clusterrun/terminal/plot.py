@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from clusterrun.base.series import round_numbers
@@ -23,23 +24,28 @@ class Curve(NamedTuple):
     ys: Sequence[float]
 
 
+@cache
 def can_plot() -> bool:
-    """Return whether a plotext with this API is installed."""
+    """Return whether a plotext with this API is installed, and load it: it has a part that is compiled."""
     from importlib import metadata
 
     try:
-        return metadata.version("plotext").startswith("6.")
-    except metadata.PackageNotFoundError:
+        if not metadata.version("plotext").startswith("6."):
+            return False
+        import plotext  # noqa: F401
+    except (ImportError, OSError):
         return False
+    return True
 
 
 def plot(
-    title: str, curves: Sequence[Curve], *, x_label: str, xs: Sequence[float] = (), width: int = 72, height: int = 16,
-    markers: Sequence[str] = MARKERS,
+    title: str, curves: Sequence[Curve], *, x_label: str, xs: Sequence[float] | None = None, width: int = 72,
+    height: int = 16, markers: Sequence[str] = MARKERS,
 ) -> list[str]:  # fmt: skip
     """Return the lines of a plot, first its title and keys; ``xs`` are the numbers below it, round ones by default."""
     import plotext
 
+    plotext.terminal.limit(width=False, height=False)  # it may be drawn for another size
     figure = plotext.figure
     figure.clear()
     figure.plot_size(width, height - 1)
@@ -48,7 +54,7 @@ def plot(
         marker = markers[at % len(markers)]
         figure.draw(figure.signal(curve.xs, curve.ys, marker=marker).lines())
         keys.append(f"{_DRAWN.get(marker, marker)} {safe_line(curve.name)}")
-    _mark(figure, "x", xs or _numbers([x for curve in curves for x in curve.xs], width // 12))
+    _mark(figure, "x", _numbers([x for curve in curves for x in curve.xs], width // 12) if xs is None else xs)
     _mark(figure, "y", _numbers([y for curve in curves for y in curve.ys], height // 3))
     figure.label(x_label, axis="x", side="lower")
     text: str = figure.build().string(colorless=True)

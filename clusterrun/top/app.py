@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import threading
 import time
@@ -17,15 +16,16 @@ from rich.text import Text
 from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Vertical
-from textual.widgets import DataTable, Footer, Log, Static
+from textual.containers import Horizontal, Vertical
+from textual.events import Resize
+from textual.widgets import DataTable, Footer, RichLog, Static
 
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.logs.show import live_lines
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import LIST_COLUMNS, handle
-from clusterrun.terminal.paint import has_colours, paint
+from clusterrun.terminal.plot import can_plot
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import fit
 from clusterrun.top import shown
@@ -40,15 +40,15 @@ THEMES = {"dark": "textual-dark", "light": "textual-light"}
 
 
 class Grid(DataTable[Text]):
-    """Rows of plain text, each with a key; a cell is never read as markup.
+    """Rows of plain text, each with a key; ``paint`` gives a cell its colour, and nothing in it is read as markup.
 
     Column widths are computed here: textual measures new rows only once it is idle, and a cell that is drawn before
     that stays cut to the old width.
     """
 
-    def __init__(self, columns: Sequence[str], *, id: str) -> None:
+    def __init__(self, columns: Sequence[str], *, id: str, paint: Callable[[str], Text] = Text) -> None:
         super().__init__(id=id, cursor_type="row", zebra_stripes=True)
-        self._names = list(columns)
+        self._names, self._paint = list(columns), paint
         self._rows: dict[str, tuple[str, ...]] = {}
         self._widths = [cell_len(name) for name in columns]
 
@@ -76,7 +76,7 @@ class Grid(DataTable[Text]):
         self.clear(columns=True)
         self.on_mount()
         for row, cells in new.items():
-            self.add_row(*map(_painted, cells), key=row)
+            self.add_row(*map(self._paint, cells), key=row)
         keys = list(new)
         if keys:
             self.move_cursor(row=keys.index(key) if key in new else min(at, len(keys) - 1))
@@ -91,23 +91,28 @@ class Grid(DataTable[Text]):
             before = self._rows[key]
             for name, cell, old in zip(self._names, cells, before, strict=True):
                 if cell != old:
-                    self.update_cell(key, name, _painted(cell))
+                    self.update_cell(key, name, self._paint(cell))
         self._rows = new
-
-
-def _painted(cell: str) -> Text:
-    """Return a cell with a state in colour; it is safe text, so the colours are the only escapes."""
-    return Text.from_ansi(paint(cell)) if has_colours(os.environ, is_terminal=True) else Text(cell)
 
 
 def _fit(widths: Sequence[int], columns: Sequence[int]) -> bool:
     return all(width <= known for width, known in zip(widths, columns, strict=True))
 
 
-class Tail(Log):
-    """The end of a log; a scrolled view stays in place until the window is resized."""
+class Tail(RichLog):
+    """The end of a log in the colours of `logs`; a scrolled view stays in place until the window is resized."""
 
-    def on_resize(self) -> None:
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, max_lines=LOG_LINES, min_width=0)
+
+    def add(self, lines: Sequence[str]) -> None:
+        """Show these lines below the others."""
+        at_end = self.is_vertical_scroll_end
+        for line in lines:
+            self.write(Text.from_ansi(line), shrink=False, scroll_end=at_end)
+
+    @on(Resize)
+    def _show_end(self) -> None:
         self.scroll_end(animate=False, x_axis=False)
 
 
@@ -115,7 +120,8 @@ class Top(App[int]):
     """Show what the feeds have. Returns 0 for ``q``, 130 for Ctrl-C, 128+n for a signal."""
 
     ENABLE_COMMAND_PALETTE = False
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (30, "-high")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "leave(0)", "Quit"),
         Binding("ctrl+c", "leave(130)", "Quit", show=False, priority=True),
@@ -130,22 +136,28 @@ class Top(App[int]):
         Binding("question_mark", "keys", "Keys"),
     ]
     CSS = """
-    #line, #job, #message { height: 1; padding: 0 1; }
-    #line { background: $primary; color: $text; }
-    #job { background: $panel; }
-    #message { background: $panel; display: none; }
+    #top, #job, #message { height: 1; }
+    #line, #job, #message, #bars { text-wrap: nowrap; text-overflow: ellipsis; }
+    #line, #queue, #job, #message, #chart, #bars { padding: 0 1; }
+    #top { background: $primary; color: $text; }
+    #top.-problem { background: $error; }
+    #line { width: 1fr; }
+    #queue { width: auto; }
+    #job, #message { background: $panel; }
+    #chart { background: $surface; color: $text-muted; }
+    #message, #chart { display: none; }
     #message.-some { display: block; }
-    Grid { height: 1fr; }
-    #below { height: 2fr; layout: vertical; }
-    #logs { height: 1fr; }
-    #log { height: 1fr; scrollbar-size-horizontal: 0; }
-    #bars { height: auto; max-height: 40%; color: $text-muted; text-wrap: nowrap; text-overflow: ellipsis; }
-    Grid { scrollbar-size-horizontal: 0; }
-    .-wide #below { layout: horizontal; }
-    .-wide #ranks { width: 1fr; height: 100%; }
-    .-wide #logs { width: 1fr; height: 100%; padding: 0 1; }
-    .-job #jobs, .-log #jobs, .-log #ranks { display: none; }
-    .-job #below, .-log #below { height: 1fr; }
+    Grid { height: auto; scrollbar-size-horizontal: 0; }
+    #jobs { max-height: 40%; }
+    #below { height: 1fr; }
+    #upper { height: auto; max-height: 50%; }
+    #ranks { width: 1fr; max-height: 100%; }
+    #log { height: 1fr; scrollbar-size-horizontal: 0; padding: 0 1; }
+    #bars { height: auto; max-height: 40%; color: $text-muted; }
+    .-wide.-high.-losses #upper { height: 50%; }
+    .-wide.-high.-losses #ranks { width: 80; height: 100%; }
+    .-wide.-high.-losses #chart { display: block; width: 1fr; height: 100%; }
+    .-job #jobs, .-log #jobs, .-log #upper { display: none; }
     """
 
     def __init__(
@@ -170,20 +182,25 @@ class Top(App[int]):
         self._key: str | None = None
         self._jobs_shown: tuple[Rows | None, int] = (None, 0)
         self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
+        self._chart_shown: tuple[Ranks | None, int, int] = (None, 0, 0)
         self._end_seen: tuple[str, int] = ("", 0)
+        self._loading_plots = threading.Thread(target=can_plot, name="top-plots", daemon=True)
         self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     # -- the screen ------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        yield Static(id="line", markup=False)
-        yield Grid(["JOBID"], id="jobs")
+        with Horizontal(id="top"):
+            yield Static(id="line", markup=False)
+            yield Static(id="queue", markup=False)
+        yield Grid(["JOBID"], id="jobs", paint=shown.painted)
         yield Static(id="job", markup=False)
-        with Container(id="below"):
-            yield Grid(shown.RANK_COLUMNS, id="ranks")
-            with Vertical(id="logs"):
-                yield Tail(id="log", max_lines=LOG_LINES)
-                yield Static(id="bars", markup=False)
+        with Vertical(id="below"):
+            with Horizontal(id="upper"):
+                yield Grid(shown.RANK_COLUMNS, id="ranks", paint=shown.painted_rank)
+                yield Static(id="chart", markup=False)
+            yield Tail(id="log")
+            yield Static(id="bars", markup=False)
         yield Static(id="message", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -194,6 +211,7 @@ class Top(App[int]):
         self.query_one("#jobs", Grid).focus()
         for feed in (self._queue, self._rows, self._ranks):
             feed.start()
+        self._loading_plots.start()
         self.set_interval(TICK, self.tick)
         if self._first:
             self.screen.add_class("-job")
@@ -209,7 +227,7 @@ class Top(App[int]):
         if not self.is_running:  # closing: the timer outlives the widgets for a moment
             return
         jobs, now = self._queue.latest, time.monotonic()
-        self.screen_stack[0].query_one("#line", Static).update(shown.top_line(jobs, self._source.user, now))
+        self._static("queue").update(shown.queue_line(jobs, now))
         self._show_jobs(self._rows.latest)
         self._show_job(jobs)
         self._show_log()
@@ -243,15 +261,38 @@ class Top(App[int]):
         of, ranks = self._ranks.latest
         ranks = ranks if of == key else Ranks()
         now, over = time.time(), state is not None and is_over(state)
-        is_idle = jobs.at is not None and not jobs.states
-        line = "no active jobs; `clusterrun submit` starts one" if is_idle else shown.job_line(state, ranks, now, over)
-        self.screen_stack[0].query_one("#job", Static).update(line)
+        self._show_lines(jobs, state, ranks, now)
         second = int(now) if len(ranks.ranks) <= MANY else 0
         if self._ranks_shown != (ranks, second, over):
             self._ranks_shown = (ranks, second, over)
             self._grid("ranks").show(shown.rank_rows(ranks, now, over))
+        self._show_chart(state.name if state is not None else "", ranks)
         if ranks.ended and not over:
             self._query_end((of, ranks.attempt))
+
+    def _show_lines(self, jobs: Jobs, state: RunState | None, ranks: Ranks, now: float) -> None:
+        """Show what matters most in the first line, and the figures of the job above its ranks."""
+        if jobs.problem:
+            first = f"NO ANSWER: {safe_line(jobs.problem)}"
+        elif state is not None:
+            first = shown.what_matters(state, ranks, now)
+        else:
+            first = "no active jobs; `clusterrun submit` starts one" if jobs.at is not None and not jobs.states else ""
+        self._static("line").update(first)
+        self.screen_stack[0].query_one("#top").set_class(bool(jobs.problem), "-problem")
+        self._static("job").update(shown.job_line(ranks, now, state is not None and is_over(state)))
+
+    def _show_chart(self, name: str, ranks: Ranks) -> None:
+        """Draw the losses, where there is room; the library loads in a thread, as its files may be far away."""
+        is_loaded = not self._loading_plots.is_alive() and can_plot()
+        self.screen_stack[0].set_class(is_loaded and len(ranks.losses[1]) > 1, "-losses")
+        chart = self._static("chart")
+        drawn = (ranks, *chart.content_size)
+        if chart.display and min(chart.content_size) > 0 and self._chart_shown != drawn:
+            self._chart_shown = drawn
+            text = Text(shown.loss_chart(name, ranks, *chart.content_size))
+            text.highlight_regex(r"[\u2801-\u28ff]+", "cyan")
+            chart.update(text)
 
     def _query_end(self, attempt: tuple[str, int]) -> None:
         """Query the scheduler, once, about a job whose end record says that it has ended."""
@@ -282,8 +323,8 @@ class Top(App[int]):
             self._tail = LogFeed(logs)
             self._tail.start()
         elif state is not None and state.record is None:
-            self._log_pane().write_line(
-                f"-- submitted with another tool; run `clusterrun logs {handle(state)}` to see the log"
+            self._log_pane().add(
+                [f"-- submitted with another tool; run `clusterrun logs {handle(state)}` to see the log"]
             )
 
     def _show_log(self) -> None:
@@ -294,14 +335,17 @@ class Top(App[int]):
             lines.append(f"-- {safe_line(self._tail.problem)}")
             self._tail.problem = ""
         if lines:
-            self._log_pane().write_lines(lines)
+            self._log_pane().add(lines)
         self._show_bars(live_lines(self._tail.bars))
 
     def _show_bars(self, lines: Sequence[str]) -> None:
         """Show below the log the progress bars that ranks draw now."""
-        pane = self.screen_stack[0].query_one("#bars", Static)
+        pane = self._static("bars")
         pane.update("\n".join(lines))
         pane.display = bool(lines)
+
+    def _static(self, name: str) -> Static:
+        return self.screen_stack[0].query_one(f"#{name}", Static)
 
     def _log_pane(self) -> Tail:
         return self.screen_stack[0].query_one("#log", Tail)
@@ -393,6 +437,6 @@ class Top(App[int]):
         self._queue.query_soon()
 
     def _message(self, text: str) -> None:
-        line = self.screen_stack[0].query_one("#message", Static)
+        line = self._static("message")
         line.update(safe_line(" ".join(text.split())))
         line.add_class("-some")

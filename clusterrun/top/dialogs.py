@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
@@ -11,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.top.shown import wrapped
+from clusterrun.top.shown import painted, wrapped
 
 #: The help on keys; labels have one width, so that wrapped lines can be indented under their text.
 KEYS = "\n".join(
@@ -81,7 +82,8 @@ class TextWindow(ModalScreen[None]):
         """Show the text, unless the window was closed before it arrived."""
         self._text = text
         for box in self.query(VerticalScroll):
-            self.query_one("#reading", Static).update(wrapped(text, box.scrollable_content_region.width))
+            lines = wrapped(text, box.scrollable_content_region.width).splitlines()
+            self.query_one("#reading", Static).update(Text("\n").join(map(painted, lines)))
 
     def on_resize(self) -> None:
         self.show(self._text)

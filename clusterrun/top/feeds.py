@@ -7,6 +7,7 @@ that hangs blocks its own thread, never the screen or its exit.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.logs.files import Source
 from clusterrun.logs.follow import Notice, Timing
-from clusterrun.logs.request import DisplayFormat, LogRequest
+from clusterrun.logs.request import LogRequest, detect_format
 from clusterrun.logs.show import LiveBars, show_following
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState
@@ -226,7 +227,7 @@ class LogFeed(Feed):
     def _follow(self) -> None:
         """Add lines until they arrive faster than anyone can read; then start again at the end."""
         self._began, self._in_a_second = time.monotonic(), 0
-        request = LogRequest(display=DisplayFormat(terminal=True), tail=SHOWN_FIRST)
+        request = LogRequest(display=detect_format(True, os.environ), tail=SHOWN_FIRST)
         timing = Timing(sleep=self._sleep)
         for piece in show_following([self._find()], request, stop=lambda: False, timing=timing, bars=self.bars):
             text = f"-- {safe_text(piece.text)}\n" if isinstance(piece, Notice) else piece.decode()

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
 from collections.abc import Sequence
 
+from rich.text import Text
+
+from clusterrun.base.series import sparkline
 from clusterrun.base.units import plural
 from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, Metrics, RankProgress
-from clusterrun.state import time_left
+from clusterrun.state import headline
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import find_stragglers, handle, if_known, list_row
+from clusterrun.terminal.paint import has_colours, paint
+from clusterrun.terminal.plot import Curve, plot
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.top.feeds import Jobs
 from clusterrun.top.source import Ranks, key_of
 
 RANK_COLUMNS = ("RANK", "NODE", "PHASE", "STEP", "TOK/S", "GPU", "MEM GiB", "°C", "RSS", "SEEN")
+BARS = 16
 _LABEL = re.compile(r" *\S+  (?=\S)| +")
 
 
@@ -57,39 +64,53 @@ def _silent(ranks: Sequence[RankProgress], now: float, over: bool) -> list[RankP
     return [] if over else [rank for rank in ranks if rank.time > 0 and rank.is_silent(now)]
 
 
-def job_line(state: RunState | None, ranks: Ranks, now: float, over: bool) -> str:
-    """Return one job in a line: its state, the progress of its training, and its silent ranks."""
-    if state is None:
-        return ""
-    parts = [handle(state), safe_line(state.name), state.status.state]
-    if ranks.attempt > 1:
-        parts.append(f"attempt {ranks.attempt}")
-    parts += _training_parts(ranks.metrics, ranks.at, over)
+def what_matters(state: RunState, ranks: Ranks, now: float) -> str:
+    """Return the job, and what matters about it now."""
+    known = [rank for rank in ranks.ranks if rank.time > 0]  # a custom launcher's ranks write no heartbeats
+    line = headline.of_job(state.status, ranks.metrics, known, now=now)
+    return safe_line(f"{handle(state)} {state.name}: {line}")
+
+
+def job_line(ranks: Ranks, now: float, over: bool) -> str:
+    """Return the figures of one job in a line: its training, what is late in it, and its losses as bars."""
+    parts = [f"attempt {ranks.attempt}"] if ranks.attempt > 1 else []
+    parts += _step_parts(ranks.metrics)
     if not over:
         parts += _late_parts(ranks, now)
-    return "  ".join(parts)
+    return "  ".join([*parts, *_loss_parts(ranks)])
 
 
-def _training_parts(metrics: Metrics | None, now: float, over: bool) -> list[str]:
+def _step_parts(metrics: Metrics | None) -> list[str]:
+    return [] if metrics is None else [f"step {metrics.step}{if_known('/{}', metrics.steps)}"]
+
+
+def _loss_parts(ranks: Ranks) -> list[str]:
+    metrics, bars = ranks.metrics, sparkline(ranks.losses[1], BARS)
     if metrics is None:
         return []
     parts = [
-        time_left.percent(metrics) if over else time_left.describe(metrics, now),
-        if_known("loss {:.3f}", metrics.loss),
+        f"{if_known('loss {:.3f}', metrics.loss)} {bars}".strip(),
         if_known("val {:.3f}", metrics.val_loss),
         if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
     ]
-    return [f"step {metrics.step}{if_known('/{}', metrics.steps)}", *filter(None, parts)]
+    return list(filter(None, parts))
+
+
+def loss_chart(name: str, ranks: Ranks, width: int, height: int) -> str:
+    """Return the losses of a job as a plot of this size; it needs plotext and two losses."""
+    steps, losses = ranks.losses
+    every = 1 + len(losses) // (2 * width)  # a character is two dots wide
+    shown = range(len(losses) - 1, -1, -every)[::-1]  # the last one too
+    curve = Curve(name, [steps[at] if steps else at for at in shown], [losses[at] for at in shown])
+    label, marks = ("step", None) if steps else ("", ())
+    return "\n".join(plot("loss", [curve], x_label=label, xs=marks, width=width, height=height))
 
 
 def _late_parts(ranks: Ranks, now: float) -> list[str]:
-    """Return what is late in a running job: its steps, the heartbeats of ranks, the slowest rank."""
+    """Return what is late in a running job: its steps, the slowest rank."""
     parts = []
     if (since := _seconds_since_step(ranks, now)) is not None:
         parts.append(f"no step for {age(since)}")
-    if silent := _silent(ranks.ranks, now, over=False):
-        shown = ", ".join(str(rank.rank) for rank in silent[:8]) + (" …" if len(silent) > 8 else "")
-        parts.append(f"no heartbeat: rank{'s'[: len(silent) > 1]} {shown}")
     if slow := find_stragglers(ranks.ranks):
         (worst, speed), *others = slow
         more = f" and {len(others)} more" if others else ""
@@ -105,20 +126,27 @@ def _seconds_since_step(ranks: Ranks, now: float) -> float | None:
     return now - last if now - last > MISSED * interval else None
 
 
-def top_line(jobs: Jobs, user: str, now: float) -> str:
-    """Return the first line: the user, the number of jobs, and the age of the answer; ``now`` in monotonic seconds."""
-    count = plural(len(jobs.states), "job")
-    parts = ["clusterrun top", user, count if jobs.at is not None else ""]
-    if jobs.problem:
-        old = f"last answer {age(now - jobs.at)} ago" if jobs.at is not None else "no answer yet"
-        parts.append(f"NO ANSWER: {safe_line(jobs.problem)}; {old}")
-    elif jobs.querying_since is not None and now - jobs.querying_since > 2:
-        parts.append(f"waiting for the scheduler ({age(now - jobs.querying_since)}) …")
-    elif jobs.at is None:
-        parts.append("loading …")
-    else:
-        parts.append(f"updated {age(now - jobs.at)} ago")
-    return "  ".join(part for part in parts if part)
+def queue_line(jobs: Jobs, now: float) -> str:
+    """Return the number of jobs, and the age of the answer; ``now`` in monotonic seconds."""
+    if jobs.querying_since is not None and now - jobs.querying_since > 2:
+        return f"waiting for the scheduler ({age(now - jobs.querying_since)}) …"
+    if jobs.at is None:
+        return "no answer yet" if jobs.problem else "loading …"
+    return f"{plural(len(jobs.states), 'job')}, {age(now - jobs.at)} ago"
+
+
+def painted(line: str) -> Text:
+    """Return a line with its state, and a command to paste, in colour; it is safe text, without other escapes."""
+    return Text.from_ansi(paint(line)) if has_colours(os.environ, is_terminal=True) else Text(line)
+
+
+def painted_rank(cell: str) -> Text:
+    """Return a cell of a rank, in colour if the rank is silent or slow."""
+    if not has_colours(os.environ, is_terminal=True):
+        return Text(cell)
+    if cell.endswith(" !"):
+        return Text(cell, "bold red")
+    return Text(cell, "yellow" if "(slow: " in cell else "")
 
 
 def age(seconds: float) -> str:

@@ -45,11 +45,13 @@ KEPT = 3600
 class Ranks:
     """What a run's files contained at ``at`` (seconds since the epoch): ranks, last metrics, number of attempts.
 
-    ``ended`` is True if the newest attempt has an end record.
+    ``losses`` is a curve: steps, if they are known, and values. ``ended`` is True if the newest attempt has an end
+    record.
     """
 
     ranks: tuple[RankProgress, ...] = ()
     metrics: Metrics | None = None
+    losses: tuple[list[float], list[float]] = ([], [])
     attempt: int = 0
     ended: bool = False
     at: float = 0.0
@@ -70,14 +72,14 @@ class TopData:
         return self._cluster.user
 
     def jobs(self) -> Listing:
-        """Return the jobs, newest first; an ended one stays for an hour. Raises SchedulerError without any answer."""
+        """Return the jobs ``in_order``; an ended one stays for an hour. Raises SchedulerError without any answer."""
         listing = self._polled.listing()
         found = listing.states
         live = {run.submission.key: run for run in runs_of(found)}
         gone = [run for key, run in self._seen.items() if key not in live]
         ended = self._polled.states(gone, listing.answer) if gone else []
         self._seen = live | {state.key: state.run for state in ended if not self._long_over(state)}
-        return listing._replace(states=tuple(reversed(arrange([*ended, *found]))))
+        return listing._replace(states=in_order([*ended, *found]))
 
     def ranks(self, state: RunState, only: frozenset[str] | None = progress.SCREEN) -> Ranks:
         """Return what the files of a job's run contain; of each rank ``only`` these fields, all with None."""
@@ -90,7 +92,9 @@ class TopData:
             started = progress.started_ranks(folders[-1])
             ranks = tuple(RankProgress(rank=rank["rank"], node=rank["node"], time=0.0) for rank in started)
         ended = (folders[-1] / "end.json").exists()
-        return Ranks(ranks, progress.last_metrics(run), len(folders), ended, time.time())
+        return Ranks(
+            ranks, progress.last_metrics(run), progress.loss_curve(run), len(folders), ended=ended, at=time.time()
+        )
 
     def logs(self, state: RunState) -> Callable[[], Source] | None:
         """Return what finds the logs of a job by its files, None if they are not known here."""
@@ -134,6 +138,20 @@ class TopData:
     def _long_over(self, state: RunState) -> bool:
         ended = state.status.ended
         return is_over(state) and ended is not None and time.time() - ended > KEPT
+
+
+def in_order(states: Sequence[RunState]) -> tuple[RunState, ...]:
+    """Return the rows of jobs: those that run, those that wait, and those that have ended, each the newest first.
+
+    Runs come before the jobs of other tools, whose ranks and logs are not known here.
+    """
+
+    def place(state: RunState) -> tuple[int, bool]:
+        return 0 if state.status.has_started else 1 + is_over(state), state.record is None
+
+    rows = arrange(states)
+    rows.reverse()
+    return tuple(sorted(rows, key=place))
 
 
 def key_of(state: RunState) -> str:

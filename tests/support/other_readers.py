@@ -263,6 +263,7 @@ NOT_HERE: dict[tuple[str, str], str] = {
     ("remote/setup.py", "make_wheel"): "files of this package",
     ("scheduler/local/processes.py", "environment"): "the kernel's",
     ("terminal/plot.py", "plot"): "plotext's build() draws",
+    ("top/demo.py", "Recording.__init__"): "a file of this package",
     ("submit/accelerate_yaml.py", "load"): "starts a Python, whose answer `parse_config` reads",
 }
 #: The modules that decode without the shared decoders, and why.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,7 +15,7 @@ import pytest
 
 from clusterrun.base.errors import SchedulerError
 from clusterrun.state.pace import Pace
-from clusterrun.top.app import Top
+from clusterrun.top.app import Grid, Tail, Top
 from clusterrun.top.source import TopData
 from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status, text_of, until_shown, write_rank
 from tests.support.patience import HUNG
@@ -56,7 +57,7 @@ def test_jobs_ranks_and_log_of_the_job_under_the_cursor(cluster: FakeCluster, tm
 
     async def story(pilot: Any) -> None:
         screen = await shown(pilot, "hello from one", "evaluating")
-        lines = screen.splitlines()
+        lines = screen.splitlines()[1:]
         assert [line.split()[:2] for line in lines if line.split()[:1] in (["1"], ["2"])][:2] == [
             ["2", "other"], ["1", "lm"]
         ]  # fmt: skip
@@ -101,6 +102,81 @@ def test_enter_shows_one_job_alone_and_escape_all_again(cluster: FakeCluster, tm
     play(cluster, story)
 
 
+def test_it_opens_on_the_newest_job_that_runs_and_begins_with_what_matters_about_it(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    waits, runs, older = run(tmp_path, 3), run(tmp_path, 2), run(tmp_path, 1)
+    cluster.put((older, status(1)), (runs, status(2)), (waits, status(3, "PENDING", reason="Priority", elapsed=0)))
+    for rank in (0, 1):
+        write_rank(runs, rank, step=40, steps=100)
+
+    async def story(pilot: Any) -> None:
+        screen = await shown(pilot, "all 2 ranks at step 40", "3 jobs")
+        first, _, *rows = screen.splitlines()
+        assert first.startswith(" 2 lm: training; all 2 ranks at step 40")
+        assert [row.split()[0] for row in rows[:3]] == ["2", "1", "3"]
+        await pilot.press("down")
+        screen = await pressed(pilot, "down", "3 lm: waiting: Priority")
+
+    play(cluster, story)
+
+
+def test_eight_jobs_their_ranks_and_the_log_fit_a_small_terminal(cluster: FakeCluster, tmp_path: Path) -> None:
+    runs = {number: run(tmp_path, number) for number in range(1, 10)}
+    cluster.put(*((one, status(number)) for number, one in runs.items()))
+    for rank in range(8):
+        write_rank(runs[9], rank, step=40)
+    (tmp_path / "logs" / "train_9.out").write_text("".join(f"0: line {number}\n" for number in range(100)))
+
+    async def story(pilot: Any) -> None:
+        screen = await shown(pilot, "line 99", "training")
+        rows = [line.split()[0] for line in screen.splitlines() if "RUNNING" in line]
+        assert rows == list("98765432")
+        assert screen.count("training  40") >= 4 and screen.count("| line ") >= 5
+
+    play(cluster, story)
+
+
+def test_the_losses_are_bars_and_where_there_is_room_a_chart(cluster: FakeCluster, tmp_path: Path) -> None:
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    write_rank(one, 0)
+    rows = [{"step": 10 * number, "loss": 8 - number / 10} for number in range(1, 61)]
+    (one.run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    async def small(pilot: Any) -> None:
+        screen = await shown(pilot, "step 600  loss 2.000 ██▇▇")
+        assert "┤" not in screen
+
+    async def large(pilot: Any) -> None:
+        await shown(pilot, "step 600  loss 2.000 ██▇▇", "┤", "⠉", "200", "400", "600")
+
+    play(cluster, small)
+    play(cluster, large, size=(200, 50))
+
+
+def test_states_and_late_ranks_have_colours_and_a_log_those_of_logs(
+    cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterrun.terminal.paint.Colours.chosen", "always")
+    one = run(tmp_path, 1)
+    cluster.put((one, status(1)))
+    write_rank(one, 0, time=time.time() - 95)
+    (tmp_path / "logs" / "train_1.out").write_text("0: same\n1: same\n")
+    (tmp_path / "logs" / "train_1.err").write_text("0: a warning\n")
+
+    async def story(pilot: Any) -> None:
+        await shown(pilot, "0| same  (×2 ranks)", "a warning", " !")
+        (job,) = pilot.app.query_one("#jobs", Grid).get_row_at(0)
+        assert [(job.plain[span.start : span.end], str(span.style)) for span in job.spans] == [("RUNNING", "color(6)")]
+        seen = pilot.app.query_one("#ranks", Grid).get_row_at(0)[-1]
+        assert seen.plain.endswith(" !") and "red" in str(seen.style)
+        segments = [segment for line in pilot.app.query_one("#log", Tail).lines for segment in line]
+        assert any(segment.text == "!" and "color(1)" in str(segment.style) for segment in segments)
+
+    play(cluster, story)
+
+
 def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: FakeCluster, tmp_path: Path) -> None:
     one = run(tmp_path, 1)
     cluster.put((one, status(1)))
@@ -108,7 +184,7 @@ def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: 
     write_rank(one, 1, time=time.time() - 95)
 
     async def story(pilot: Any) -> None:
-        screen = await shown(pilot, "no heartbeat: rank 1")
+        screen = await shown(pilot, "1 of 2 ranks silent for 95 s: rank 1")
         assert "1m35s !" in screen or "1m36s !" in screen
         cluster.put((one, status(1, "COMPLETED")))
         screen = await shown(pilot, "COMPLETED", without=["silent"])
