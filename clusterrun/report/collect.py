@@ -22,6 +22,7 @@ from clusterrun.state import headline
 from clusterrun.state.launches import failed_state
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import handle, status_json
+from clusterrun.state.waited import waited
 from clusterrun.why import ended
 
 CURVES = frozenset({"loss", "val_loss", "lr", "tokens_per_second", "mfu", "memory_gib"})
@@ -46,6 +47,7 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
     del known["ranks"], known["sources"]
     versions, packages, is_mixed = load_environment(run)
     curves, x_label = load_curves(run)
+    wait = waited(state)
     card = usage.efficiency_of(cluster.store(run.root), state)
     return {
         **known,
@@ -54,6 +56,7 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
         "headline": headline.of_job(job, state.figures, progress.ranks(run, job.id.task), now=now),
         "cause": find_cause(cluster, state),
         "efficiency": card and card.json(),
+        "waited": wait.line() if wait is not None else "",
         "card": card.lines() if card is not None else [],
         "curves": curves,
         "curves_over": x_label,

@@ -14,6 +14,7 @@ from clusterrun import __version__
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import format_clock, format_duration, format_left, format_short, plural
 from clusterrun.report.draw import Chart, draw, lines_of
+from clusterrun.report.timeline import has_failed
 from clusterrun.run_folder import atomic
 from clusterrun.terminal.safe_text import safe_text
 from clusterrun.terminal.tables import Column
@@ -71,7 +72,7 @@ def _environment() -> jinja2.Environment:
     )  # fmt: skip
     environment.filters |= {
         "clock": format_clock, "duration": format_duration, "left": format_left, "moment": _moment,
-        "short": format_short, "tone": lambda outcome: TONES.get(outcome, "calm"),
+        "short": format_short, "has_failed": has_failed, "tone": lambda outcome: TONES.get(outcome, "calm"),
     }  # fmt: skip
     return environment
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Container, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -17,7 +18,8 @@ from clusterrun.state.launches import launches_of
 from clusterrun.state.show import FEW, find_stragglers, wait_seconds
 
 LAUNCHES = 20  # the last ones of a run
-RANKS = 64  # with a row each
+RANKS = 32  # with a row each
+ENDED_BY_OTHERS = 128 + signal.SIGTERM  # the exit status of a rank that the end of another one ended
 #: Seconds, and lengths of a step, after which a rank that makes no step is shown to stand still.
 STILL_S, STILL_STEPS = 30.0, 5.0
 _NAMES = {"script": "running", "": "running"}  # of phases; others are named as they are
@@ -108,7 +110,12 @@ def _stands_still(rank: RankProgress, until: float) -> bool:
     return until - rank.stepped > max(STILL_S, STILL_STEPS * (rank.step_s or 0.0))
 
 
+def has_failed(row: Mapping[str, Any]) -> bool:
+    """Return whether a rank failed by itself."""
+    return row["status"] not in (None, 0, ENDED_BY_OTHERS)
+
+
 def _notable(rows: Sequence[Mapping[str, Any]], slow: Container[int]) -> list[Mapping[str, Any]]:
     """Return at most ``RANKS`` of the rows, by rank: those that failed, the slow ones, then the first ones."""
-    by_interest = sorted(rows, key=lambda row: (not row["status"], row["rank"] not in slow, row["rank"]))
+    by_interest = sorted(rows, key=lambda row: (not has_failed(row), row["rank"] not in slow, row["rank"]))
     return sorted(by_interest[:RANKS], key=lambda row: int(row["rank"]))

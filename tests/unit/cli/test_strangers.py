@@ -225,6 +225,7 @@ def test_records_that_came_with_a_project_are_data(traps: Traps) -> None:
     run, job = sent["run_id"], "123"
     start_nothing(
         traps, *READING, ("status", job), ("why", job), ("why", job, "--stacks"), ("logs", job), ("diff", job, job),
+        ("report", job, "-o", "../report.html"),
         ("check", job), ("resubmit", job, "--dry-run"), ("status", run), ("clean", "--dry-run"),
     )  # fmt: skip
 

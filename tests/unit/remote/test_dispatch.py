@@ -270,6 +270,14 @@ def test_a_host_that_closes_each_connection_is_given_up(cluster: Cluster, capfd:
     assert "closes each connection" in capfd.readouterr().err
 
 
+def test_a_report_is_not_written_into_a_folder_of_the_other_host(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--remote", "h", "report", "5") == 2
+    assert "clusterrun --remote h report 5 -o - >report.html" in capsys.readouterr().err
+    assert run("--remote", "h", "report", "5", "-o", "-") == 0
+
+
 def test_init_prints(cluster: Cluster) -> None:
     assert run("--remote", "h", "init") == 2 and run("--remote", "h", "init", "--print") == 0
     assert len(cluster.ran()) == 1
