@@ -65,7 +65,7 @@ def _extremes(stretch: Sequence[Point]) -> list[Point]:
 
 def round_numbers(least: float, most: float, about: int) -> list[float]:
     """Return at most about so many round numbers between two: 1, 2, 2.5 or 5 times a power of ten apart."""
-    if not most > least:
+    if most - least <= 1e-9 * max(abs(least), abs(most)):  # as written they would be the same number
         return [float(least)]
     step = 10.0 ** math.floor(math.log10((most - least) / about))
     step *= next((factor for factor in (1, 2, 2.5, 5) if most - least <= about * factor * step), 10)
