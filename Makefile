@@ -19,7 +19,7 @@ QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
 # two seconds: builds the site, checks the links between its pages, and that it loads nothing from elsewhere
 SITE = $(BIN)/zensical build --clean --strict && $(BIN)/python scripts/check_site.py build/site
 
-.PHONY: help run test check coverage faults guides docs versions bench bench-train scale-sim screens lab-up lab-down release clean
+.PHONY: help run test check coverage faults guides docs reference man versions bench bench-train scale-sim screens lab-up lab-down release clean
 help:           ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
@@ -68,6 +68,12 @@ guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.m
 docs: $(VENV)/.dev  ## the site of docs/ in build/site: its links and its commands are checked, and it loads nothing from elsewhere
 	$(SITE)
 	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/test_printed_commands.py
+
+reference: $(VENV)/.dev  ## the parts of the documents that are made from the code: commands, keys, settings
+	$(BIN)/python -m scripts.reference
+
+man: $(VENV)/.dev  ## man pages of all commands, in build/man
+	$(BIN)/python -m scripts.man_pages build/man
 
 versions: $(VENV)/.dev  ## what holds on Slurm 22.05, 24.11 and 26.05: the same tests on each, and a table (an hour)
 	$(BIN)/python -m lab.install --slurm 24.11 --slurm 26.05

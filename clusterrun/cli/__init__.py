@@ -13,6 +13,10 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 gc.set_threshold(100_000)  # imports make many objects and no garbage: this saves 6 % of the start-up time
 atexit.register(gc.freeze)  # nor does the end look for garbage in what ends with the process
 try:
@@ -20,7 +24,15 @@ try:
 
     from clusterrun import __version__
     from clusterrun.base.errors import Ambiguous, ClusterrunError, RequestError
-    from clusterrun.cli.common.session import AGENT, Session, is_full, repair_streams, silence_output, use_utf8
+    from clusterrun.cli.common.session import (
+        AGENT,
+        COMPLETE,
+        Session,
+        is_full,
+        repair_streams,
+        silence_output,
+        use_utf8,
+    )
 except KeyboardInterrupt:  # on a slow file system these lines take seconds
     raise SystemExit(130) from None
 
@@ -58,7 +70,9 @@ SECTIONS = {
         "render": "Print the sbatch script.",
         "mcp": "Serve these commands to a coding agent over the Model Context Protocol.",
         "clean": "Delete checkpoints, caches and saved code that no run needs any more.",
-        "init": "Inspect the cluster and write a commented clusterrun.toml.",
+        "init": "Write a commented clusterrun.toml, or with NAME a commented job file.",
+        "tasks": "List the built-in tasks, or the settings of one.",
+        "completion": "Print or install the shell's completion.",
         "remote": "Install clusterrun on another machine for --remote.",
     },
 }
@@ -92,6 +106,13 @@ class Verbs(click.Group):
             if isinstance(value, click.Command) and value.name == cmd_name:
                 return value
         raise LookupError(f"clusterrun/cli/{module}.py defines no command {cmd_name}")
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        from clusterrun.cli.common.complete import described  # without an import of each command
+
+        return [item for summaries in SECTIONS.values() for item in described(summaries.items())]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, summaries in SECTIONS.items():
@@ -164,6 +185,11 @@ def _split_script(words: list[str], *, takes_script: bool) -> tuple[list[str], l
 
 def _run(host: str | None, command: str, words: list[str], script: list[str] | None, as_json: bool) -> int:
     """Run a command, here or on another host, and return its exit code."""
+    if COMPLETE in os.environ:
+        from clusterrun.cli.common.complete import answer
+
+        answer(cli)
+        return 0
     if not _stays_here(host, words):
         status = _run_remote(host, command, words, script, as_json)
         if status is not None:

@@ -9,6 +9,7 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import json_option
 from clusterrun.cli.common.show import confirm
@@ -21,7 +22,7 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...", shell_complete=complete.active_jobs)
 @click.option("--name", default="", metavar="GLOB", help="Only jobs whose name matches GLOB.")
 @click.option("--state", metavar="STATE[,STATE]", help="Only jobs in these states, by long or short name (PENDING,R).")
 @click.option("--all", "everything", is_flag=True, help="Cancel all your active jobs.")

@@ -9,6 +9,7 @@ import click
 
 from clusterrun.base.errors import ClusterrunError, NoSuchJob, RequestError
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.options import spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
@@ -37,7 +38,7 @@ def _check_options(command: Any) -> Any:
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="[JOBID]")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]", shell_complete=complete.jobs)
 @_check_options
 @json_option
 @click.pass_context

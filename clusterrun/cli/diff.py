@@ -9,6 +9,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_targets, require_run
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.records import run_record
@@ -25,8 +26,8 @@ _ONLY_OURS = "only clusterrun's jobs can be compared"
 
 
 @click.command()
-@click.argument("job1")
-@click.argument("job2")
+@click.argument("job1", shell_complete=complete.jobs)
+@click.argument("job2", shell_complete=complete.jobs)
 @json_option
 @click.pass_context
 def diff(ctx: click.Context, job1: str, job2: str, as_json: bool) -> None:

@@ -12,6 +12,7 @@ import click
 from clusterrun.base.errors import NoSuchJob, RequestError, SchedulerError
 from clusterrun.base.job import Outcome
 from clusterrun.base.units import first_few
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.session import Session
 from clusterrun.cluster import Cluster
@@ -25,7 +26,7 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command(name="exec", context_settings={"ignore_unknown_options": True})
-@click.argument("job_id", metavar="JOBID [-- COMMAND]...")
+@click.argument("job_id", metavar="JOBID [-- COMMAND]...", shell_complete=complete.active_jobs)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @click.option("--node", metavar="NAME", help="Node to use; default: the job's first node.")
 @click.option("--rank", type=click.IntRange(min=0), metavar="N", help="Use the node that rank N runs on.")

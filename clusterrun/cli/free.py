@@ -11,6 +11,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Grouped)
-@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]", shell_complete=complete.job_files)
 @spec_options
 @json_option
 @click.pass_context

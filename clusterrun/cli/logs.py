@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import LAST, find_target
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.logfiles import RunLogs, find_logs
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job_id", default=LAST, metavar="[JOBID]")
+@click.argument("job_id", default=LAST, metavar="[JOBID]", shell_complete=complete.jobs)
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the job ends; exit 0 if the job succeeded.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines.")
 @click.option(

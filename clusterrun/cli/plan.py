@@ -12,6 +12,7 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELD
 from clusterrun.base.gpus import GIB, Device, find_device
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.options import F, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.submitting import run_to_end
@@ -65,7 +66,7 @@ def _job_options(command: F) -> F:
 
 
 @click.command()
-@click.argument("job", required=False)
+@click.argument("job", required=False, shell_complete=complete.job_files)
 @click.option("--gpus", default="1,2,4,8", metavar="LIST", help="GPU counts to compare; default 1,2,4,8.")
 @_number("samples", "N", "Number of training samples; default: counted from the job's data.")
 @_number("micro-batch", "N", "Samples per GPU in one forward pass.")

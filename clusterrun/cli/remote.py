@@ -29,6 +29,8 @@ CHANGE_NOTHING = frozenset(
 )
 #: Commands that submit jobs, and may get secrets.
 SUBMIT = frozenset({"submit", "resubmit", "resume", "sweep"})
+#: Commands about this machine or this installation.
+STAY_HERE = frozenset({"remote", "tasks", "completion"})
 #: Options of ``submit`` and ``resubmit`` that mean no new run, or several.
 _NOT_ONE = frozenset({"--dry-run", "--recover", "--chain", "--ladder", "--array", "--failed"})
 
@@ -43,7 +45,7 @@ def dispatch(
     environ, cwd = dict(os.environ), current_folder(None)
     profile = _value_of("--profile", words)
     target = find_target(host, cwd, environ, profile)
-    if target is None or verb == "remote":
+    if target is None or _stays_here(verb, words):
         return None
     _refuse_files_there(verb, words, target.host)
     state = state_folder(environ)
@@ -58,6 +60,12 @@ def dispatch(
     if status == NOT_INSTALLED and verb != "exec":
         raise SchedulerError(f"{target.host} has no clusterrun", hint=f"clusterrun remote setup {target.host}")
     return status
+
+
+def _stays_here(verb: str, words: Sequence[str]) -> bool:
+    """Return whether a command is about this machine; ``init`` with a name writes a job file, which is sent later."""
+    has_name = len([word for word in words if not word.startswith("-")]) > 1
+    return verb in STAY_HERE or (verb == "init" and has_name)
 
 
 def _working(ui: Ui, host: Host, what: str) -> AbstractContextManager[None]:

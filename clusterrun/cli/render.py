@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.options import BARE, Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.terminal.ui import Ui
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Grouped)
-@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]", shell_complete=complete.job_files)
 @functools.partial(spec_options, bare="accelerate-config")
 @click.option(
     "--per-node-commands", is_flag=True, help="Print the torchrun commands to run on each node, instead of the script."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target, find_targets, require_run
 from clusterrun.cli.common.options import Grouped, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Grouped)
-@click.argument("job_id", metavar="JOBID [-- ARGS]...")
+@click.argument("job_id", metavar="JOBID [-- ARGS]...", shell_complete=complete.jobs)
 @functools.partial(spec_options, with_profile=False)
 @after_options
 @how_options
@@ -112,7 +113,7 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 
 
 @click.command(cls=Grouped)
-@click.argument("job_id", metavar="JOBID")
+@click.argument("job_id", metavar="JOBID", shell_complete=complete.jobs)
 @click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",
     help="With --remote, send the secret NAME from this shell's environment; repeatable.",

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.common.show import efficiency_of, ending_of, is_certain, ladder_reports, status_lines
@@ -20,7 +21,7 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...", shell_complete=complete.jobs)
 @click.option("--explain", is_flag=True, help="Show where each requested value came from.")
 @click.option("--watch", is_flag=True, help="Refresh until all jobs have ended; Ctrl-C stops watching.")
 @click.option("--best", metavar="METRIC", help="In a sweep, show the task with the smallest value of this metric.")

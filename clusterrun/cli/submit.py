@@ -12,7 +12,7 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL
 from clusterrun.base.units import plural
-from clusterrun.cli.common import submitting
+from clusterrun.cli.common import complete, submitting
 from clusterrun.cli.common.agent import check_typed
 from clusterrun.cli.common.meanings import misplaced
 from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
@@ -33,7 +33,7 @@ MakePlan = Callable[[RunRecord | None], "Plan"]
 
 
 @click.command(cls=Grouped)
-@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]", shell_complete=complete.job_files)
 @spec_options
 @submitting.after_options
 @submitting.how_options

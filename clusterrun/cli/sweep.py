@@ -12,6 +12,7 @@ import click
 from clusterrun.base.errors import RequestError
 from clusterrun.base.job import LOCAL, Outcome
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_sweep
 from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
@@ -42,17 +43,17 @@ _AGAIN = (Outcome.FAILED, Outcome.CANCELLED, Outcome.LOST)
 
 
 @click.command(cls=Grouped)
-@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]")
+@click.argument("words", nargs=-1, metavar="[JOB] [-- SCRIPT [ARGS]...]", shell_complete=complete.job_files)
 @click.option(
-    "--grid", "grids", metavar="NAME=VALUES", multiple=True,
+    "--grid", "grids", metavar="NAME=VALUES", multiple=True, shell_complete=complete.settings,
     help="Run all combinations of the values (lr=1e-4,3e-4 or seed=0..4); repeatable.",
 )  # fmt: skip
 @click.option(
-    "--zip", "zips", metavar="NAME=VALUES", multiple=True,
+    "--zip", "zips", metavar="NAME=VALUES", multiple=True, shell_complete=complete.settings,
     help="Pair the values of all --zip options by position, first with first; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--file", "csv_file", metavar="FILE",
+    "--file", "csv_file", metavar="FILE", shell_complete=complete.files,
     help="CSV file with parameter names on the first line and one set of values on each line after it.",
 )  # fmt: skip
 @click.option("--max-running", metavar="N", type=click.IntRange(1), help="Maximum number of tasks to run at once.")

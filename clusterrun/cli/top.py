@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import NoSuchJob, RequestError
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job_id", required=False, metavar="[JOBID]")
+@click.argument("job_id", required=False, metavar="[JOBID]", shell_complete=complete.active_jobs)
 @click.option("--theme", type=click.Choice(["dark", "light"]), help="Colors for a dark or light terminal.")
 @click.option("--demo", is_flag=True, help="Play a recorded run; it needs no cluster.")
 @json_option

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_targets
 from clusterrun.cli.common.session import json_option
 from clusterrun.state import filters
@@ -13,7 +14,7 @@ from clusterrun.terminal.ui import Ui
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, required=True, metavar="JOBID...")
+@click.argument("job_ids", nargs=-1, required=True, metavar="JOBID...", shell_complete=complete.active_jobs)
 @json_option
 @click.pass_context
 def wait(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:

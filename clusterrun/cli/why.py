@@ -11,6 +11,7 @@ import click
 from clusterrun.base.errors import RequestError, SchedulerError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.base.units import clause, first_few
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.exec import find_running
@@ -26,7 +27,7 @@ Facts = list[tuple[str, Sequence[str]]]
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...", shell_complete=complete.jobs)
 @click.option("--logs", metavar="DIR", help="Find the first failure in DIR, a folder of logs from any tool.")
 @click.option("--stacks", is_flag=True, help="Show the Python stacks of a running job's ranks, read by py-spy.")
 @json_option

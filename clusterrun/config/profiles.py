@@ -38,6 +38,7 @@ from clusterrun.config.toml_values import read_values, resolve, text_at, unknown
 from clusterrun.jobspec.fields import Value, gres_gpus, is_list_of_texts
 
 DEFAULT_JOB = "lm"
+_SHIPPED = " (shipped)"
 _SHIPPED_JOBS = Path(__file__).parents[1] / "jobs"
 WorkKind = Literal["task", "script", "module", "command"]
 WORK_KEYS: tuple[str, ...] = ("task", "script", "module", "command")
@@ -89,6 +90,11 @@ class JobFile(NamedTuple):
     target: str
     args: tuple[str, ...] = ()
     sweep: SweepRequest = SweepRequest()
+
+    @property
+    def name(self) -> str:
+        """The file's name without its suffix."""
+        return Path(self.source.removesuffix(_SHIPPED)).stem
 
 
 def no_profiles(cwd: Path | None) -> Profiles:
@@ -186,7 +192,7 @@ def load_job(name: str, root: Path, *, cwd: Path | None = None, environ: Mapping
         return _load_job_file(name, path, root, home)
     stem, shipped = name.removesuffix(".toml"), _shipped()
     if stem in shipped:
-        return _read_job(parse(f"{stem} (shipped)", shipped[stem].read_bytes(), root, home), None)
+        return _read_job(parse(f"{stem}{_SHIPPED}", shipped[stem].read_bytes(), root, home), None)
     raise _no_job(name, root, path)
 
 
@@ -216,6 +222,18 @@ def list_jobs(root: Path) -> list[str]:
     with suppress(OSError):  # a folder that cannot be read has none
         names |= {path.stem for path in (root / "jobs").glob("*.toml")}
     return sorted(names)
+
+
+def shipped_job(name: str) -> str:
+    """Return the text of a shipped job file."""
+    return _shipped()[name].read_text(encoding="utf-8")
+
+
+def list_profiles(root: Path, environ: Mapping[str, str]) -> list[str]:
+    """Return the names of the profiles in the project's and the user's file. Raises ConfigError."""
+    home = home_folder(environ)
+    files = [*_load_project_file(root, home), *_load_user_file(environ, home, [])]
+    return sorted({name for _, tables in files for name in tables})
 
 
 def merge(levels: Sequence[Mapping[str, Value]]) -> dict[str, Value]:

@@ -354,8 +354,13 @@ def default_name(work: Work) -> str:
         if isinstance(work, Task | Module | Function | Check)
         else work.path.rsplit("/", 1)[-1].removesuffix(".py")
     )
-    plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)  # a file name may hold control characters, a job name may not
-    while isinstance(work, Module) and "." in plain and len(plain.encode("utf-8", "surrogateescape")) > NAME_BYTES:
-        plain = plain.partition(".")[2]
+    while isinstance(work, Module) and "." in text and len(text.encode("utf-8", "surrogateescape")) > NAME_BYTES:
+        text = text.partition(".")[2]
+    return fit_name(text)
+
+
+def fit_name(text: str) -> str:
+    """Return a text as a job name: without control characters, cut to the maximum length, and none that is reserved."""
+    plain = re.sub(r"[\x00-\x1f\x7f]", "_", text)
     name = plain.encode("utf-8", "surrogateescape")[:NAME_BYTES].decode("utf-8", "ignore") or "job"
     return f"job-{name}"[:NAME_BYTES] if is_reserved(name) else name

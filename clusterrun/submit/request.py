@@ -25,7 +25,7 @@ from clusterrun.config.sweep_request import SweepRequest
 from clusterrun.jobspec.containers import is_file_name
 from clusterrun.jobspec.fields import Value, check_text, check_value, gres_gpus
 from clusterrun.jobspec.secrets import refuse_shapes
-from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec
+from clusterrun.jobspec.spec import Check, Command, Function, JobSpec, Module, Script, Task, Work, build_spec, fit_name
 from clusterrun.scheduler import KILL_ON_INVALID_DEP
 from clusterrun.submit.environments import OWN, expand, find_python, with_python
 from clusterrun.submit.job_python import JobPython, Starts, choose_python
@@ -160,7 +160,9 @@ def load_request(
     expand(values, environ)
     if isinstance(work, Check):
         values = _of_check(values)
-    work = _with_settings(work, values, args, job)
+    work = _with_settings(work, values, args)
+    if job is not None:
+        values.setdefault("job-name", Value(fit_name(job.name), "default"))
     values |= {name: replace(args.flags[name], value=path) for name, path in typed_files(args.flags, cwd).items()}
     python = job_python(values.get("python"))
     values["python"] = find_python(values.get("python"), environ)
@@ -203,7 +205,7 @@ def _find_work(args: SubmitArgs, job: JobFile | None, work_of: Callable[[Sequenc
     return work_of(("-m", job.target, *job.args) if job.kind == "module" else (job.target, *job.args))
 
 
-def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs, job: JobFile | None) -> Work:
+def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs) -> Work:
     """Return the work with the settings of the merged values; only a built-in task has some."""
     settings, fp16 = values.pop("set", Value({}, "default")), values.pop("fp16", None)
     if not isinstance(work, Task):
@@ -213,8 +215,6 @@ def _with_settings(work: Work, values: dict[str, Value], args: SubmitArgs, job: 
                 raise RequestError(f"--{name} is only for built-in tasks", hint=hint)
         return work
     values["set"] = _with_precision(settings, fp16, args)
-    if job and not job.path:
-        values.setdefault("job-name", Value(work.name, "default"))
     return Task(work.name, tuple(values["set"].value.items()))
 
 

@@ -16,7 +16,7 @@ def test_two_ranks_measure_and_train_as_one_does(step: Starter, tmp_path: Path) 
     rows = [f"it is {words[i % 3]} {'!' * (i % 5)},{i % 3},{i % 2 if i % 4 else ''}\n" for i in range(101)]
     (tmp_path / "data.csv").write_text("text,colour,odd\n" + "".join(rows))
     settings = ["vocab=300", "seq_len=16", "steps=10", "eval_every=5", "global_batch_size=8", "micro_batch_size=4"]
-    settings += [f"model={tmp_path / 'm'}", f"dataset={tmp_path / 'data.csv'}", 'target_cols=["colour","odd"]']
+    settings += [f"model={tmp_path / 'm'}", f"data={tmp_path / 'data.csv'}", 'target_cols=["colour","odd"]']
 
     def measured(done: Done) -> list[dict[str, float]]:
         assert done.status == 0, done.err

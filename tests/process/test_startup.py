@@ -151,3 +151,12 @@ def test_nothing_is_left_in_the_environment_of_our_commands(desk: Desk) -> None:
     assert (
         not {name for name in names if name.startswith(("SQUEUE_", "SACCT_"))} and os.environ["SQUEUE_FORMAT"] == "%i"
     )
+
+
+def test_completing_loads_neither_slurm_nor_a_table_drawer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_CLUSTERRUN_COMPLETE", "bash_complete")
+    for line in ("clusterrun ", "clusterrun logs ", "clusterrun submit sft --set l"):
+        monkeypatch.setenv("COMP_LINE", line)
+        found = imported()
+        assert "clusterrun.cli.common.complete" in found, line
+        assert not found & {"torch", "submitit", "jinja2", "rich", "textual", "subprocess", "difflib"}, line

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import re
+import tomllib
 
 import pytest
 
+from clusterrun.base.fields import FIELD
+from clusterrun.cli import VERBS
+from clusterrun.config import profiles, sweep_request
+from clusterrun.config.toml_values import TABLES
 from clusterrun.worker import tasks
-from clusterrun.worker.training.settings import Training
-from scripts import troubleshooting
+from scripts import man_pages, reference, troubleshooting
 from tests.support.folders import PACKAGE, ROOT
 
 DOCS = ROOT / "docs"
-TOLD = {
-    key
-    for line in (DOCS / "settings.md").read_text().splitlines()
-    if line.startswith("| `")
-    for key in re.findall(r"`(\w+)`", line.split("|")[1])
-}
 
 
-@pytest.mark.parametrize("name", tasks.NAMES)
-def test_every_setting_of_a_task_is_told(name: str) -> None:
-    config = importlib.import_module(f"clusterrun.worker.tasks.{name}").Config
-    assert {field.name for field in dataclasses.fields(config)} - TOLD == set()
+def test_the_parts_that_are_made_from_the_code_are_current() -> None:
+    """`make reference` writes them."""
+    made = dict(reference.documents())
+    assert {path.name for path in made} == {"commands.md", "job-files.md", "settings.md"}
+    assert [path.name for path, text in made.items() if path.read_text() != text] == [], "run: make reference"
 
 
-def test_every_setting_that_is_told_is_one() -> None:
-    known = {field.name for field in dataclasses.fields(Training)}
-    for name in tasks.NAMES:
-        config = importlib.import_module(f"clusterrun.worker.tasks.{name}").Config
-        known |= {field.name for field in dataclasses.fields(config)}
-    assert TOLD - known == set()
+def test_the_keys_of_files_that_are_no_options_are_told() -> None:
+    text = (ROOT / "docs" / "job-files.md").read_text()
+    tables = {f"[{name}]" for name in TABLES} | {key for table in TABLES.values() for key in table if key not in FIELD}
+    for key in {*profiles._JOB_KEYS, *profiles._PROFILE_KEYS, *sweep_request._KEYS, *tables}:
+        assert f"`{key}`" in text, key
+
+
+def test_the_version_stands_in_one_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" not in project["project"] and project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "clusterrun/__init__.py"
+    assert "\nversion:" not in (ROOT / "CITATION.cff").read_text()
+
+
+def test_each_verb_has_a_man_page() -> None:
+    pages = dict(man_pages.pages())
+    assert pages.keys() == {"clusterrun", "clusterrun-remote-setup", *(f"clusterrun-{verb}" for verb in VERBS)}
+    for verb in VERBS:
+        page = pages[f"clusterrun-{verb}"].replace("\\-", "-")
+        assert page.startswith(f'.TH "CLUSTERRUN-{verb.upper()}" "1"') and f"\nclusterrun {verb}" in page
+        assert "\n\\fB" in page and f"clusterrun-{verb}" in pages["clusterrun"].replace("\\-", "-")
 
 
 @pytest.mark.parametrize("name", tasks.NAMES)

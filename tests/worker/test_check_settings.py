@@ -51,7 +51,7 @@ def test_the_first_rows_of_each_kind_of_data_are_read(capsys: pytest.CaptureFixt
     assert "no column 'text'" in found(capsys, "lm", f"data={table}")[1][0]
     assert found(capsys, "lm", f"data={table}", "text_column=body")[1] == []
     assert "message 1 is not an object with role and content" in found(capsys, "sft", f"data={chats}")[1][0]
-    assert "set target_cols to the columns of" in found(capsys, "classify", f"dataset={table}")[1][0]
+    assert "set target_cols to the columns of" in found(capsys, "classify", f"data={table}")[1][0]
 
 
 def test_an_unreadable_or_empty_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -67,14 +67,14 @@ def test_columns_that_are_no_classes_or_no_words_are_found_before_the_job_is_que
 ) -> None:
     table = tmp_path / "t.csv"
     table.write_text("text,size,kind,price\n" + "".join(f"word,{i},a,{i}.5\n" for i in range(40)))
-    (line,) = found(capsys, "classify", f"dataset={table}", "target_cols=price")[1]
-    assert line.startswith("dataset: target 'price' holds measurements (0.5, 1.5, 2.5, …: 40 different numbers in 40")
-    (line,) = found(capsys, "classify", f"dataset={table}", "target_cols=price", "on_bad_row=skip")[1]
+    (line,) = found(capsys, "classify", f"data={table}", "target_cols=price")[1]
+    assert line.startswith("data: target 'price' holds measurements (0.5, 1.5, 2.5, …: 40 different numbers in 40")
+    (line,) = found(capsys, "classify", f"data={table}", "target_cols=price", "on_bad_row=skip")[1]
     assert "holds measurements" in line
-    words = ("classify", f"train_data={table}", "target_cols=kind", 'text_cols=["text","size"]')
+    words = ("classify", f"data={table}", "target_cols=kind", 'text_cols=["text","size"]')
     document = answer(capsys, *words)
     assert document["missing"] == [] and document["doubts"] == [
-        "train_data: text column 'size' holds numbers, which are read as words: how large they are does not count"
+        "data: text column 'size' holds numbers, which are read as words: how large they are does not count"
     ]
 
 

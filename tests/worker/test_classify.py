@@ -81,7 +81,7 @@ def test_several_files_are_learned_and_the_folder_is_a_plain_classifier(tmp_path
     table(tmp_path / "train2.csv", 100)
     more = table(tmp_path / "more.csv", 50, ["a smith of nowhere", "smith", ""])
     held = table(tmp_path / "held.csv", 40)
-    files = {"train_data": [str(tmp_path / "train*.csv"), more], "val_data": held}
+    files = {"data": [str(tmp_path / "train*.csv"), more], "val_data": held}
     run_dir = start(tmp_path, model=model, **files, target_cols=["trade", "coast"], steps=60, **SMALL)
     row = last_row(run_dir)
     assert row["exact_match"] > 0.9 and row["accuracy_trade"] > 0.9 and row["f1_coast"] > 0.9
@@ -106,7 +106,7 @@ def test_several_files_are_learned_and_the_folder_is_a_plain_classifier(tmp_path
 
 def test_one_file_is_split_by_the_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = table(tmp_path / "all.csv", 50)
-    config = Config(dataset=data, target_cols=("trade",), held_out=0.2, vocab=300)
+    config = Config(data=data, target_cols=("trade",), held_out=0.2, vocab=300)
     dist = distenv.resolve({})
 
     def held_out(**change: Any) -> tuple[list[list[int]], prepared.Corpus]:
@@ -138,7 +138,7 @@ def test_codes_are_learned_digit_by_digit(tmp_path: Path, model: str) -> None:
     rows += [[t, town, code.lstrip("0")] for t, code in TRADES.items() for town in TOWNS for _ in range(5)]
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([*rows, *[["none", "Ribe", "-1"]] * 10])
-    settings = {"dataset": path, "target_cols": "code", "text_cols": ["trade", "town"], "formatter": "hisco"}
+    settings = {"data": path, "target_cols": "code", "text_cols": ["trade", "town"], "formatter": "hisco"}
     run_dir = start(tmp_path, model=model, **settings, **SMALL, steps=40)
     row = last_row(run_dir)
     assert row["accuracy_code"] > 0.8 and row["accuracy_code"] <= min(row[f"accuracy_code_{i}"] for i in range(1, 6))
@@ -149,7 +149,7 @@ def test_codes_are_learned_digit_by_digit(tmp_path: Path, model: str) -> None:
 def test_a_class_that_training_never_saw_counts_as_wrong_and_is_said(
     tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {"train_data": table(tmp_path / "a.csv", 40), "val_data": table(tmp_path / "b.csv", 1, ["x", "king", ""])}
+    files = {"data": table(tmp_path / "a.csv", 40), "val_data": table(tmp_path / "b.csv", 1, ["x", "king", ""])}
     run_dir = start(tmp_path, model=model, **files, target_cols="trade", **SMALL, steps=1)
     assert "classes without training rows (their held-out rows count as wrong): trade=king" in capsys.readouterr().out
     row = last_row(run_dir)
@@ -161,15 +161,15 @@ def test_a_doubtful_column_is_named_before_the_training(
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,code\n" + "".join(f"word,{i % 5}|{i % 7 + 5}\n" for i in range(70)))
-    start(tmp_path, model=model, dataset=str(path), target_cols="code", **SMALL, steps=1)
+    start(tmp_path, model=model, data=str(path), target_cols="code", **SMALL, steps=1)
     assert "clusterrun: target 'code' joins labels with '|'" in capsys.readouterr().out
     path.write_text("text,code\n" + "".join(f"word,{i}.5\n" for i in range(70)))
     with pytest.raises(WorkerError, match="target 'code' holds measurements"):
-        start(tmp_path, "r2", model=model, dataset=str(path), target_cols="code", **SMALL, steps=1)
+        start(tmp_path, "r2", model=model, data=str(path), target_cols="code", **SMALL, steps=1)
 
 
 def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"dataset": table(tmp_path / "a.csv", 9, ["", "smith", ""]), "target_cols": "trade", "model": model}
+    settings = {"data": table(tmp_path / "a.csv", 9, ["", "smith", ""]), "target_cols": "trade", "model": model}
     with pytest.raises(WorkerError, match=r"a\.csv:11: no text in 'text' \(set on_bad_row=skip to skip such rows\)"):
         start(tmp_path, "one", **settings, **SMALL, steps=1)
     start(tmp_path, "two", **settings, **SMALL, steps=1, on_bad_row="skip")
@@ -179,12 +179,6 @@ def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ["dataset=a.csv", "train_data=b.csv"],
-            "dataset and train_data cannot both be set, because dataset is split into",
-        ),
-        (["dataset=a.csv", "val_data=b.csv"], "dataset and val_data cannot both be set"),
-        (["val_data=b.csv"], "val_data is set, but train_data is not"),
         (["held_out=1"], "held_out must be greater than 0 and less than 1, got 1.0"),
         (["formatter=hisko"], "did you mean 'hisco'?"),
         (["formatter={a}", "text_cols=b"], "already names the text columns: omit text_cols"),
@@ -203,7 +197,7 @@ def test_what_cannot_be_is_refused_before_any_file_is_read(words: list[str], sai
 def test_columns_typed_as_one_word_are_refused_with_the_way_to_write_them(tmp_path: Path, model: str) -> None:
     data = table(tmp_path / "a.csv", 9)
     with pytest.raises(WorkerError) as caught:
-        start(tmp_path, model=model, dataset=data, target_cols="trade,coast", **SMALL)
+        start(tmp_path, model=model, data=data, target_cols="trade,coast", **SMALL)
     assert 'target_cols=\'["trade","coast"]\'' in str(caught.value) and caught.value.status == 2
 
 
@@ -249,7 +243,7 @@ def test_a_model_with_a_tokenizer_keeps_it_and_learns_to_pad(tmp_path: Path, mod
     bare.save_pretrained(model)
     before = json.loads((Path(model) / "tokenizer.json").read_text())
     data = table(tmp_path / "a.csv", 20)
-    run_dir = start(tmp_path, model=model, dataset=data, target_cols="coast", **SMALL | {"seq_len": 12}, steps=1)
+    run_dir = start(tmp_path, model=model, data=data, target_cols="coast", **SMALL | {"seq_len": 12}, steps=1)
     loaded = AutoTokenizer.from_pretrained(run_dir / "model")
     assert (loaded.pad_token, loaded.padding_side) == ("<|end|>", "right")
     assert json.loads((run_dir / "model" / "config.json").read_text())["pad_token_id"] == loaded.pad_token_id

@@ -46,7 +46,7 @@ def test_conversations_are_counted(tmp_path: Path, packing: str) -> None:
 def test_rows_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("text,kind\n" + "a stone,grey\na leaf,green\nthe sea,blue\n" * 20)
-    facts = plan_facts.find_facts(["classify", f"dataset={file}", "target_cols=kind", "vocab=300", "held_out=0.5"])
+    facts = plan_facts.find_facts(["classify", f"data={file}", "target_cols=kind", "vocab=300", "held_out=0.5"])
     assert facts["samples"] == 30 and facts["settings"]["micro_batch_size"] == 0
 
 

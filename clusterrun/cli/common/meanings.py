@@ -24,7 +24,7 @@ COMMANDS = {
     "help": "clusterrun --help",
     "version": "clusterrun --version",
 }
-#: Options of other tools, with what does it here.
+#: Options of other tools, with what does it here; some mean something else with one command.
 OPTIONS = {
     **dict.fromkeys(("--nproc-per-node", "--gpus-per-task", "-G"), "use --gpus-per-node"),
     **dict.fromkeys(
@@ -39,6 +39,9 @@ OPTIONS = {
     "--queue": "use --partition",
     **dict.fromkeys(("--walltime", "--timeout"), "use --time"),
     "--memory": "use --mem",
+    **dict.fromkeys(("list -o", "list -O", "--format"), "use --columns jobid,name,state, or --json"),
+    "--tail": "use --lines",
+    **dict.fromkeys(("-u", "--user", "--me"), "only your own jobs are listed and cancelled"),
     "--mail-user": "Slurm mails the user who submits; use --mail-type, or --notify",
     "--wrap": "clusterrun submit -- bash -c 'COMMAND'",
     "--chdir": "run clusterrun in that folder",
@@ -72,20 +75,19 @@ def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> st
     if script is not None and typed in words[script:]:
         own, of_script = " ".join(words[:script]), " ".join(words[script:])
         return f"options of a script stand after `--`: clusterrun {own} -- {of_script}"
-    if typed in OPTIONS:
-        return OPTIONS[typed]
-    return _near(typed, options)
+    of_command = f"{words[0]} {typed}" if words else typed
+    return OPTIONS.get(of_command) or OPTIONS.get(typed) or _near(typed, options)
 
 
 def _near(typed: str, words: Iterable[str]) -> str:
     """Return a hint with the word that another one begins (``--gpus``) or misspells; empty if there is none.
 
-    Leading dashes do not count. Short words resemble each other by chance.
+    Leading dashes do not count. Short words resemble each other by chance, and so do those that begin differently.
     """
     by_name = {word.lstrip("-"): word for word in words}
     name = typed.lstrip("-")
     begun = [word for longer, word in by_name.items() if longer.startswith(f"{name}-")]
-    misspelt = closest(name, by_name) if len(name) > 2 else ""
+    misspelt = closest(name, [word for word in by_name if word[:1] == name[:1]]) if len(name) > 2 else ""
     near = begun[0] if begun else by_name.get(misspelt)
     return f"did you mean {near}?" if near else ""
 

@@ -9,6 +9,7 @@ import click
 
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import FIELD, FIELDS, SECTIONS, Field
+from clusterrun.cli.common import complete
 from clusterrun.jobspec.fields import Value
 
 if TYPE_CHECKING:
@@ -18,25 +19,49 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 _COMMAND = "This command"
+_TYPED = "clusterrun.typed"
 
 
 class Grouped(click.Command):
-    """A command whose help shows its options in sections."""
+    """A command whose help shows its options in sections, and the settings of a built-in task if one is typed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_TYPED] = tuple(args)  # --help is carried out before the other words are read
+        return super().parse_args(ctx, args)
+
+    def sections(self, ctx: click.Context) -> dict[str, list[tuple[str, str]]]:
+        """Return the options and their meanings by section."""
+        by_section = option_sections(self, ctx, _section)
+        return {section: by_section[section] for section in (*SECTIONS, _COMMAND) if section in by_section}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        lines: dict[str, list[tuple[str, str]]] = {section: [] for section in (*SECTIONS, _COMMAND)}
-        for param in self.get_params(ctx):
-            line = param.get_help_record(ctx)
-            if line is not None and isinstance(param, click.Option):
-                field = FIELD.get(param.opts[-1].lstrip("-"))
-                lines[field.section if field is not None else _COMMAND].append(line)
-        for section, its_lines in lines.items():
-            self._write(formatter, section, its_lines)
-
-    def _write(self, formatter: click.HelpFormatter, title: str, lines: list[tuple[str, str]]) -> None:
-        if lines:
-            with formatter.section(title):
+        for section, lines in self.sections(ctx).items():
+            with formatter.section(section):
                 formatter.write_dl(lines)
+        from clusterrun.base.settings import TASKS
+        from clusterrun.cli.common.settings_help import write_settings
+
+        task = next((word for word in ctx.meta.get(_TYPED, ()) if word in TASKS), None)
+        if task is not None:
+            with formatter.section(f"Settings of {task} (--set KEY=VALUE)"):
+                write_settings(formatter, task)
+
+
+def option_sections(
+    command: click.Command, ctx: click.Context, section_of: Callable[[click.Option], str]
+) -> dict[str, list[tuple[str, str]]]:  # fmt: skip
+    """Return the options of a command and their meanings, by the section that ``section_of`` gives."""
+    lines: dict[str, list[tuple[str, str]]] = {}
+    for param in command.get_params(ctx):
+        line = param.get_help_record(ctx)
+        if line is not None and isinstance(param, click.Option):
+            lines.setdefault(section_of(param), []).append(line)
+    return lines
+
+
+def _section(option: click.Option) -> str:
+    field = FIELD.get(option.opts[-1].lstrip("-"))
+    return field.section if field is not None else _COMMAND
 
 
 BARE = "-"
@@ -55,7 +80,8 @@ def spec_options(
             command = _option(one, bare=one.name == bare)(command)
     if not with_profile:
         return command
-    return click.option("--profile", metavar="NAME", help="Use [profile.NAME] from clusterrun.toml.")(command)
+    text = "Use [profile.NAME] from clusterrun.toml."
+    return click.option("--profile", metavar="NAME", help=text, shell_complete=complete.profiles)(command)
 
 
 def submit_args(job: str | None, words: tuple[str, ...], profile: str | None, options: dict[str, Any]) -> SubmitArgs:
@@ -80,9 +106,9 @@ def _option(one: Field, *, bare: bool) -> Callable[[F], F]:
     if one.kind == "flag":
         declaration = f"--{one.name}/--no-{one.name}" if one.negatable else f"--{one.name}"
         return click.option(declaration, name, is_flag=True, default=None, help=one.help)
-    value: dict[str, Any] = {"metavar": one.metavar or None}
+    value: dict[str, Any] = {"metavar": one.metavar or None, "shell_complete": complete.of_field(one)}
     if bare:
-        value = {"metavar": f"[{one.metavar}]", "is_flag": False, "flag_value": BARE}
+        value |= {"metavar": f"[{one.metavar}]", "is_flag": False, "flag_value": BARE}
     kind = click.INT if one.kind == "int" else click.STRING
     multiple = one.kind in ("list", "map")
     names = *filter(None, (one.short, f"--{one.name}")), name

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # `--help` needs no Cluster
 
 AGENT = "CLUSTERRUN_AGENT"
 """Set in the environment of a command that a coding agent runs: see ``cli/common/agent.py``."""
+COMPLETE = "_CLUSTERRUN_COMPLETE"
+"""Set by a shell that asks for completions (``bash_complete``); ``COMP_LINE`` is then the line up to the cursor."""
 
 #: Errors of a write to a full file or disk.
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})

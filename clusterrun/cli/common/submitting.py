@@ -16,6 +16,7 @@ import click
 from clusterrun.base.errors import Ambiguous, ClusterrunError, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, Outcome, log_paths
 from clusterrun.base.units import plural
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_targets
 from clusterrun.records.run_record import RunRecord
 from clusterrun.terminal.ui import Ui
@@ -224,7 +225,8 @@ Awaited = tuple[str, str, str]
 def after_options(command: F) -> F:
     """Add ``--after`` and ``--after-ok``."""
     for name, text in reversed(_AFTER):
-        command = click.option(name, metavar="JOBID", multiple=True, help=text)(command)
+        option = click.option(name, metavar="JOBID", multiple=True, help=text, shell_complete=complete.jobs)
+        command = option(command)
     return command
 
 

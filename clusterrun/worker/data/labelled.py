@@ -97,7 +97,7 @@ def _data(config: Any) -> tuple[list[str], list[str]]:
         names = [data] if isinstance(data, str) else data
         return [BUILTIN if name == PYDOC else name for name in names if name]
 
-    return named(config.dataset) or named(config.train_data) or [BUILTIN], named(config.val_data)
+    return named(config.data), named(config.val_data)
 
 
 def _target_cols(config: Any) -> tuple[str, ...]:

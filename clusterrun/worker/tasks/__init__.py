@@ -1,4 +1,4 @@
-"""The shipped tasks: one module each, with a frozen `Config`, `check(config, world_size)` and `run(…)`."""
+"""The shipped tasks: a module each, with its `Config` of base/settings.py, `check(config, world_size)` and `run(…)`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...base.errors import WorkerError, suggestion
+from ...base.settings import TASKS
 
-NAMES = ("lm", "sft", "classify", "diffusion")
+NAMES = tuple(TASKS)
 
 
 def prepare(name: str, arguments: Sequence[str], world_size: int) -> Callable[..., None]:

@@ -19,7 +19,7 @@ from ..data import conversations, formats, sources, targets
 from ..data.sources import PREFIX
 from ..models import hub, load
 
-DATA_KEYS = ("data", "dataset", "train_data", "val_data")
+DATA_KEYS = ("data", "val_data")
 SAMPLED_ROWS = 200
 SAMPLED_FILES = 20
 
@@ -53,7 +53,7 @@ def examine(config: Any) -> tuple[list[str], list[str]]:
     for key in DATA_KEYS:
         names = getattr(config, key, "")
         names = [names] if isinstance(names, str) else list(names)
-        if any(names) or (key == "data" and hasattr(config, key)):
+        if any(names) or key == "data":
             with _noted(missing, f"{key}: "):
                 doubts.extend(f"{key}: {doubt}" for doubt in _check_data(config, names))
     source = None

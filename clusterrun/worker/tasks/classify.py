@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ...base.errors import WorkerError
+from ...base.settings import Classify as Config
 from ..data import targets
 from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
@@ -19,31 +19,9 @@ if TYPE_CHECKING:
     from ..training.work import Tensors
 
 
-@dataclass(frozen=True)
-class Config(settings.Training):
-    """The settings of `classify`, besides those of every task. Lengths are in tokens."""
-
-    task: ClassVar[str] = "classify"
-
-    dataset: str | tuple[str, ...] = ""  # rows (csv, tsv, jsonl, parquet), to be split; default: Python's docstrings
-    train_data: str | tuple[str, ...] = ""  # in place of dataset: rows to train on
-    val_data: str | tuple[str, ...] = ""  # rows to evaluate on, with train_data
-    held_out: float = 0.1  # share of dataset, drawn by seed, to evaluate on
-    target_cols: tuple[str, ...] = ()  # columns to learn; rows with an empty cell do not count for that column
-    text_cols: tuple[str, ...] = ("text",)  # columns of the text
-    formatter: str = "plain"  # plain: joins text_cols; hisco: HISCO codes; or a template such as "{title}: {body}"
-    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
-    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
-    seq_len: int = 64  # longer texts are cut
-
-    steps: int = 150
-    lr: float = 1e-3
-
-
 def check(config: Config, world_size: int) -> None:
     """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
-    _check_data(config)
     formatter = targets.find_formatter(config.formatter, config.text_cols)
     if formatter.columns != config.text_cols and config.text_cols != Config.text_cols:
         raise WorkerError(f"formatter={config.formatter} already names the text columns: omit text_cols", status=2)
@@ -54,18 +32,6 @@ def check(config: Config, world_size: int) -> None:
             raise WorkerError(f"target_cols names {target!r} twice", status=2)
         if target in formatter.columns:
             raise WorkerError(f"target {target!r} is also a text column, so the model would see the label", status=2)
-
-
-def _check_data(config: Config) -> None:
-    if config.dataset and (config.train_data or config.val_data):
-        other = "train_data" if config.train_data else "val_data"
-        raise WorkerError(
-            f"dataset and {other} cannot both be set, because dataset is split into training and held-out rows: set"
-            " dataset alone, or train_data and val_data",
-            status=2,
-        )
-    if config.val_data and not config.train_data:
-        raise WorkerError("val_data is set, but train_data is not: set both, or dataset alone", status=2)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ...base.errors import WorkerError
+from ...base.settings import Diffusion as Config
 from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
@@ -14,36 +14,11 @@ if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Config(settings.Training):
-    """The settings of `diffusion`, besides those of every task. Lengths are in tokens."""
-
-    task: ClassVar[str] = "diffusion"
-    default_global_batch: ClassVar[int] = 8
-
-    data: str | tuple[str, ...] = "pydoc"  # files or globs (txt, jsonl, csv, parquet); pydoc: Python's help topics
-    val_data: str | tuple[str, ...] = ""  # data to evaluate on
-    held_out: float = 0.1  # share of the data, at its end, to evaluate on without val_data
-    text_column: str = "text"  # column of jsonl, csv and parquet files
-    model: str = "tiny"  # a preset, a folder or a hub name; Llama or GPT-2
-    vocab: int = 320  # for a preset; with more tokens it takes longer to learn more than their frequencies
-    seq_len: int = 64  # tokens per sample
-    eps: float = 1e-3  # a sequence's tokens are masked with a probability drawn from eps to 1
-    sample_steps: int = 20  # rounds in which a sample is filled in
-
-    steps: int = 1000
-    lr: float = 3e-3
-    eval_every: int = 200
-    log_every: int = 50
-
-
 def check(config: Config, world_size: int) -> None:
     """Raise WorkerError (status 2) for settings that cannot work."""
     settings.check(config, world_size)
     if not 0 < config.eps < 1:
         raise WorkerError(f"eps must be greater than 0 and less than 1, got {config.eps}", status=2)
-    if config.sample_steps < 1:
-        raise WorkerError(f"sample_steps must be at least 1, got {config.sample_steps}", status=2)
 
 
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:

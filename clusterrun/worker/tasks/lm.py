@@ -5,33 +5,14 @@ It needs no download and no data set: in a minute it shows that a cluster can tr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
+from ...base.settings import Lm as Config
 from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
 if TYPE_CHECKING:
     import torch
-
-
-@dataclass(frozen=True)
-class Config(settings.Training):
-    """The settings of `lm`, besides those of every task. Lengths are in tokens."""
-
-    task: ClassVar[str] = "lm"
-
-    data: str | tuple[str, ...] = "pydoc"  # files or globs (txt, jsonl, csv, parquet); pydoc: Python's help topics
-    val_data: str | tuple[str, ...] = ""  # data to evaluate on
-    held_out: float = 0.1  # share of the data, at its end, to evaluate on without val_data
-    text_column: str = "text"  # column of jsonl, csv and parquet files
-    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
-    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
-    seq_len: int = 64  # tokens per sample
-
-    steps: int = 150
-    lr: float = 3e-3
-
 
 check = settings.check
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import WorkerError
+from ...base.settings import Sft as Config
 from ..rank.distenv import DistEnv, RunEnv
 from ..training import settings
 
@@ -18,29 +18,6 @@ if TYPE_CHECKING:
     from ..training.work import Batch
 
 BUILTIN = "builtin:conversations"
-
-
-@dataclass(frozen=True)
-class Config(settings.Training):
-    """The settings of `sft`, besides those of every task. Lengths are in tokens."""
-
-    task: ClassVar[str] = "sft"
-    default_global_batch: ClassVar[int] = 8
-
-    # rows with messages, prompt and completion, or instruction and output; pydoc: questions about Python's library
-    data: str | tuple[str, ...] = "pydoc"
-    val_data: str | tuple[str, ...] = ""  # data to evaluate on
-    held_out: float = 0.1  # share of the data, evenly spread, to evaluate on without val_data
-    model: str = "tiny"  # a preset, a folder, gguf:FILE or a hub name
-    vocab: int = 1024  # tokens of the tokenizer trained on the data, for a preset
-    seq_len: int = 256  # longer conversations are cut
-    packing: bool = True  # a sample is a row of seq_len tokens with several conversations; without: one conversation
-
-    steps: int = 150
-    lr: float = 3e-3
-    sample_prompts: tuple[str, ...] = ("What does textwrap.dedent do?",)
-
-
 check = settings.check
 
 

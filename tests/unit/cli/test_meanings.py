@@ -26,10 +26,16 @@ def test_a_command_of_another_tool_leads_to_the_one_that_does_it(typed: str, hin
 
 @pytest.mark.parametrize(("typed", "hint"), [
     ("--gpus", "did you mean --gpus-per-node?"), ("--output", OPTIONS["--output"]), ("--node", "did you mean --nodes?"),
-    ("--partiton", "did you mean --partition?"), ("--lr", ""), ("-Z", ""),
+    ("--partiton", "did you mean --partition?"), ("--lr", ""), ("-Z", ""), ("--whatever", ""),
+    ("--tail", "use --lines"),
 ])  # fmt: skip
 def test_an_option_of_another_tool_leads_to_ours_and_a_short_one_to_nothing(typed: str, hint: str) -> None:
     assert meant_option(typed, LONG, ["submit", typed]) == hint
+
+
+def test_a_letter_means_what_the_command_makes_of_it() -> None:
+    assert meant_option("-o", LONG, ["list", "-o", "%i"]) == "use --columns jobid,name,state, or --json"
+    assert meant_option("-o", LONG, ["submit", "-o", "x"]) == OPTIONS["--output"]
 
 
 def test_an_option_of_a_script_that_stands_before_the_dashes_gives_the_whole_line() -> None:

@@ -59,7 +59,7 @@ def test_every_command_takes_json_but_those_whose_output_is_not_their_own() -> N
         (["cancel", "--json", "99"], 4),
         (["cancel", "--json"], 4),
         (["logs", "--json", "-f", "99"], 2),
-        (["init", "--json", "x"], 2),
+        (["init", "--json", "a/b"], 2),
     ],
 )
 def test_an_error_as_json_is_one_envelope(desk: Desk, words: list[str], status: int) -> None:

@@ -113,10 +113,10 @@ def test_settings_that_fail_on_the_node_are_refused_here(desk: Desk) -> None:
 
 def test_what_is_learned_as_something_else_only_warns(desk: Desk) -> None:
     desk.write("rows.csv", "text,n,kind\none,1,a\ntwo,2,b\n")
-    words = ("--set", "dataset=rows.csv", "--set", "target_cols=kind", "--set", 'text_cols=["text","n"]')
+    words = ("--set", "data=rows.csv", "--set", "target_cols=kind", "--set", 'text_cols=["text","n"]')
     said = desk.type("submit", "classify", "--dry-run", *words)
     assert said.status == 0, said
-    assert "clusterrun: warning: classify: dataset: text column 'n' holds numbers, which are read as words" in said.err
+    assert "clusterrun: warning: classify: data: text column 'n' holds numbers, which are read as words" in said.err
 
 
 def test_what_setup_may_provide_only_warns(desk: Desk) -> None:
