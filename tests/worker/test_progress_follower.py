@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import pytest
 
-from clusterrun.run_folder import training_progress
+from clusterrun.run_folder import run_link, training_progress
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.worker.job.progress_follower import MOST, LogTail, ProgressFollower
@@ -63,6 +63,12 @@ def test_a_bar_without_a_label_is_read(followed: Followed) -> None:
     followed.after("  1%|▏         | 4/400 [00:01<01:50,  3.6it/s]\r")
     progress = followed.after("  2%|▏         | 8/400 [00:02<01:48,  3.6it/s]\r  3%|▎         | 1")
     assert progress is not None and (progress.step, progress.steps) == (8, 400)
+
+
+def test_the_first_page_at_wandb_that_is_printed_is_kept(followed: Followed) -> None:
+    page = "https://wandb.ai/ann/lm/runs/k3v7qaab"
+    followed.after(f"0: wandb: 🚀 View run at {page}\n0: wandb: 🚀 View run at {page}2\n")
+    assert run_link.load(followed.folder) == page
 
 
 def test_of_much_text_only_the_end_is_read(followed: Followed) -> None:
