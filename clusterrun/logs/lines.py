@@ -28,6 +28,9 @@ BLANK = b" \t\r"
 """Bytes that wipe a line, or are invisible at its end."""
 _TASKS_CAP = 65_536
 _BACK = re.compile(rb"(?<=\r)\x08+|\x08{4,}")
+_MOVES = re.compile(
+    rb"\x1b\[\d{0,3}[AK]"
+)  # to the line above, where a bar around this one is; and the wiping of a line
 _FIRST = 400  # bytes of a bar's first state that are kept
 _COUNTS = tuple(
     re.compile(pattern) for pattern in (rb"(\d{1,15})%", rb"(\d{1,15})it\b", rb"(\d{1,15})/\d", rb"(\d{1,15})")
@@ -60,6 +63,7 @@ class Bars:
 
     def draw(self, first: bytes, line: LogLine) -> list[LogLine]:
         """Take a new state and the ``first`` one of its line; return the last state of a bar that this one ends."""
+        line = line._replace(payload=_MOVES.sub(b"", line.payload).rstrip(BLANK))
         before = self._states.get(line.rank)
         if before is not None and not line.payload:
             return []  # a bar that wipes itself keeps its last state

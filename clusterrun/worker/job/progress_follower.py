@@ -23,7 +23,7 @@ from typing import Any
 from ...base.decode import as_int
 from ...base.printed_progress import PrintedProgress, read_line
 from ...base.series import Thinned
-from ...run_folder import rank_records, run_link, training_progress
+from ...run_folder import rank_records, run_link, safe_files, training_progress
 from ...run_folder.training_progress import TrainingProgress
 from ..node.local_launcher import PIECE
 from . import trainer_files
@@ -161,7 +161,7 @@ class ProgressFollower:
         self._files_due = now + FILES_S
         path = trainer_files.find(self._work, self._began, as_int(record.get("pid")), self._attempt)
         if path is not None:
-            self._of_file.take(trainer_files.read(path), now)
+            self._of_file.take(trainer_files.read(path), safe_files.written_at(path) or now)
 
     def _read_logs(self, now: float) -> None:
         for tail in self._tails:

@@ -35,6 +35,11 @@ def test_a_bar_that_wipes_itself_leaves_what_it_showed():
     assert texts(read(state(0, 50) + b"0: \r          \r\n")) == [" 50%|####   | 50/100"]
 
 
+def test_what_moves_between_nested_bars_or_wipes_a_line_is_no_part_of_a_state():
+    data = b"0: \r 0%|  | 0/5\n0: \r\x1b[K 2%|# | 1/60\x1b[A\n0: \r 3%|# | 2/60\x1b[A\n"
+    assert texts(read(data)) == [" 3%|# | 2/60"]
+
+
 def test_two_bars_after_each_other_are_two():
     data = b"".join(state(0, i) for i in range(101)) * 2
     assert texts(read(data)) == ["100%|####   | 100/100"] * 2
