@@ -26,7 +26,8 @@ _STEP = re.compile(
     rf"(?i)\b(?:global[_ ])?(?:step|iter|iteration|batch|update)\b(?:{_GAP}{_NUMBER})(?:{_OF})?"
     rf"|\b(?:steps|iterations|batches|updates)\b{_GAP}{_NUMBER}{_OF}"
 )
-_EPOCH = re.compile(rf"(?i)\bepoch\b(?:\(train\))?{_GAP}{_NUMBER}(?:{_OF})?")
+#: Not transformers' 'epoch': '1', which is a fraction in most rows.
+_EPOCH = re.compile(rf"(?i)\bepoch\b(?:\(train\))?{_GAP}(?<![:=] [\"']){_NUMBER}(?:{_OF})?")
 _BRACKET = re.compile(rf"\[\s{{0,12}}{_NUMBER}{_OF}")
 _BAR = re.compile(
     r"\b\d{1,3}%(?:\|[^|\n]{0,200}\|\s{0,9}(\d{1,12})/(\d{1,12})\s{0,9}\[|\s[━╸─]{1,99}\s(\d{1,12})/(\d{1,12})(?!\S))"

@@ -142,6 +142,11 @@ def test_an_evaluation_before_the_first_step_is_not_the_training() -> None:
     assert counts(lines) == (500, 900)
 
 
+def test_the_epoch_in_a_row_of_transformers_changes_no_count() -> None:
+    rows = ["{'loss': '6.9', 'epoch': '1'}", "{'eval_loss': '6.5', 'epoch': '2'}", "{'loss': 6.9, 'epoch': 1.0}"]
+    assert counts([bar(300, 900), bar(301, 900), *rows, bar(601, 900)]) == (601, 900)
+
+
 def test_the_first_epoch_of_yolo_is_not_the_whole() -> None:
     title = "      {}/3      2.1G      1.2        12        640: "
     assert counts([bar(count, 64, title.format(1)) for count in (0, 32)]) == (32, 192)
