@@ -54,16 +54,21 @@ def plot(
         marker = markers[at % len(markers)]
         figure.draw(figure.signal(curve.xs, curve.ys, marker=marker).lines())
         keys.append(f"{_DRAWN.get(marker, marker)} {safe_line(curve.name)}")
-    _mark(figure, "x", _numbers([x for curve in curves for x in curve.xs], width // 12) if xs is None else xs)
-    _mark(figure, "y", _numbers([y for curve in curves for y in curve.ys], height // 3))
+    _mark(figure, "x", [x for curve in curves for x in curve.xs], width // 12, xs)
+    _mark(figure, "y", [y for curve in curves for y in curve.ys], height // 3)
     figure.label(x_label, axis="x", side="lower")
     text: str = figure.build().string(colorless=True)
     return [cut("   ".join([title, *keys]), width), *(line.rstrip() for line in text.splitlines())]
 
 
-def _numbers(values: Sequence[float], about: int) -> list[float]:
-    return round_numbers(min(values), max(values), max(2, about))
-
-
-def _mark(figure: Any, axis: str, numbers: Sequence[float]) -> None:
-    figure.ruler(axis=axis).ticks(list(numbers), [format_short(number) for number in numbers])
+def _mark(
+    figure: Any, axis: str, values: Sequence[float], about: int, numbers: Sequence[float] | None = None
+) -> None:  # fmt: skip
+    """Write numbers beside an axis, which holds all values: without limits it would end at its last number."""
+    least, most = min(values), max(values)
+    if numbers is None:
+        numbers = round_numbers(least, most, max(4, about))
+    ruler = figure.ruler(axis=axis)
+    ruler.ticks(list(numbers), [format_short(number) for number in numbers])
+    if least < most:
+        ruler.lim(least, most)
