@@ -62,7 +62,8 @@ def _collect(cluster: Cluster, words: Sequence[str], now: float) -> tuple[list[d
     """Return what is known of the runs that the words name, and of two runs what differs."""
     from clusterrun.report.collect import collect, find_difference
 
-    targets = find_targets(cluster, words, several=True)
+    named = find_targets(cluster, words, several=True)
+    targets = list({target.key: target for target in named}.values())  # a job may be typed twice
     if len(targets) > _MOST_RUNS:
         raise RequestError(f"{len(targets)} runs are too many for a report", hint=f"give at most {_MOST_RUNS} jobs")
     records = [require_run(cluster, target, _ONLY_OURS) for target in targets]

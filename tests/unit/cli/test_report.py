@@ -81,6 +81,11 @@ def test_the_curves_of_two_runs_stand_over_each_other_in_the_terminal(desk: Desk
     assert max(map(len, lines)) <= 80 and "\x1b" not in "".join(lines)
 
 
+def test_a_job_that_is_typed_twice_is_reported_once(desk: Desk) -> None:
+    ended_run(desk)
+    assert desk.type("report", "101", "train1").out == "report-101.html\n"
+
+
 def test_plots_need_plotext(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     ended_run(desk)
     monkeypatch.setattr("clusterrun.terminal.plot.can_plot", lambda: False)
