@@ -13,8 +13,9 @@ unexport PYTHONDONTWRITEBYTECODE
 SIDE_BY_SIDE = --dist loadfile --no-loadscope-reorder -m "not faults and not alone" $(FEW)
 # a seventh of the generated examples (tests/conftest.py)
 FEW = --hypothesis-profile=check
-# a worker that is done takes tests of the others
-QUICK = -x -m "not faults" -n $(WORKERS) --dist worksteal $(FEW)
+# unit tests wait for little, and to find them takes each worker 4 s of a processor; a worker that is done takes tests of the others
+CHECKING ?= 4
+QUICK = -x -m "not faults" -n $(CHECKING) --dist worksteal $(FEW)
 
 # two seconds: builds the site, checks the links between its pages, and that it loads nothing from elsewhere
 SITE = $(BIN)/zensical build --clean --strict && $(BIN)/python scripts/check_site.py build/site
@@ -34,7 +35,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt scripts/venv.sh
 run: $(VENV)/.run  ## train the default job on the local scheduler, four ranks standing in for two nodes
 	$(BIN)/clusterrun submit --scheduler local --nodes 2 --gpus-per-node 2 --follow
 
-check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: a minute
+check: $(VENV)/.dev  ## style, types, layers, rendered scripts, unit tests: two minutes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
