@@ -70,8 +70,9 @@ docs: $(VENV)/.dev  ## the site of docs/ in build/site: its links and its comman
 	$(SITE)
 	$(BIN)/python -m pytest -q tests/unit/test_docs.py tests/unit/test_printed_commands.py
 
-reference: $(VENV)/.dev  ## the parts of the documents that are made from the code: commands, keys, settings
+reference: $(VENV)/.dev  ## the parts of the documents that are made from the code: commands, keys, settings, troubleshooting
 	$(BIN)/python -m scripts.reference
+	$(BIN)/python -m scripts.troubleshooting
 
 man: $(VENV)/.dev  ## man pages of all commands, in build/man
 	$(BIN)/python -m scripts.man_pages build/man

@@ -67,4 +67,10 @@ def test_each_decision_is_told_in_plain_words() -> None:
 
 
 def test_troubleshooting_is_that_of_the_tables_of_why() -> None:
-    assert troubleshooting.PAGE.read_text() == troubleshooting.page(), "run: python -m scripts.troubleshooting"
+    assert troubleshooting.PAGE.read_text() == troubleshooting.page(), "run: make reference"
+
+
+def test_json_of_each_command_is_told() -> None:
+    table = (DOCS / "json.md").read_text().partition("## `data` of each command")[2].partition("\n## ")[0]
+    told = {verb for row in re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE) for verb in re.findall(r"`(\w+)", row)}
+    assert told == set(VERBS) - {"exec", "mcp"}
