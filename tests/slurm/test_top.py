@@ -118,7 +118,7 @@ def test_top_on_a_terminal_shows_the_job_its_ranks_and_its_log_and_cancels_what_
     site.wait_joined(running)
     terminal = Terminal(site, "top", running.id)
     try:
-        for text in ("clusterrun top", running.id, "script", "Cancel"):
+        for text in (f"{running.id} runs: ", "script", "Cancel"):
             terminal.wait_for(text)
         terminal.press("\x1b")
         terminal.wait_for("waits")

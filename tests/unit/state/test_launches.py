@@ -120,7 +120,8 @@ def test_top_marks_the_slow_rank() -> None:
     phases = [cells[2] for _, cells in rank_rows(Ranks(ranks), 0.0, False)]
     assert phases == ["training"] * 3 + ["training (slow: 0.50)"]
     assert [cells[2] for _, cells in rank_rows(Ranks(ranks), 0.0, True)] == ["training"] * 4
-    assert job_line(None, Ranks(ranks), 0.0, False) == ""
+    assert "slow: rank 3 on gpu3 (0.50x the median speed)" in job_line(Ranks(ranks), 0.0, False)
+    assert job_line(Ranks(ranks), 0.0, True) == ""
 
 
 def test_a_launch_that_ended_as_it_should_has_not_failed() -> None:
