@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import LAST, find_targets, require_run
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cluster import Cluster
@@ -26,7 +27,7 @@ _PLOTTED = ("Loss", "Learning rate", "Tokens/s")
 
 
 @click.command()
-@click.argument("job_ids", nargs=-1, metavar="[JOBID]...")
+@click.argument("job_ids", nargs=-1, metavar="[JOBID]...", shell_complete=complete.jobs)
 @click.option("-o", "--output", metavar="FILE", help="Write the page to FILE; - is standard output.")
 @click.option("--terminal", is_flag=True, help="Plot loss, learning rate and tokens/s in the terminal instead.")
 @json_option

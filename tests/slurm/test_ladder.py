@@ -39,6 +39,6 @@ def test_a_chain_runs_in_order_and_a_job_waits_for_its_last_one_by_name(site: Si
         (site.project / f"{name}.toml").write_text(f'command = "./{name}.sh"\n')
     ranks = (*site.scheduler, "--nodes", "1", "--gpus-per-node", "0", "--tasks-per-node", "1")
     site.json("submit", "one.toml", "two.toml", *ranks, "--chain")
-    last = site.json("submit", *ranks, "--after-ok", "two.sh", "--", "./three.sh")
+    last = site.json("submit", *ranks, "--after-ok", "two", "--", "./three.sh")
     site.wait_state(last["job_id"], "COMPLETED", timeout=120)
     assert (site.project / "order").read_text().split() == ["one", "two", "three"]
