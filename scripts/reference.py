@@ -19,6 +19,7 @@ from clusterrun.cli.common.options import Grouped, option_sections
 
 DOCS = Path(__file__).parents[1] / "docs"
 _PART = re.compile(r"(<!-- made by `make reference`: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_LINK = re.compile(r"docs/([\w-]+\.md)")
 _VALUE = {"int": "number", "text": "text", "flag": "true, false", "list": "list of texts", "map": "table"}
 
 
@@ -132,7 +133,8 @@ def described(made: click.Command) -> list[str]:
     lines: list[str] = []
     for text in cleandoc(made.help or "").split("\n\n"):
         first, *others = text.splitlines()
-        lines += [f"    {line.strip()}" for line in others] if first == "\b" else [first, *others]
+        is_code = first == "\b"
+        lines += [f"    {line.strip()}" for line in others] if is_code else [_LINK.sub(r"[\g<0>](\1)", text)]
         lines.append("")
     return lines[:-1]
 

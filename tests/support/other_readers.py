@@ -255,6 +255,7 @@ CASES: dict[str, tuple[Any, Reader]] = {
 #: Readers that no case calls, and what does.
 NOT_HERE: dict[tuple[str, str], str] = {
     ("records/agreed.py", "has_agreed"): "bytes that are compared, as they are",
+    ("cli/completion.py", "_add_line"): "lines of the user's own .bashrc, which are compared",
     ("cli/mcp.py", "run_verb"): "what a command of this package prints",
     ("compare/code.py", "_read"): "lines of a saved file, as they are",
     ("records/code_store.py", "_link"): "copies a saved file",
