@@ -89,6 +89,7 @@ class Terminal(io.StringIO):
 
 def laid_out(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
     lines = ["one two three four five six seven eight", "esc \x1b[31m here"]
     command = "scontrol update JobId=7 TimeLimit=1:00:00  # minutes"
     Ui("why", out=out).facts([("here", lines), ("do", [command]), ("none", [])])
