@@ -50,7 +50,7 @@ LONG = (
     "slurm/test_check.py", "conformance/test_launched_scripts.py", "slurm/test_chains.py", "worker/test_watchdog.py",
     "conformance/test_resume.py", "slurm/test_list.py",
     "local/test_separate_ranks.py", "slurm/test_why_ended.py", "lab/test_life.py", "process/test_shared_answers.py",
-    "slurm/test_lost_supervisor.py", "slurm/test_training.py",
+    "slurm/test_lost_supervisor.py", "slurm/test_training.py", "slurm/test_tutorial.py",
     "local/test_training.py", "slurm/test_submit_killed.py", "local/test_plan_measure.py", "slurm/test_stage_env.py",
 )  # fmt: skip
 TESTS = Path(__file__).parent

@@ -7,9 +7,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from clusterrun.worker.node import memory
 from clusterrun.worker.node.memory import GIB, MemoryPeaks
 
 PAGES = GIB // os.sysconf("SC_PAGESIZE")
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(memory, "PROC", tmp_path)
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    return tmp_path
 
 
 def put(proc: Path, pid: int, gib: float, children: str = "") -> None:
@@ -19,26 +29,26 @@ def put(proc: Path, pid: int, gib: float, children: str = "") -> None:
     (folder / "task" / str(pid) / "children").write_text(children)
 
 
-def test_a_rank_counts_with_the_processes_that_it_started_and_its_peak_stays(tmp_path: Path) -> None:
-    put(tmp_path, 5, 1.0, "6 7 ")
-    put(tmp_path, 6, 0.5)
-    put(tmp_path, 7, 0.25, "8 9")
-    put(tmp_path, 8, 0.25)  # 9 has ended meanwhile
-    peaks = MemoryPeaks(tmp_path, tmp_path)
+def test_a_rank_counts_with_the_processes_that_it_started_and_its_peak_stays(proc: Path) -> None:
+    put(proc, 5, 1.0, "6 7 ")
+    put(proc, 6, 0.5)
+    put(proc, 7, 0.25, "8 9")
+    put(proc, 8, 0.25)  # 9 has ended meanwhile
+    peaks = MemoryPeaks()
     assert peaks.look(5) == {"memory_peak_gib": 2.0}
-    put(tmp_path, 5, 1.0)
+    put(proc, 5, 1.0)
     assert peaks.look(5) == {"memory_peak_gib": 2.0}
 
 
-def test_of_a_job_in_a_cgroup_all_processes_count_without_the_cache_of_files(tmp_path: Path) -> None:
-    (tmp_path / "self").mkdir()
-    (tmp_path / "self/cgroup").write_text("0::/system.slice/n1_slurmstepd.scope/job_17/step_0/user/task_1\n")
-    job = tmp_path / "system.slice/n1_slurmstepd.scope/job_17"
+def test_of_a_job_in_a_cgroup_all_processes_count_without_the_cache_of_files(proc: Path) -> None:
+    (proc / "self").mkdir()
+    (proc / "self/cgroup").write_text("0::/system.slice/n1_slurmstepd.scope/job_17/step_0/user/task_1\n")
+    job = proc / "system.slice/n1_slurmstepd.scope/job_17"
     job.mkdir(parents=True)
     (job / "memory.stat").write_text(f"anon {3 * GIB}\nfile {60 * GIB}\nshmem {GIB}\n")
-    assert MemoryPeaks(tmp_path, tmp_path).look(5) == {"node_memory_peak_gib": 4.0}
-    (tmp_path / "self/cgroup").write_text("0::/user.slice\n")
-    assert MemoryPeaks(tmp_path, tmp_path).look(5) == {}
+    assert MemoryPeaks().look(5) == {"node_memory_peak_gib": 4.0}
+    (proc / "self/cgroup").write_text("0::/user.slice\n")
+    assert MemoryPeaks().look(5) == {}
 
 
 def test_a_real_process_and_its_child_are_seen() -> None:

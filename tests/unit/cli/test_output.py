@@ -12,8 +12,10 @@ import click
 import pytest
 
 from clusterrun.cli import VERBS, cli
+from clusterrun.terminal.paint import Colours
 from tests.support.command_desk import Desk
 from tests.support.installed_command import ROOT
+from tests.support.listed_jobs import rows
 
 
 def test_alone_it_shows_its_help(desk: Desk) -> None:
@@ -139,6 +141,17 @@ def test_a_terminal_without_unicode(desk: Desk) -> None:
     assert said.status == 0 and "é🙂" in said.out, said.err  # the script itself is bytes
     said = desk.process("init", "--print", env={"PYTHONIOENCODING": "ascii"})
     assert "UnicodeEncodeError" not in said.err and said.status == 0, said.err
+
+
+def test_colors_are_chosen_anywhere_before_a_script(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Colours, "chosen", "auto")
+    desk.slurm.answer("squeue", rows({"i": "7", "j": "mine"}))
+    for words in (["--color", "always", "list"], ["list", "--color=always"]):
+        assert "\x1b[36mRUNNING\x1b[0m" in desk.type(*words).out
+    assert "\x1b" not in desk.type("list", "--color", "never").out
+    said = desk.type("list", "--color", "pink")
+    assert said.status == 2 and "hint: use always, never, auto" in said.err
+    assert desk.type("list", "--color").status == 2
 
 
 def test_init_names_how_to_submit_a_script_and_what_the_demo_is(desk: Desk) -> None:
