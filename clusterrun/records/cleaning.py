@@ -35,8 +35,10 @@ class Item(NamedTuple):
 
 
 def find_checkpoints(run: RunRecord) -> Item | None:
-    """Return the folder of a run's checkpoints; None if there is none, or it is not a folder of the user's."""
-    return _measure(run.run_dir / CHECKPOINTS) or _measure(run.run_dir / f"{DELETED}{CHECKPOINTS}")
+    """Return the folder of a run's checkpoints; None if it has none, or it is not a folder of the user's."""
+    folder = run.run_dir / CHECKPOINTS
+    saved = _measure(folder) if list_names(folder) else None
+    return saved or _measure(run.run_dir / f"{DELETED}{CHECKPOINTS}")
 
 
 def is_task(run: RunRecord) -> bool:

@@ -49,7 +49,8 @@ def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, 
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\n"
-        "print('start', os.environ['CLUSTERRUN_RESTART'], sys.argv[1:], os.environ['CLUSTERRUN_CHECKPOINT_DIR'])\n"
+        "folder = os.environ['CLUSTERRUN_CHECKPOINT_DIR']\n"
+        "print('start', os.environ['CLUSTERRUN_RESTART'], sys.argv[1:], folder, os.path.isdir(folder))\n"
         "raise KeyError('target')\n"
     )
     words = ("--max-restarts", "5", "--resume-args", "--resume 'a b'", "--", str(script), "--lr", "1")
@@ -57,11 +58,11 @@ def test_the_same_error_of_a_script_is_met_once_more_and_then_named(site: Site, 
     site.wait_state(job, "FAILED", timeout=LIMIT)
     assert len(job.attempts()) == 2
     out, checkpoints = job.out.read_text(), job.run_dir / "checkpoints"
-    assert f"0: start 0 ['--lr', '1'] {checkpoints}\n" in out
-    assert f"0: start 1 ['--lr', '1', '--resume', 'a b'] {checkpoints}\n" in out
+    assert f"0: start 0 ['--lr', '1'] {checkpoints} True\n" in out
+    assert f"0: start 1 ['--lr', '1', '--resume', 'a b'] {checkpoints} True\n" in out
     assert "the previous launch failed with the same error at the same step" in job.err.read_text()
     why = site.json("why", job.id)
-    assert "train.py:3" in json.dumps(why), why
+    assert "train.py:4" in json.dumps(why), why
 
 
 def test_a_cancel_starts_nothing_again(site: Site) -> None:

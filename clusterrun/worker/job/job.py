@@ -65,6 +65,8 @@ class Job:
         self._wait_for_submission(termination)
         claims.own_folders(self.run_dir)
         claims.claim(self.run_dir, self.token, self.identity, self.folder_mode)
+        with suppress(OSError):  # a script may save into it without creating it
+            self.checkpoints.mkdir(mode=self.folder_mode)
         self.of_other_jobs = sum(not name.startswith(self.token) for name in os.listdir(self.run_dir / "attempts"))
         self.notifier.load(self.run_dir, {"run_id": os.environ.get("CLUSTERRUN_RUN_ID", ""), "job": self.name})
         self.open_attempt(0, time.time() - self.options.elapsed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from pwd import getpwuid
 
@@ -60,6 +61,14 @@ def test_the_checkpoints_of_a_script_that_succeeded_are_kept(desk: Desk, status:
     made = over(with_checkpoints(desk, kind="script"), status)
     assert desk.type("clean", "--older-than", "1h", "--yes").status == 0
     assert (made.run_dir / "checkpoints").exists() is kept
+
+
+def test_the_empty_folder_of_a_run_that_saved_nothing_is_not_listed(desk: Desk) -> None:
+    made = over(with_checkpoints(desk), 1)
+    shutil.rmtree(made.run_dir / "checkpoints")
+    (made.run_dir / "checkpoints").mkdir()
+    said = desk.type("clean", "--older-than", "1h", "--dry-run")
+    assert said.status == 0 and "train1" not in said.out, said
 
 
 def test_a_run_with_another_active_job_is_kept(desk: Desk) -> None:
