@@ -12,8 +12,11 @@ import math
 import re
 from typing import NamedTuple
 
+from .series import Thinned
+
 #: Characters of a line that are read: counters stand before.
 LONGEST = 2000
+LOSSES = 64  # that are kept for a curve
 #: If a counter has not advanced for so many seconds, another one may replace it before it reaches its total.
 QUIET_S = 120.0
 #: The most counters of one launch; later ones are ignored.
@@ -131,6 +134,7 @@ class PrintedProgress:
         self.first_step_at = 0.0
         self._first_count: int | None = None
         self.stepped = 0.0
+        self.losses = Thinned(LOSSES)
         self.nan_losses = 0  # in a row, up to the last one
         self._name = ""
         self._at: int | None = None  # the number that was printed last, by any counter
@@ -176,6 +180,8 @@ class PrintedProgress:
     def _note_loss(self, loss: float) -> None:
         self.nan_losses = self.nan_losses + 1 if math.isnan(loss) else 0
         self.loss = loss if math.isfinite(loss) else None
+        if self.loss is not None:
+            self.losses.add(self.loss)
 
     def _note_epoch(self, epoch: int, epochs: int | None) -> None:
         self._epoch = epoch

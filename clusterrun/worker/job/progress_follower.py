@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.decode import as_int
-from ...base.printed_progress import PrintedProgress, read_line
+from ...base.printed_progress import LOSSES, PrintedProgress, read_line
 from ...base.series import Thinned
 from ...run_folder import rank_records, run_link, safe_files, training_progress
 from ...run_folder.training_progress import TrainingProgress
@@ -31,7 +31,6 @@ from . import trainer_files
 PACE_S = 5.0  # between two looks
 FILES_S = 30.0  # between two looks for a trainer's file
 MOST = 65_536  # bytes of a log that are read in one look, its last ones
-LOSSES = 64  # that are kept for a curve
 MOST_RANKS = 16  # whose lines are followed
 NAN_LOSSES = 3  # in a row: a single one is often a skipped step
 _REST = re.compile(rb"\A[^\r\n]*[\r\n]")  # of a line that began before
@@ -112,7 +111,7 @@ class ProgressFollower:
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
-        self._losses = Thinned(LOSSES)
+        self._recorded = Thinned(LOSSES)  # the losses in rank 0's record
         self._ended = threading.Event()
         self._has_warned, self._link = False, ""
         self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
@@ -137,22 +136,26 @@ class ProgressFollower:
         """Read what is new, and write the progress if it has changed."""
         with suppress(OSError):
             self._read_logs(time.time())
-        progress = self._find_progress()
+        progress, losses = self._find_progress()
         if progress is not None and progress != self._written:
-            if progress.loss is not None:
-                self._losses.add(progress.loss)
             with suppress(OSError):
-                training_progress.write(self._attempt, progress, self._losses.values)
+                training_progress.write(self._attempt, progress, losses)
                 self._written = progress
 
-    def _find_progress(self) -> TrainingProgress | None:
+    def _find_progress(self) -> tuple[TrainingProgress | None, Sequence[float]]:
+        """Return how far the training is, and some of its losses."""
         record: dict[str, Any] = {}
         with suppress(OSError):
             record = rank_records.read_node(self._attempt, 0)[0].get(0, {})
-        known = training_progress.parse(record) or self._of_lines()
-        if known is None:
+        recorded = training_progress.parse(record)
+        if recorded is not None:
+            if recorded.loss is not None and recorded != self._written:
+                self._recorded.add(recorded.loss)
+            return recorded, self._recorded.values
+        printed = self._counting() or self._of_file
+        if printed is self._of_file:
             self._read_file(record, time.time())
-        return known or _as_progress(self._of_file)
+        return _as_progress(printed), printed.losses.values
 
     def _read_file(self, record: Mapping[str, Any], now: float) -> None:
         """Read the file that the trainer writes; ``record`` is rank 0's."""
@@ -180,12 +183,9 @@ class ProgressFollower:
             self._link = link
             run_link.write(self._attempt, link)
 
-    def _of_lines(self) -> TrainingProgress | None:
-        """Return what the lines of the first rank say that prints a counter."""
-        for _, printed in sorted(self._printed.items()):
-            if progress := _as_progress(printed):
-                return progress
-        return None
+    def _counting(self) -> PrintedProgress | None:
+        """Return what the lines say of the first rank that prints a counter."""
+        return next((printed for _, printed in sorted(self._printed.items()) if printed.has_advanced), None)
 
 
 def _as_progress(printed: PrintedProgress) -> TrainingProgress | None:
