@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -42,24 +43,25 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 Point = tuple[float, float | None]  # a step and a value; None: the value was no number, which breaks a curve
+P = TypeVar("P", bound=Point)
 
 
-def thin(points: Sequence[Point], most: int) -> list[Point]:
+def thin(points: Sequence[P], most: int) -> list[P]:
     """Return about ``most`` points of a curve: the least and the largest of each stretch, so that spikes stay."""
     if len(points) <= most:
         return list(points)
     size = math.ceil(2 * len(points) / most)
-    thinned: list[Point] = []
+    thinned: list[P] = []
     for start in range(0, len(points), size):
         thinned += _extremes(points[start : start + size])
     return thinned if thinned[-1] == points[-1] else [*thinned, points[-1]]
 
 
-def _extremes(stretch: Sequence[Point]) -> list[Point]:
+def _extremes(stretch: Sequence[P]) -> list[P]:
     """Return the points with the least and the largest value, and the first without one, in their order."""
     gap = next((point for point in stretch if point[1] is None), None)
     known = [(value, at) for at, (_, value) in enumerate(stretch) if value is not None]
-    kept = {stretch[at] for _, at in (min(known), max(known))} if known else set[Point]()
+    kept = {stretch[at] for _, at in (min(known), max(known))} if known else set[P]()
     return [point for point in stretch if point in kept or point is gap]
 
 

@@ -81,7 +81,7 @@ def _file_name(runs: Sequence[Mapping[str, Any]]) -> str:
 def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
     """Print what matters of each run, then its curves over those of the others."""
     from clusterrun.report.draw import lines_of
-    from clusterrun.terminal.plot import Curve, can_plot, plot
+    from clusterrun.terminal.plot import can_plot, plot
 
     if not can_plot():
         raise RequestError("plots need the Python package plotext", hint="pip install plotext")
@@ -90,7 +90,7 @@ def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
         ui.say(f"{run['handle']}  {run['name']}  {run['state']}  {run['headline']}")
     charts = [(title, lines) for title, lines, _ in lines_of(runs) if title in _PLOTTED]
     for title, lines in charts:
-        curves = [Curve(line.name, *zip(*line.known, strict=True)) for line in _plotted(lines, len(runs))]
+        curves = {line.name: line.known for line in _plotted(lines, len(runs))}
         ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
     if not charts:
         ui.note("no loss, learning rate or speed was logged")

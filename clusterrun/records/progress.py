@@ -33,6 +33,8 @@ SCREEN = SUMMARY | {"stepped", "memory_gib", "gpu_record"}
 """The fields that a screen with a row for each rank needs."""
 USED = frozenset({"node", "time", "memory_peak_gib", "node_memory_peak_gib", "gpu_record"})
 """The fields that say what a rank has used."""
+STEP = "step"
+"""What a curve is drawn over, if it is known."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
@@ -129,17 +131,18 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 def losses(run: RunRecord) -> list[float]:
     """Return the last losses that a run logged, oldest first, else a few of those that it printed."""
-    return loss_curve(run)[1]
+    return [loss for _, loss in loss_curve(run)[0]]
 
 
-def loss_curve(run: RunRecord) -> tuple[list[float], list[float]]:
-    """Return the steps of ``losses``, if they are known, and the losses."""
+def loss_curve(run: RunRecord) -> tuple[list[tuple[float, float]], str]:
+    """Return ``losses`` as points, and what they are over: the step, or their order where the step is not known."""
     rows = last_rows(run.run_dir / "metrics.jsonl", _LOSSES)
     points = [(row["step"], row["loss"]) for row in rows if is_number(row.get("loss")) and is_number(row.get("step"))]
     if points:
-        return [step for step, _ in points], [loss for _, loss in points]
+        return points, STEP
     attempt = run_record.newest_attempt(run)
-    return [], training_progress.load_losses(attempt) if attempt is not None else []
+    printed = training_progress.load_losses(attempt) if attempt is not None else []
+    return list(enumerate(printed, 1)), "printed loss"
 
 
 def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:

@@ -89,9 +89,9 @@ def load_curves(run: RunRecord) -> tuple[dict[str, list[Point]], str]:
             for name in CURVES & row.keys():  # NaN is written as a text
                 curves.setdefault(name, []).append((step, as_number(row[name])))
     if curves:
-        return curves, "step"
-    losses: list[Point] = [(at, loss) for at, loss in enumerate(progress.losses(run), 1)]
-    return ({"loss": losses} if len(losses) > 1 else {}), "printed loss"
+        return curves, progress.STEP
+    losses, over = progress.loss_curve(run)
+    return ({"loss": [*losses]} if len(losses) > 1 else {}), over
 
 
 def load_samples(run: RunRecord) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from clusterrun.sizing.batches import GpuPlan
 from clusterrun.sizing.memory import MemoryEstimate, Span
 from clusterrun.sizing.scaling import ScalingRow
 from clusterrun.sizing.speed import BACKWARD_SHARE, Machine
-from clusterrun.terminal.plot import Curve, plot
+from clusterrun.terminal.plot import plot
 from clusterrun.terminal.tables import Column
 
 Table = tuple[list[Column], list[list[str]]]
@@ -131,9 +131,11 @@ def terminal_plot(rows: Sequence[ScalingRow], width: int = 72, height: int = 16)
     """Return the lines of a plot of the speed-up; it needs plotext."""
     gpus = [row.gpus for row in rows]
     unit = rows[0].tokens_per_second / rows[0].speedup
-    predicted = [row.predicted_tokens_per_second / unit for row in rows]
-    curves = [Curve("ideal", gpus, gpus), Curve("predicted", gpus, predicted),
-              Curve("measured", gpus, [row.speedup for row in rows])]  # fmt: skip
+    curves: dict[str, list[tuple[float, float]]] = {
+        "ideal": [(row.gpus, row.gpus) for row in rows],
+        "predicted": [(row.gpus, row.predicted_tokens_per_second / unit) for row in rows],
+        "measured": [(row.gpus, row.speedup) for row in rows],
+    }
     return plot("speed-up", curves, x_label="GPUs", xs=gpus, width=width, height=height, markers=(".", "+", "x"))
 
 

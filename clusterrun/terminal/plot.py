@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from itertools import cycle
+from typing import Any
 
-from clusterrun.base.series import round_numbers
+from clusterrun.base.series import round_numbers, thin
 from clusterrun.base.units import format_short
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import cut
@@ -14,14 +15,6 @@ from clusterrun.terminal.tables import cut
 #: How curves are drawn over each other: the first one finely, the others by letters.
 MARKERS = ("braille", "x", "+", "o", "*", "#")
 _DRAWN = {"braille": "⠤"}  # in the line of keys
-
-
-class Curve(NamedTuple):
-    """A curve: its name, and the coordinates of its points."""
-
-    name: str
-    xs: Sequence[float]
-    ys: Sequence[float]
 
 
 @cache
@@ -39,10 +32,13 @@ def can_plot() -> bool:
 
 
 def plot(
-    title: str, curves: Sequence[Curve], *, x_label: str, xs: Sequence[float] | None = None, width: int = 72,
-    height: int = 16, markers: Sequence[str] = MARKERS,
+    title: str, curves: Mapping[str, Sequence[tuple[float, float]]], *, x_label: str,
+    xs: Sequence[float] | None = None, width: int = 72, height: int = 16, markers: Sequence[str] = MARKERS,
 ) -> list[str]:  # fmt: skip
-    """Return the lines of a plot, first its title and keys; ``xs`` are the numbers below it, round ones by default."""
+    """Return the lines of a plot of the points of each curve, first its title and keys.
+
+    ``xs`` are the numbers below it, round ones by default.
+    """
     import plotext
 
     plotext.terminal.limit(width=False, height=False)  # it may be drawn for another size
@@ -50,12 +46,13 @@ def plot(
     figure.clear()
     figure.plot_size(width, height - 1)
     keys = []
-    for at, curve in enumerate(curves):
-        marker = markers[at % len(markers)]
-        figure.draw(figure.signal(curve.xs, curve.ys, marker=marker).lines())
-        keys.append(f"{_DRAWN.get(marker, marker)} {safe_line(curve.name)}")
-    _mark(figure, "x", [x for curve in curves for x in curve.xs], width // 12, xs)
-    _mark(figure, "y", [y for curve in curves for y in curve.ys], height // 3)
+    for marker, (name, points) in zip(cycle(markers), curves.items(), strict=False):
+        drawn = thin(points, 2 * width)  # a letter is two dots wide
+        figure.draw(figure.signal([x for x, _ in drawn], [y for _, y in drawn], marker=marker).lines())
+        keys.append(f"{_DRAWN.get(marker, marker)} {safe_line(name)}")
+    every = [point for points in curves.values() for point in points]
+    _mark(figure, "x", [x for x, _ in every], width // 12, xs)
+    _mark(figure, "y", [y for _, y in every], height // 3)
     figure.label(x_label, axis="x", side="lower")
     text: str = figure.build().string(colorless=True)
     return [cut("   ".join([title, *keys]), width), *(line.rstrip() for line in text.splitlines())]

@@ -180,9 +180,7 @@ class Top(App[int]):
         self._first = selected  # the key of the row to select first
         self._states: dict[str, RunState] = {}
         self._key: str | None = None
-        self._jobs_shown: tuple[Rows | None, int] = (None, 0)
-        self._ranks_shown: tuple[Ranks | None, int, bool] = (None, 0, False)
-        self._chart_shown: tuple[Ranks | None, int, int] = (None, 0, 0)
+        self._drawn: dict[str, tuple[object, ...]] = {}  # what a part of the screen was last drawn from
         self._end_seen: tuple[str, int] = ("", 0)
         self._loading_plots = threading.Thread(target=can_plot, name="top-plots", daemon=True)
         self._answers: SimpleQueue[Callable[[], None]] = SimpleQueue()
@@ -242,9 +240,8 @@ class Top(App[int]):
     def _show_jobs(self, rows: Rows) -> None:
         grid = self._grid("jobs")
         width = (grid.scrollable_content_region.width or self.size.width) - 2  # zero while hidden
-        if self._jobs_shown == (rows, width):
+        if not self._is_new("jobs", rows, width):
             return
-        self._jobs_shown = (rows, width)
         jobs, cells = rows
         self._states = dict(zip(cells, jobs.states, strict=True))
         # laid out as `list` does, each row one cell: a narrow terminal loses the least important columns first
@@ -263,8 +260,7 @@ class Top(App[int]):
         now, over = time.time(), state is not None and is_over(state)
         self._show_lines(jobs, state, ranks, now)
         second = int(now) if len(ranks.ranks) <= MANY else 0
-        if self._ranks_shown != (ranks, second, over):
-            self._ranks_shown = (ranks, second, over)
+        if self._is_new("ranks", ranks, second, over):
             self._grid("ranks").show(shown.rank_rows(ranks, now, over))
         self._show_chart(state.name if state is not None else "", ranks)
         if ranks.ended and not over:
@@ -285,14 +281,19 @@ class Top(App[int]):
     def _show_chart(self, name: str, ranks: Ranks) -> None:
         """Draw the losses, where there is room; the library loads in a thread, as its files may be far away."""
         is_loaded = not self._loading_plots.is_alive() and can_plot()
-        self.screen_stack[0].set_class(is_loaded and len(ranks.losses[1]) > 1, "-losses")
+        self.screen_stack[0].set_class(is_loaded and len(ranks.losses[0]) > 1, "-losses")
         chart = self._static("chart")
-        drawn = (ranks, *chart.content_size)
-        if chart.display and min(chart.content_size) > 0 and self._chart_shown != drawn:
-            self._chart_shown = drawn
+        has_room = chart.display and min(chart.content_size) > 0
+        if has_room and self._is_new("chart", ranks, *chart.content_size):
             text = Text(shown.loss_chart(name, ranks, *chart.content_size))
             text.highlight_regex(r"[\u2801-\u28ff]+", "cyan")
             chart.update(text)
+
+    def _is_new(self, part: str, *values: object) -> bool:
+        """Return whether a part of the screen was last drawn from other values; it is drawn from these now."""
+        is_new = self._drawn.get(part) != values
+        self._drawn[part] = values
+        return is_new
 
     def _query_end(self, attempt: tuple[str, int]) -> None:
         """Query the scheduler, once, about a job whose end record says that it has ended."""

@@ -11,12 +11,12 @@ from rich.text import Text
 
 from clusterrun.base.series import sparkline
 from clusterrun.base.units import plural
-from clusterrun.records.progress import MISSED, USUAL_INTERVAL, Gpu, Metrics, RankProgress
+from clusterrun.records.progress import MISSED, STEP, USUAL_INTERVAL, Gpu, Metrics, RankProgress
 from clusterrun.state import headline
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import find_stragglers, handle, if_known, list_row
 from clusterrun.terminal.paint import has_colours, paint
-from clusterrun.terminal.plot import Curve, plot
+from clusterrun.terminal.plot import plot
 from clusterrun.terminal.safe_text import safe_line, safe_text
 from clusterrun.top.feeds import Jobs
 from clusterrun.top.source import Ranks, key_of
@@ -85,7 +85,7 @@ def _step_parts(metrics: Metrics | None) -> list[str]:
 
 
 def _loss_parts(ranks: Ranks) -> list[str]:
-    metrics, bars = ranks.metrics, sparkline(ranks.losses[1], BARS)
+    metrics, bars = ranks.metrics, sparkline([loss for _, loss in ranks.losses[0]], BARS)
     if metrics is None:
         return []
     parts = [
@@ -98,12 +98,9 @@ def _loss_parts(ranks: Ranks) -> list[str]:
 
 def loss_chart(name: str, ranks: Ranks, width: int, height: int) -> str:
     """Return the losses of a job as a plot of this size; it needs plotext and two losses."""
-    steps, losses = ranks.losses
-    every = 1 + len(losses) // (2 * width)  # a character is two dots wide
-    shown = range(len(losses) - 1, -1, -every)[::-1]  # the last one too
-    curve = Curve(name, [steps[at] if steps else at for at in shown], [losses[at] for at in shown])
-    label, marks = ("step", None) if steps else ("", ())
-    return "\n".join(plot("loss", [curve], x_label=label, xs=marks, width=width, height=height))
+    points, over = ranks.losses
+    numbers = None if over == STEP else ()
+    return "\n".join(plot("loss", {name: points}, x_label=over, xs=numbers, width=width, height=height))
 
 
 def _late_parts(ranks: Ranks, now: float) -> list[str]:

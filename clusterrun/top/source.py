@@ -45,13 +45,12 @@ KEPT = 3600
 class Ranks:
     """What a run's files contained at ``at`` (seconds since the epoch): ranks, last metrics, number of attempts.
 
-    ``losses`` is a curve: steps, if they are known, and values. ``ended`` is True if the newest attempt has an end
-    record.
+    ``losses`` is a curve, with what it is drawn over. ``ended`` is True if the newest attempt has an end record.
     """
 
     ranks: tuple[RankProgress, ...] = ()
     metrics: Metrics | None = None
-    losses: tuple[list[float], list[float]] = ([], [])
+    losses: tuple[list[tuple[float, float]], str] = ([], "")
     attempt: int = 0
     ended: bool = False
     at: float = 0.0
