@@ -47,6 +47,23 @@ class Request(NamedTuple):
         return " ".join(filter(None, (time, memory)))
 
 
+class Efficiency(NamedTuple):
+    """The card of an ended run."""
+
+    usage: Usage
+    request: Request
+
+    def lines(self) -> list[str]:
+        """Return what was used, what of it was asked for, and what to ask for; without what is not known."""
+        options = self.request.options()
+        return list(filter(None, (_used(self.usage), _asked(self.usage), options and f"next time ask for {options}")))
+
+    def json(self) -> dict[str, Any]:
+        """Return the values for ``--json``: seconds, GiB, and ``next`` with the options to ask for."""
+        wanted = {"time_s": self.request.seconds, "memory_gib": self.request.memory_gib}
+        return {**self.usage._asdict(), "next": wanted}
+
+
 def learn(usage: Usage, earlier: Sequence[Usage] = ()) -> Request:
     """Return what to ask for next time, by the most that this run and ``earlier`` ones of the same job used.
 
@@ -75,12 +92,6 @@ def _if_less(wanted: int | None, asked: float | None) -> int | None:
     if wanted is None or asked is None or wanted > FITS * asked:
         return None
     return wanted
-
-
-def lines(usage: Usage, request: Request) -> list[str]:
-    """Return the card: what was used, what of it was asked for, and what to ask for; without what is not known."""
-    options = request.options()
-    return list(filter(None, (_used(usage), _asked(usage), options and f"next time ask for {options}")))
 
 
 def _used(usage: Usage) -> str:
@@ -113,8 +124,3 @@ def _asked(usage: Usage) -> str:
 def _gb(gib: float) -> str:
     """Return memory as Slurm counts it: its G is a GiB."""
     return f"{gib:.1f} GB" if gib < 9.95 and gib % 1 else f"{gib:.0f} GB"
-
-
-def as_json(usage: Usage, request: Request) -> dict[str, Any]:
-    """Return the values for ``--json``: seconds, GiB, and ``next`` with the options to ask for."""
-    return {**usage._asdict(), "next": {"time_s": request.seconds, "memory_gib": request.memory_gib}}

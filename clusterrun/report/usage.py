@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
 
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.jobspec.fields import gres_gpus
@@ -14,8 +13,7 @@ from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Gpu, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.report import card
-from clusterrun.report.card import Request, Usage
+from clusterrun.report.card import Efficiency, Usage, learn
 from clusterrun.state.reconcile import RunState, recorded_end
 
 LEARNED = 5  # runs of the same job
@@ -24,28 +22,13 @@ _LAUNCHES = 8  # of a run, the last ones
 _GIB = {"K": 2**20, "M": 2**10, "": 2**10, "G": 1, "T": 1 / 2**10}  # units of --mem in a GiB
 
 
-class Efficiency(NamedTuple):
-    """The card of an ended run."""
-
-    usage: Usage
-    request: Request
-
-    def lines(self) -> list[str]:
-        """Return the card as lines; none if nothing is known."""
-        return card.lines(self.usage, self.request)
-
-    def json(self) -> dict[str, Any]:
-        """Return the values for ``--json``."""
-        return card.as_json(self.usage, self.request)
-
-
 def efficiency_of(store: Store, state: RunState) -> Efficiency | None:
     """Return the card of a job that has run and ended, None for any other and for the tasks of an array in one row."""
     run, job = state.record, state.status
     if run is None or not job.is_over or job.tasks or run_record.newest_attempt(run, job.id.task) is None:
         return None
     usage = usage_of(run, job)
-    return Efficiency(usage, card.learn(usage, earlier_usages(store, run) if usage.is_whole else ()))
+    return Efficiency(usage, learn(usage, earlier_usages(store, run) if usage.is_whole else ()))
 
 
 def usage_of(run: RunRecord, job: JobStatus) -> Usage:
@@ -78,9 +61,9 @@ def earlier_usages(store: Store, run: RunRecord) -> list[Usage]:
 
 def _same_jobs(store: Store, run: RunRecord) -> Iterator[RunRecord]:
     """Yield the other runs of this user with a run's name in its project, the newest first."""
-    same = [one for one in store.summaries(here=True) if one.name == run.name and run.mine]
-    same.sort(key=attrgetter("age_key"), reverse=True)
-    for summary in same[:_LOOKED_AT]:
+    namesakes = [other for other in store.summaries(here=True) if other.name == run.name and run.mine]
+    namesakes.sort(key=attrgetter("age_key"), reverse=True)
+    for summary in namesakes[:_LOOKED_AT]:
         other = run_record.load(summary.run_dir)
         if other is not None and other.run_id != run.run_id:
             yield other

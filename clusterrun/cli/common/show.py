@@ -19,7 +19,7 @@ from clusterrun.terminal.ui import Ui
 
 if TYPE_CHECKING:
     from clusterrun.records.run_record import RunRecord
-    from clusterrun.report.usage import Efficiency
+    from clusterrun.report.card import Efficiency
     from clusterrun.state.ladder import Ladder
 
 _PAST = {"cancel": "cancelled", "delete": "deleted"}
