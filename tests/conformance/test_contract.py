@@ -101,7 +101,7 @@ def test_an_ended_job_says_how_long_it_waited_for_what_and_what_it_used(site: Si
     assert 0 <= used["seconds"] < 600 and used["asked_s"] == 3600 and used["next"]["time_s"] == 600
     assert used["memory_gib"] is None or 0 < used["memory_gib"] < 4
     (why,) = site.json("why", jobs.after.id)
-    assert 1 <= why["waited"]["blocked_s"] <= why["waited"]["seconds"] < 120
+    assert 0 <= why["waited"]["blocked_s"] <= why["waited"]["seconds"] < 600  # the other job may have ended before
 
 
 def test_following_a_failed_job_exits_with_its_outcome(site: Site, jobs: Jobs) -> None:
