@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -59,10 +60,11 @@ def thin(points: Sequence[P], most: int) -> list[P]:
 
 def _extremes(stretch: Sequence[P]) -> list[P]:
     """Return the points with the least and the largest value, and the first without one, in their order."""
-    gap = next((point for point in stretch if point[1] is None), None)
-    known = [(value, at) for at, (_, value) in enumerate(stretch) if value is not None]
-    kept = {stretch[at] for _, at in (min(known), max(known))} if known else set[P]()
-    return [point for point in stretch if point in kept or point is gap]
+    known = [point for point in stretch if point[1] is not None]
+    kept = [point for point in stretch if point[1] is None][:1]
+    if known:
+        kept += [min(known, key=itemgetter(1)), max(known, key=itemgetter(1))]
+    return [point for point in stretch if point in kept]
 
 
 def round_numbers(least: float, most: float, about: int) -> list[float]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from clusterrun.base.errors import ClusterrunError
 from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli import logfiles
-from clusterrun.cli.common.show import efficiency_of, exit_code
+from clusterrun.cli.common.show import card_lines, exit_code
 from clusterrun.cluster import Cluster
 from clusterrun.logs.files import Source, clock_ticks
 from clusterrun.logs.follow import Notice
@@ -442,8 +442,7 @@ def report_end_of(ui: Ui, cluster: Cluster, states: Sequence[RunState]) -> int:
     """Print what `report_end` does, and on a terminal the efficiency card of one job; return the exit code."""
     code = report_end(ui, states)
     if len(states) == 1 and ui.on_terminal and _is_worth_a_card(states[0].status):
-        efficiency = efficiency_of(cluster, states[0])
-        for line in efficiency.lines() if efficiency is not None else ():
+        for line in card_lines(cluster, states[0]):
             ui.note(line)
     return code
 

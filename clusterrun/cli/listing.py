@@ -75,19 +75,15 @@ def list_command(
 
 
 def _show(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]], html: str | None) -> None:
+    """Print the table, or write it as a page to the file ``html``, without columns that have no cell."""
     if html is None:
         ui.table(columns, rows)
-    else:
-        _write_page(ui, columns, rows, html)
-
-
-def _write_page(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]], file: str) -> None:
-    """Write the table as a page, without columns that have no cell."""
+        return
     from clusterrun.report import page
 
     filled = [at for at, _ in enumerate(columns) if any(row[at] for row in rows)]
     text = page.table_page("Jobs", _chosen(columns, filled), [_chosen(row, filled) for row in rows], time.time())
-    page.send(ui, text, file)
+    page.send(ui, text, html)
 
 
 def _chosen(values: Sequence[T], shown: Sequence[int]) -> list[T]:

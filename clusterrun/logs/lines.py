@@ -28,9 +28,8 @@ BLANK = b" \t\r"
 """Bytes that wipe a line, or are invisible at its end."""
 _TASKS_CAP = 65_536
 _BACK = re.compile(rb"(?<=\r)\x08+|\x08{4,}")
-_MOVES = re.compile(
-    rb"\x1b\[\d{0,3}[AK]"
-)  # to the line above, where a bar around this one is; and the wiping of a line
+#: To the line above, where a bar around this one is; and the wiping of a line.
+_MOVES = re.compile(rb"\x1b\[\d{0,3}[AK]")
 _FIRST = 400  # bytes of a bar's first state that are kept
 _COUNTS = tuple(
     re.compile(pattern) for pattern in (rb"(\d{1,15})%", rb"(\d{1,15})it\b", rb"(\d{1,15})/\d", rb"(\d{1,15})")

@@ -47,13 +47,14 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
     del known["ranks"], known["sources"]
     versions, packages, is_mixed = load_environment(run)
     curves, x_label = load_curves(run)
+    ranks = progress.ranks(run, job.id.task)
     wait = waited(state)
     card = usage.efficiency_of(cluster.store(run.root), state)
     return {
         **known,
-        **timeline.load(run, job, now),
+        **timeline.load(run, job, ranks, now),
         "handle": handle(state),
-        "headline": headline.of_job(job, state.figures, progress.ranks(run, job.id.task), now=now),
+        "headline": headline.of_job(job, state.figures, ranks, now=now),
         "cause": find_cause(cluster, state),
         "efficiency": card and card.json(),
         "waited": wait.line() if wait is not None else "",

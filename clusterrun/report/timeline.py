@@ -15,7 +15,7 @@ from clusterrun.run_folder import ends
 from clusterrun.run_folder.ends import RankEnd
 from clusterrun.run_folder.launches import Launch
 from clusterrun.state.launches import launches_of
-from clusterrun.state.show import FEW, find_stragglers, wait_seconds
+from clusterrun.state.show import FEW, OF_RANK, slow_json, wait_seconds
 
 LAUNCHES = 20  # the last ones of a run
 RANKS = 32  # with a row each
@@ -23,15 +23,14 @@ ENDED_BY_OTHERS = 128 + signal.SIGTERM  # the exit status of a rank that the end
 #: Seconds, and lengths of a step, after which a rank that makes no step is shown to stand still.
 STILL_S, STILL_STEPS = 30.0, 5.0
 _NAMES = {"script": "running", "": "running"}  # of phases; others are named as they are
-_OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s", "memory_gib")
 
 
-def load(run: RunRecord, job: JobStatus, now: float) -> dict[str, Any]:
+def load(run: RunRecord, job: JobStatus, newest: Sequence[RankProgress], now: float) -> dict[str, Any]:
     """Return the ``timeline`` of a run: when it began and ended, a row for each rank, and how many were left out.
 
-    What a rank does in a step, and which are slow, is that of the last launch. None: no launch has begun.
+    What a rank does in a step, and which are slow, is that of the last launch, whose ranks are ``newest``. None: no
+    launch has begun.
     """
-    newest = progress.ranks(run, job.id.task)
     launches = [launch for launch in launches_of(run, job, newest, now) if launch.began is not None]
     shown = launches[-LAUNCHES if run.world_size <= FEW else -1 :]
     if not shown:
@@ -39,20 +38,18 @@ def load(run: RunRecord, job: JobStatus, now: float) -> dict[str, Any]:
     rows: dict[int, dict[str, Any]] = {}
     for launch in shown:
         _add(rows, launch)
-    slow = _slow_ranks(newest)
-    kept = _notable(list(rows.values()), slow)
+    slow = slow_json(list(map(_in_its_steps, newest)))[:RANKS]
+    kept = _notable(list(rows.values()), {row["rank"] for row in slow})
     ended = max(launch.ended or 0 for launch in shown)
     return {
         "timeline": {"began": shown[0].began, "ended": ended, "ranks": kept, "left_out": len(rows) - len(kept)},
-        "slow_ranks": [{"rank": row["rank"], "node": row["node"], "speed": slow[row["rank"]]}
-                       for row in kept if row["rank"] in slow],
-    }  # fmt: skip
+        "slow_ranks": slow,
+    }
 
 
-def _slow_ranks(ranks: Sequence[RankProgress]) -> dict[int, float]:
-    """Return the speed of each slow rank; one that ends still has the times of its last steps."""
-    in_their_steps = [rank._replace(phase="training") for rank in ranks]
-    return {rank.rank: speed for rank, speed in find_stragglers(in_their_steps)}
+def _in_its_steps(rank: RankProgress) -> RankProgress:
+    """Return a rank as it was in training: one that ends still has the times of its last steps."""
+    return rank._replace(phase="training")
 
 
 def _add(rows: dict[int, dict[str, Any]], launch: Launch) -> None:
@@ -67,8 +64,8 @@ def _add(rows: dict[int, dict[str, Any]], launch: Launch) -> None:
 def _facts(rank: RankProgress, end: RankEnd) -> dict[str, Any]:
     gpu = rank.gpu
     return {
-        **{name: getattr(rank, name) for name in _OF_RANK},
-        "wait_s": wait_seconds(rank._replace(phase="training")),
+        **{name: getattr(rank, name) for name in (*OF_RANK, "memory_gib")},
+        "wait_s": wait_seconds(_in_its_steps(rank)),
         "gpu": gpu and gpu._asdict(),
         "status": end.status,
         "error": end.error or None,

@@ -57,7 +57,8 @@ _NO_RUN_IN_FULL: dict[str, Any] = {
     "page": None, "joined_group": None,
 }  # fmt: skip
 _PHASES = {"script": "in user script", "": "unknown"}  # others are shown as they are
-_OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
+#: The fields of a rank in ``--json``, beside what is computed of them.
+OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s", "compute_s")
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
@@ -123,7 +124,7 @@ def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
     goodput, folder = launches.goodput_of(state, of_run), _last_attempt(run, job)
     return {
         "ranks": [_rank_json(rank) for rank in ranks],
-        "slow_ranks": [{"rank": one.rank, "node": one.node, "speed": speed} for one, speed in find_stragglers(ranks)],
+        "slow_ranks": slow_json(ranks),
         "earlier_jobs": list(map(str, state.others)),
         "launches": launches.launches_json(of_run),
         "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
@@ -134,7 +135,7 @@ def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
 
 
 def _rank_json(rank: RankProgress) -> dict[str, Any]:
-    times = {name: getattr(rank, name) for name in _OF_RANK}
+    times = {name: getattr(rank, name) for name in OF_RANK}
     return {**times, "wait_s": wait_seconds(rank), "own_world": rank.own_world or None}
 
 
@@ -503,6 +504,11 @@ def find_stragglers(ranks: Sequence[RankProgress]) -> list[tuple[RankProgress, f
     least = max(SHORTEST_S, usual / SLOW)
     slow = [(one, usual / busy[one.rank]) for one in ranks if busy.get(one.rank, 0.0) > least]
     return sorted(slow, key=itemgetter(1))
+
+
+def slow_json(ranks: Sequence[RankProgress]) -> list[dict[str, Any]]:
+    """Return the slow ranks for ``--json``, the slowest first."""
+    return [{"rank": rank.rank, "node": rank.node, "speed": speed} for rank, speed in find_stragglers(ranks)]
 
 
 def wait_seconds(rank: RankProgress) -> float | None:

@@ -253,7 +253,7 @@ class Top(App[int]):
 
     def _show_job(self, jobs: Jobs) -> None:
         key = self._grid("jobs").selected
-        state = self._states.get(key) if key is not None else None
+        state = self._selected_job()
         self._select(key, state)
         of, ranks = self._ranks.latest
         ranks = ranks if of == key else Ranks()

@@ -122,7 +122,7 @@ def tasks(ctx: click.Context, param: click.Parameter, typed: str) -> list[Comple
     """Complete the name of a built-in task."""
     from clusterrun.base.settings import TASKS
 
-    return [CompletionItem(name, help=kind.about) for name, kind in TASKS.items()]
+    return described((name, kind.about) for name, kind in TASKS.items())
 
 
 def settings(ctx: click.Context, param: click.Parameter, typed: str) -> list[CompletionItem]:
@@ -130,7 +130,7 @@ def settings(ctx: click.Context, param: click.Parameter, typed: str) -> list[Com
     by_name = _settings_of(ctx)
     key, equals, _ = typed.partition("=")
     if not equals:
-        return [CompletionItem(f"{name}=", help=row.text) for name, row in by_name.items()]
+        return described((f"{name}=", row.text) for name, row in by_name.items())
     row = by_name.get(key)
     return _values(row) if row is not None else []
 
@@ -145,9 +145,8 @@ def _values(row: Setting) -> list[CompletionItem]:
 def _settings_of(ctx: click.Context) -> dict[str, Setting]:
     from clusterrun.base.settings import INTERNAL, TASKS, rows
 
-    typed = [
-        word for word in ctx.obj[2:] if not word.startswith("-")
-    ]  # click reads no words before an unfinished option
+    # click reads no words before an unfinished option
+    typed = [word for word in ctx.obj[2:] if not word.startswith("-")]
     named = [task for task in map(_task_of, typed) if task in TASKS]
     kinds = [TASKS[named[0]]] if named else [*TASKS.values()]
     return {row.name: row for kind in kinds for row in rows(kind) if row.section != INTERNAL}
@@ -159,8 +158,8 @@ def _task_of(job: str) -> str:
     from clusterrun.config.profiles import load_job
 
     with suppress(Exception):
-        found = load_job(job, find_root())
-        return found.target if found.kind == "task" else ""
+        file = load_job(job, find_root())
+        return file.target if file.kind == "task" else ""
     return ""
 
 

@@ -38,8 +38,13 @@ def status_lines(
 
 def ending_of(cluster: Cluster, state: RunState) -> tuple[str, list[str]]:
     """Return the first cause of a job's end and its efficiency card; both empty of an active job."""
+    return first_cause(state), card_lines(cluster, state)
+
+
+def card_lines(cluster: Cluster, state: RunState) -> list[str]:
+    """Return the efficiency card of an ended run; empty for any other job."""
     efficiency = efficiency_of(cluster, state)
-    return first_cause(state), efficiency.lines() if efficiency is not None else []
+    return efficiency.lines() if efficiency is not None else []
 
 
 def efficiency_of(cluster: Cluster, state: RunState) -> Efficiency | None:
