@@ -207,7 +207,7 @@ def test_follow_opens_the_file_again_after_a_while(logs, monkeypatch):
     monkeypatch.setattr(os, "open", lambda path, *a, **k: (opened.append(path), real_open(path, *a, **k))[1])
     play = Play(*[nothing] * 400)
     assert texts(play.follow(logs, stream="out", poll=0.25, reopen=30, grace=0)) == ["a"]
-    assert 3 <= len(opened) <= 6  # at first, every 30 of the 100 seconds, and at the end
+    assert 3 <= opened.count(logs[0]) <= 6  # at first, every 30 of the 100 seconds, and at the end
 
 
 def test_follow_does_not_take_a_hole_that_fills_for_a_new_file(logs):
