@@ -190,11 +190,6 @@ class JobStatus:
         return self.id.cluster
 
     @property
-    def at(self) -> int | None:
-        """When it was submitted, as of a run."""
-        return self.submitted
-
-    @property
     def inner_id(self) -> JobId:
         """The id that srun takes: of an array's task its own number."""
         return self.id if self.id.task is None else JobId(self.number or self.id.raw, None, None, self.id.cluster)

@@ -27,7 +27,7 @@ from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.scaling import QUARTERS, scaling_notes, scaling_rows
 from clusterrun.sizing.speed import DEFAULT_LINK, DEFAULT_NETWORK, UTILIZATION, Machine
 from clusterrun.submit.request import Request, SubmitArgs
-from clusterrun.terminal.plot import can_plot
+from clusterrun.terminal.plot import INSTALL, can_plot
 from clusterrun.terminal.ui import Ui
 
 _UNKNOWN_DEVICE = Device("device", memory_gib=0, tflops=0, link_gbs=DEFAULT_LINK)
@@ -161,7 +161,7 @@ def _measure(
     if len(rows) > 1 and can_plot():
         ui.say("", *text.terminal_plot(rows))
     elif len(rows) > 1:
-        ui.note("for a plot: pip install plotext")
+        ui.note(f"for a plot: {INSTALL}")
 
 
 def parse_gpu_counts(text: str) -> list[int]:

@@ -81,10 +81,10 @@ def _file_name(runs: Sequence[Mapping[str, Any]]) -> str:
 def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
     """Print what matters of each run, then its curves over those of the others."""
     from clusterrun.report.draw import lines_of
-    from clusterrun.terminal.plot import can_plot, plot
+    from clusterrun.terminal.plot import INSTALL, can_plot, plot
 
     if not can_plot():
-        raise RequestError("plots need the Python package plotext", hint="pip install plotext")
+        raise RequestError("plots need version 6 of the Python package plotext", hint=INSTALL)
     width = min(shutil.get_terminal_size().columns, _WIDEST)
     for run in runs:
         ui.say(f"{run['handle']}  {run['name']}  {run['state']}  {run['headline']}")

@@ -10,6 +10,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 
 _ABSENT = (None, "")
+_SETTING = "set."
 
 
 def compare_options(first: RunRecord, second: RunRecord) -> list[Change]:
@@ -36,6 +37,16 @@ def _load_work(run: RunRecord) -> dict[str, Any]:
         "arguments": arguments or None,
         "folder": spec.get("workdir"),
     }
+
+
+def command_line(run: RunRecord) -> str:
+    """Return what a run runs with its arguments, of a task with its settings; empty if its record does not say."""
+    work = _load_work(run)
+    if not work.get("runs"):
+        return ""
+    settings = {name: value for name, (value, _) in load_options(run).items() if name.startswith(_SETTING)}
+    words = [shlex.quote(f"{name.removeprefix(_SETTING)}={value}") for name, value in settings.items()]
+    return " ".join([str(work["runs"]), *filter(None, [work["arguments"]]), *words])
 
 
 def load_options(run: RunRecord) -> dict[str, tuple[Any, str]]:

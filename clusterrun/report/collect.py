@@ -12,7 +12,7 @@ from clusterrun.compare import changes_json
 from clusterrun.compare.code import compare_code
 from clusterrun.compare.environment import compare_environments, load_environment
 from clusterrun.compare.metrics import compare_metrics
-from clusterrun.compare.options import compare_options, load_options
+from clusterrun.compare.options import command_line, compare_options, load_options
 from clusterrun.records import progress
 from clusterrun.records.code_store import code_line
 from clusterrun.records.run_record import RunRecord
@@ -62,6 +62,7 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
         "curves": curves,
         "curves_over": x_label,
         "samples": load_samples(run),
+        "command": command_line(run) or None,
         "options": [{"name": name, "value": value, "source": source}
                     for name, (value, source) in load_options(run).items()],
         "environment": {"versions": versions, "packages": packages, "nodes_differ": is_mixed},

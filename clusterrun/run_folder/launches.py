@@ -56,6 +56,11 @@ class Launch(NamedTuple):
         return self.folder.name.rpartition(".")[0]
 
     @property
+    def token(self) -> str:
+        """The token of its submission."""
+        return re.split("[._]", self.folder.name)[0]
+
+    @property
     def attempt(self) -> str:
         """Its name in logs: restart and launch, as ``0.1``."""
         return ".".join(self.folder.name.split(".")[-2:])

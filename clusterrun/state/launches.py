@@ -53,10 +53,12 @@ def goodput_line(found: Goodput | None) -> str:
     return f"{found.share:.0%} ({line})".replace("%", " %", 1)
 
 
-def launches_json(found: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Return the launches for ``--json``; times in epoch seconds, durations in seconds."""
+def launches_json(run: RunRecord, found: Sequence[Launch]) -> list[dict[str, Any]]:
+    """Return the launches of a run for ``--json``, with their jobs; times in epoch seconds, durations in seconds."""
+    jobs = {one.token: one.job_id or None for one in run.submissions}
     return [
         {
+            "job_id": jobs.get(one.token),
             **{name: getattr(one, name) for name in ("attempt", "status", "cause", "began", "first_step")},
             "nodes": one.nodes(),
             "ended": one.ended if one.status is not None else None,  # else it runs, or recorded no end

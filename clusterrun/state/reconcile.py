@@ -73,7 +73,7 @@ class RunState:
 
     @property
     def subject(self) -> RunRecord | JobStatus:
-        """What names the job, its user, its cluster and its submission: the run's record, else what Slurm shows."""
+        """What names the job, its user and its cluster: the run's record, else what Slurm shows."""
         return self.record or self.status
 
     @property
@@ -91,8 +91,8 @@ class RunState:
 
     @property
     def submitted(self) -> int | None:
-        """When the job was submitted, in epoch seconds; None if unknown."""
-        return self.subject.at
+        """When the job was submitted, in epoch seconds, of a run's several jobs this one; None if unknown."""
+        return self.record.submission.at if self.record is not None else self.status.submitted
 
     @property
     def scheduler(self) -> str:

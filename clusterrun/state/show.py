@@ -45,7 +45,7 @@ LIST_COLUMNS = (
     Column("SUBMITTED", leaves=1), *(Column(heading, leaves=1) for _, _, heading in EXTRA_FIELDS if heading),
     Column("REASON", least=10),
 )  # fmt: skip
-_OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count", "restarts", "submitted", "ended",
+_OF_JOB = ("state", "reason", "exit_status", "partition", "nodes", "node_count", "restarts", "ended",
            "elapsed", "time_limit", "source")  # fmt: skip
 #: What a job without a record has in their place; the values are those of a run of which nothing is known.
 _NO_RUN: dict[str, Any] = {
@@ -83,6 +83,7 @@ def state_json(state: RunState) -> dict[str, Any]:
         **{key: extra.get(key) for key, _, _ in EXTRA_FIELDS},
         "tasks": job.tasks or None,
         "task_count": task_count(job),
+        "submitted": state.submitted,
         "started": _began(job),
         "as_of": state.as_of,
         "note": state.note,
@@ -126,7 +127,7 @@ def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
         "ranks": [_rank_json(rank) for rank in ranks],
         "slow_ranks": slow_json(ranks),
         "earlier_jobs": list(map(str, state.others)),
-        "launches": launches.launches_json(of_run),
+        "launches": launches.launches_json(run, of_run),
         "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
         "first_failure": _first_failure(run, job),
         "page": _page(run, job) or None,

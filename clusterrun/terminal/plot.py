@@ -14,6 +14,7 @@ from clusterrun.terminal.tables import cut
 
 #: How curves are drawn over each other: the first one finely, the others by letters.
 MARKERS = ("braille", "x", "+", "o", "*", "#")
+INSTALL = "pip install 'plotext>=6.1,<7'"
 _DRAWN = {"braille": "⠤"}  # in the line of keys
 
 

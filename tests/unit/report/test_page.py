@@ -58,6 +58,7 @@ def test_a_failed_run_has_its_verdict_and_first_cause_before_all_else(data: dict
     assert "FAILED" in text and "failed after 10:00" in text and data["cause"]["headline"] in text
     assert "exit 1 ValueError: no" in text and "restart at step 61" in text
     assert "Rank 3 on n2 is slow: 0.35x the median speed" in text
+    assert "/usr/bin/env --lr 1" in text and data["command"] in text
     assert "upon 0 times" in text and "upon 150 times" in text and "upon 100 times" not in text
 
 
@@ -72,6 +73,21 @@ def test_two_runs_have_their_curves_over_each_other_and_what_differs(store: Stor
     assert headings(page)[:4] == ["2 runs", "Curves", "Loss", "Learning rate"]
     assert page.count('<figure class="chart"') == 5 and "101 train1" in page and "102 train2" in page
     assert "set.lr 1 jobs/x.toml 2 jobs/x.toml" in re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", page))
+
+
+def test_the_launches_of_a_resumed_run_are_named_by_their_jobs(data: dict[str, Any]) -> None:
+    first, second = data["launches"]
+    resumed = {**data, "launches": [first, {**second, "job_id": "114", "attempt": "0.0"}]}
+    assert "job 101, 0.0" in words(report_page([resumed], None, NOW))
+    assert "job 114, 0.0" in words(report_page([resumed], None, NOW))
+    assert "job 101, 0.0" not in words(report_page([data], None, NOW))
+
+
+def test_the_command_of_a_task_has_its_settings(store: Store) -> None:
+    run = submitted(store, 6, sources={"set": ({"lr": 0.1, "data": "a b"}, "--set"), "nodes": (2, "--nodes")})
+    assert data_of(run)["command"] is None, "the record does not say what ran"
+    (run.run_dir / "spec.json").write_text(json.dumps({"work": {"kind": "task", "name": "lm"}}))
+    assert data_of(run)["command"] == "lm lr=0.1 'data=a b'"
 
 
 def test_what_is_not_known_is_left_out(store: Store) -> None:

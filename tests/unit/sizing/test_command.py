@@ -181,7 +181,7 @@ def test_what_was_measured_is_shown_beside_the_prediction(desk: Desk, monkeypatc
     assert last.split("\t")[3:6] == ["1.50x", "75%", "25%"] and last.endswith("\tgradient sync within the node")
     assert "speed-up" in said.out and "measured" in said.out
     monkeypatch.setattr("clusterrun.cli.plan.can_plot", lambda: False)
-    assert "pip install plotext" in desk.type(*words).err
+    assert "pip install 'plotext" in desk.type(*words).err
     assert [row["gpus"] for row in desk.type(*words, "--json").data["measured"]] == [1, 2]
 
 

@@ -21,11 +21,11 @@ from clusterrun.records.store import Store
 from clusterrun.run_folder.launches import Launch
 from clusterrun.state.launches import launch_line
 from clusterrun.state.reconcile import RunState
-from clusterrun.state.show import state_lines, status_json
+from clusterrun.state.show import list_row, state_lines, status_json
 from clusterrun.top.shown import job_line, rank_rows
 from clusterrun.top.source import Ranks
 from tests.support.rank_files import put_progress
-from tests.support.run_records import attempt, submitted
+from tests.support.run_records import AT, attempt, submitted
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_json_has_the_figures(run: RunRecord) -> None:
     found = status_json(state(run))
     assert [one["lost_s"] for one in found["launches"]] == pytest.approx([5.0, 145.0])
     assert found["launches"][0] | {"began": 0, "ended": 0} == {
-        "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137,
+        "job_id": "101", "attempt": "0.0", "nodes": ["gpu00", "gpu01"], "status": 137,
         "cause": "rank 3 ended without reporting a status",
         "began": 0, "ended": 0, "first_step": 1, "last_step": 90, "lost_s": pytest.approx(5.0),
     }  # fmt: skip
@@ -83,6 +83,17 @@ def test_json_has_the_figures(run: RunRecord) -> None:
     assert found["ranks"][2]["compute_s"] == 9.0 and found["ranks"][2]["wait_s"] == 0.5
     assert [(one["rank"], one["node"]) for one in found["slow_ranks"]] == [(2, "gpu01")]
     assert found["failed_launches"] == ["rank 3 ended without reporting a status"]
+
+
+def test_a_resumed_run_was_submitted_when_its_shown_job_was_everywhere(run: RunRecord) -> None:
+    first = run.submission
+    again = replace(first, token="abcdefgh22345672", job_id="102", at=AT + 90_000)
+    resumed = replace(run, submissions=(first, again))
+    for job, at in ((resumed, AT + 90_000), (resumed.as_submission(first), first.at)):
+        shown = state(job, submitted=at + 300)  # Slurm counts from the last requeue
+        moment = time.strftime("%m-%d %H:%M", time.localtime(at))
+        assert moment in line(job, "submitted") and moment in list_row(shown) and status_json(shown)["submitted"] == at
+    assert {launch["job_id"] for launch in status_json(state(resumed))["launches"]} == {"101"}
 
 
 def test_a_run_without_these_records_has_no_such_lines(run: RunRecord) -> None:
