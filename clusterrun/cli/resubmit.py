@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.job import Outcome
 from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target, find_targets, require_run
 from clusterrun.cli.common.options import Grouped, spec_options, submit_args
@@ -25,6 +26,7 @@ from clusterrun.cli.common.submitting import (
     submit_plan,
 )
 from clusterrun.records.code_store import code_line
+from clusterrun.records.run_record import list_names
 from clusterrun.submit.request import SubmitArgs
 from clusterrun.submit.resubmit import resubmit_args
 from clusterrun.submit.snapshot import has_changed
@@ -33,6 +35,8 @@ from clusterrun.terminal.ui import Ui
 if TYPE_CHECKING:
     from clusterrun.cluster import Cluster
     from clusterrun.records.run_record import RunRecord
+
+_ENDED_EARLY = (Outcome.FAILED, Outcome.STOPPED, Outcome.CANCELLED, Outcome.LOST)
 
 
 @click.command(cls=Grouped)
@@ -97,8 +101,9 @@ def _find_run(cluster: Cluster, word: str) -> RunRecord:
 
 
 def _note_what_is_shared(ui: Ui, cluster: Cluster, run: RunRecord, args: SubmitArgs, changes: SubmitArgs) -> None:
-    """Print that the new run has other code than the old one, or the same checkpoints, if so."""
-    if args.work is not None and has_changed(run, args.work, cluster.environ):
+    """Print that the new run has other code than the old one, the same checkpoints, or none of them, if so."""
+    is_changed = args.work is not None and has_changed(run, args.work, cluster.environ)
+    if is_changed:
         ui.note(f"the new run uses the current code, not the code of job {run.job_id} ({code_line(run)})")
     folder = _setting(args, "checkpoint_dir")
     if folder and not _setting(changes, "checkpoint_dir"):
@@ -106,6 +111,16 @@ def _note_what_is_shared(ui: Ui, cluster: Cluster, run: RunRecord, args: SubmitA
             f"checkpoint_dir={folder} belongs to job {run.job_id}, so training resumes from the newest checkpoint"
             " there; add --set checkpoint_dir=FOLDER to train from the start"
         )
+    elif _can_continue(cluster, run):
+        command = f"clusterrun resume {run.job_id}" + " --current-code" * is_changed
+        ui.note(f"the new run starts from the beginning; to continue job {run.job_id}, use `{command}`")
+
+
+def _can_continue(cluster: Cluster, run: RunRecord) -> bool:
+    """Return whether a run has ended early, and has checkpoints or arguments to continue with."""
+    if "resume-args" not in run.sources and not list_names(run.run_dir / "checkpoints"):
+        return False
+    return cluster.states([run])[0].status.outcome in _ENDED_EARLY
 
 
 def _setting(args: SubmitArgs, name: str) -> Any:
@@ -115,16 +130,20 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 @click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID", shell_complete=complete.jobs)
 @click.option(
+    "--current-code", is_flag=True, help="Run your code as it is now, saved anew, instead of the run's saved code."
+)
+@click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",
     help="With --remote, send the secret NAME from this shell's environment; repeatable.",
 )  # fmt: skip
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: bool) -> None:
+def resume(ctx: click.Context, job_id: str, current_code: bool, secrets: tuple[str, ...], as_json: bool) -> None:
     """Continue a stopped, cancelled or failed run from its checkpoints.
 
     \b
       clusterrun resume 123
+      clusterrun resume 123 --current-code           after you have fixed a bug in your script
 
     A new job continues the run in the same folder with the same options. A built-in task loads its newest checkpoint;
     your own script is started with the arguments of --resume-args. JOBID may also be a run id, a job name or last.
@@ -138,4 +157,4 @@ def resume(ctx: click.Context, job_id: str, secrets: tuple[str, ...], as_json: b
 
         check_recorded_secrets(secrets, run)
     with interrupt_deferred(ui, f"resume {target.text}"):
-        announce(ui, cluster.resume(target), data=True)
+        announce(ui, cluster.resume(target, current_code=current_code), data=True)

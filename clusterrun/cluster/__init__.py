@@ -209,11 +209,11 @@ class Cluster:
         finish = recover_sweep if is_sent_with_a_sweep(run) else recover
         return finish(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
-    def resume(self, job: str | Target) -> RunRecord:
+    def resume(self, job: str | Target, *, current_code: bool = False) -> RunRecord:
         """Submit a run that has ended once more, to continue from its checkpoints; return its record.
 
-        An interrupted submission is finished instead, as by :meth:`recover`. Raises NoSuchJob, RequestError,
-        SchedulerError or Ambiguous.
+        With ``current_code`` it runs your code as it is now, not as it was saved. An interrupted submission is finished
+        instead, as by :meth:`recover`. Raises NoSuchJob, RequestError, SchedulerError or Ambiguous.
         """
         from clusterrun.state.cancel import refuse_to_resume
         from clusterrun.submit import checks, resume
@@ -229,11 +229,15 @@ class Cluster:
             raise RequestError(f"job {target.text} is not a clusterrun job", hint="submit the script again with sbatch")
         run = target.run.newest
         if run.mine and run.job_id is None:
+            if current_code:
+                raise RequestError(f"the submission of run {run.run_id} was interrupted, and has its code already",
+                                   hint=f"finish it first: clusterrun resume {run.run_id}")  # fmt: skip
             return self.recover(run.run_id)
         confirm(run)
         return resume.resume(
             run, self.store(run.root), self._scheduler_of(run), confirm, self._here(),
             lambda spec, script: checks.check(spec, script, self.environ, JobPython(spec.python)), self.notify,
+            current_code=current_code,
         )  # fmt: skip
 
     sweep, map, table = arrays.sweep, arrays.map_function, arrays.table

@@ -156,7 +156,9 @@ def submit_arrays(
     store = cluster.store(made.root)
     check_option(first.spec, first.submission.workdir)
     store.prepare(first.spec.shared)
-    code = save_code(first, cluster.environ, cluster.notify) | pack(first, cluster.environ, cluster.notify)
+    code = save_code(first.spec, first.submission.workdir, first.record.root, cluster.environ, cluster.notify) | pack(
+        first, cluster.environ, cluster.notify
+    )
     scheduler = cluster.scheduler(first.record.scheduler)
     for words in first.python.agreements:
         agree(cluster.state, *words)

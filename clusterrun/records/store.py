@@ -160,10 +160,20 @@ class Store:
             write(record.run_dir / "record.json", json.dumps({"version": 1, **kept}, indent=1), record.shared)
             self.save_submission(record, record.submission)
 
-    def stage_again(self, record: RunRecord, script: str) -> None:
-        """Write a run's newest submission, which is not its first, to disk before it is submitted."""
+    def stage_again(
+        self, record: RunRecord, script: str, files: Mapping[str, str] = MappingProxyType({})
+    ) -> None:  # fmt: skip
+        """Write a run's newest submission, which is not its first, to disk before it is submitted.
+
+        Only the user can read ``files``; one without content is deleted.
+        """
         hint = "nothing was submitted; if the disk is full, free some space, then try again"
         with self._staging(record, record.run_dir, hint):
+            for name, text in files.items():
+                if text:
+                    write(record.run_dir / name, text, sync_folder=False)
+                else:
+                    (record.run_dir / name).unlink(missing_ok=True)
             write(record.script, script, record.shared)
             self.save_submission(record, record.submission)
 

@@ -23,7 +23,7 @@ from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.plan import LocalContext, current_umask, load_planned, submission_of
-from clusterrun.submit.snapshot import saved_spec
+from clusterrun.submit.snapshot import save_again, saved_spec
 from clusterrun.system import processes, shell
 
 
@@ -80,31 +80,33 @@ def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission
 
 def resume(
     run: RunRecord, store: Store, scheduler: Scheduler, confirm: Callable[[RunRecord], None], here: LocalContext,
-    check: Callable[[JobSpec, str], None], notify: Callable[[str], None],
+    check: Callable[[JobSpec, str], None], notify: Callable[[str], None], *, current_code: bool = False,
 ) -> RunRecord:  # fmt: skip
     """Submit a run that has ended once more, and return its record with the new job id.
 
-    ``confirm`` raises if the run has not ended; ``check`` checks the job's Python and the script. Raises what they
-    raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors
-    of :func:`protocol.submit`.
+    ``confirm`` raises if the run has not ended; ``check`` checks the job's Python and the script. With
+    ``current_code`` the run gets the code as it is now, saved as at a first submission. Raises what they raise,
+    RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors of
+    :func:`protocol.submit`.
     """
     store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
-        saved = saved_spec(run, spec, notify)
+        code = save_again(run, spec, workdir, here.environ, notify) if current_code else {}
+        checked = spec if current_code else saved_spec(run, spec, notify)
         one = submissions.next_after(run.submission, processes.submitter())
         run = replace(run, submissions=(*run.submissions, one))
         places = Places(workdir, run.logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)
-        check(saved, text)
+        check(checked, text)
         if isinstance(spec.work, Task):
             if not _has_checkpoint(run, spec.work):
                 notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         elif not spec.resume_args:
             notify("--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning")
-        store.stage_again(run, text)
+        store.stage_again(run, text, code)
         clean, _ = shell.scrub(here.environ)
         check_secrets(spec.secrets, clean)
         submission = submission_of(run, spec, workdir, clean)

@@ -35,7 +35,7 @@ def stage(
     check_option(plan.spec, plan.submission.workdir)
     store.prepare(plan.spec.shared)
     about_code: list[str] = []
-    code = save_code(plan, environ, about_code.append)
+    code = save_code(plan.spec, plan.submission.workdir, plan.record.root, environ, about_code.append)
     for line in (*lines, *about_code):
         notify(line)
     code |= staged_environment.pack(plan, environ, notify)
@@ -54,18 +54,19 @@ def check_option(spec: JobSpec, workdir: Path) -> None:
         raise RequestError(f"--snapshot is only for your own code, not {spec.work.name}", hint="remove --snapshot")
 
 
-def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], None]) -> dict[str, str]:
+def save_code(
+    spec: JobSpec, workdir: Path, base: Path, environ: Mapping[str, str], notify: Callable[[str], None]
+) -> dict[str, str]:  # fmt: skip
     """Save the code of a script, module or command, and return the files for the run's folder; none without code.
 
-    ``notify`` gets a line about what was saved. Without --snapshot, code that is not in a git work tree, or that git
-    cannot list, is not saved. Raises RequestError for code that cannot be saved.
+    ``base`` holds ``.clusterrun``; ``notify`` gets a line about what was saved. Without --snapshot, code that is not in
+    a git work tree, or that git cannot list, is not saved. Raises RequestError for code that cannot be saved.
     """
-    spec, workdir = plan.spec, plan.submission.workdir
-    if spec.snapshot is False or not isinstance(spec.work, _OWN_CODE) or not work_tree.is_inside(workdir):
+    if not _is_saved(spec, workdir) or not isinstance(spec.work, _OWN_CODE):
         return {}
     try:
         tree = work_tree.load_work_tree(workdir, environ)
-        saved = _save(tree, spec.work, plan.record.root)
+        saved = _save(tree, spec.work, base)
     except (CommandError, RequestError) as error:
         if not spec.snapshot:
             why = (error.detail.splitlines() or [error.message])[0]
@@ -85,6 +86,28 @@ def save_code(plan: Plan, environ: Mapping[str, str], notify: Callable[[str], No
     return {**record, DIFF: diff} if diff else record
 
 
+def save_again(
+    run: RunRecord, spec: JobSpec, workdir: Path, environ: Mapping[str, str], notify: Callable[[str], None]
+) -> dict[str, str]:  # fmt: skip
+    """Save the current code for a run that is resumed, and return the files for its folder; an empty one is to go.
+
+    ``notify`` gets a line about what was saved. Raises RequestError for a built-in task, and as :func:`save_code` does.
+    """
+    if not isinstance(spec.work, _OWN_CODE):
+        raise RequestError(
+            f"--current-code is only for your own code, not {spec.work.name}", hint="remove --current-code"
+        )
+    check_option(spec, workdir)
+    if not _is_saved(spec, workdir):
+        notify("code not saved; the job will run the files as they are when it starts")
+    return {RECORD: "", DIFF: "", **save_code(spec, workdir, run.root, environ, notify)}
+
+
+def _is_saved(spec: JobSpec, workdir: Path) -> bool:
+    """Return whether a job's own code is saved if that is possible."""
+    return spec.snapshot is not False and work_tree.is_inside(workdir)
+
+
 def _not_saved(work: Work, saved: Snapshot, submodules: Sequence[str]) -> Iterator[str]:
     """Yield what the saved code lacks, and what the job does instead."""
     if isinstance(work, Script) and not saved_path(work.path, saved.root):
@@ -102,14 +125,14 @@ def saved_spec(run: RunRecord, spec: JobSpec, notify: Callable[[str], None]) -> 
     snapshot = load_snapshot(run)
     if snapshot is None:
         return spec
-    again = f"clusterrun resubmit {run.job_id or run.run_id}"
+    current = f"clusterrun resume {run.job_id or run.run_id} --current-code"
     files = tree_of(run, snapshot) / code_store.FILES
     try:
         os.utime(files.parent)  # `clean` keeps recently used folders
     except OSError:
         message = f"the saved code of run {run.run_id} has been deleted"
-        raise RequestError(message, hint=f"for a new run: {again}") from None
-    notify(f"code: {snapshot.line}, as saved at the first submission; to run the current code, use `{again}`")
+        raise RequestError(message, hint=f"to continue with the current code: {current}") from None
+    notify(f"code: {snapshot.line}, as saved at submission; to run the current code, use `{current}`")
     if not isinstance(spec.work, Script):
         return spec
     saved = files / saved_path(spec.work.path, snapshot.root)

@@ -41,7 +41,7 @@ def variables(run_dir: Path, patience: float = 0.0) -> dict[str, str]:
     if not re.fullmatch("[0-9a-f]+", digest) or not _appears(files, patience):
         raise WorkerError(
             f"the saved code of this run is gone: {files}\nclusterrun: hint: run"
-            f" `clusterrun resubmit {run_dir.name}` to submit the current code as a new run",
+            f" `clusterrun resume {run_dir.name} --current-code` to continue with the current code",
             status=2,
         )
     return {FILES: os.path.realpath(files), PROJECT: root}

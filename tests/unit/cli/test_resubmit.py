@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from clusterrun.records import run_record
 from tests.support.command_desk import Desk, refused, work_words
+from tests.support.listed_jobs import rows, run_row
+from tests.support.run_records import attempt, claim, end
 
 SCRIPT = ["--nodes", "2", "--gpus-per-node", "4", "--env", "A=1", "--dependency", "afterok:7", "--time", "1:00",
           "--", "train.py", "--lr", "1"]  # fmt: skip
@@ -107,6 +110,29 @@ def test_a_checkpoint_folder_that_both_runs_use_is_named(desk: Desk) -> None:
     notice = "clusterrun: checkpoint_dir=ckpt belongs to job 101, so training resumes from the newest checkpoint there"
     assert notice in desk.type("resubmit", "101", "--no-check", "--dry-run").err
     assert notice not in desk.type("resubmit", "101", "--no-check", "--dry-run", "--set", "checkpoint_dir=new").err
+
+
+@pytest.mark.parametrize(("words", "has_checkpoint", "status", "expected"), [
+    (["--resume-args", "--resume"], False, 1, True),
+    ([], True, 1, True),
+    ([], False, 1, False),
+    (["--resume-args", "--resume"], True, 0, False),
+    (["--resume-args", "--resume"], True, None, False),
+])  # fmt: skip
+def test_a_run_that_could_be_continued_is_named(
+    desk: Desk, words: list[str], has_checkpoint: bool, status: int | None, expected: bool
+) -> None:
+    run = run_record.load(submit(desk, "submit", *words, *SCRIPT))
+    assert run is not None
+    if has_checkpoint:
+        (run.run_dir / "checkpoints" / "step-1").mkdir(parents=True)
+    claim(run)
+    attempt(run, end=None if status is None else end(status))
+    desk.slurm.forget()
+    if status is None:
+        desk.slurm.answer("squeue", rows(run_row(run)))
+    notice = "the new run starts from the beginning; to continue job 101, use `clusterrun resume 101`"
+    assert (notice in desk.type("resubmit", "101", "--dry-run").err) is expected
 
 
 def test_a_task_takes_no_arguments(desk: Desk) -> None:

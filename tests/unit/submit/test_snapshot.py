@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clusterrun.records import code_store, run_record
+from clusterrun.records.run_record import RunRecord
 from clusterrun.system import work_tree
 from tests.support.command_desk import Desk, refused
 from tests.support.git_projects import git, make_repository, write_files
@@ -167,7 +168,7 @@ def test_resume_runs_the_saved_code_and_resubmit_the_current(desk: Desk, project
     desk.slurm.answer("sbatch", "102\n")
     said = desk.type("resume", "101")
     assert said.status == 0, said
-    assert "(main), as saved at the first submission; to run the current code, use `clusterrun resub" in said.err
+    assert "(main), as saved at submission; to run the current code, use `clusterrun resume 101 --cur" in said.err
     write_files(project, {"train.py": "print('new')\n"})
     desk.slurm.answer("sbatch", "103\n")
     said = desk.type("resubmit", "--json", run_dir.name)
@@ -195,4 +196,75 @@ def test_a_run_without_its_saved_code_is_not_resumed(desk: Desk, project: Path) 
     shutil.rmtree(saved(project, run_dir).parent)
     said = desk.type("resume", "101")
     assert said.status == 2 and f"the saved code of run {run.run_id} has been deleted" in said.err
-    assert "clusterrun resubmit 101" in said.err
+    assert "to continue with the current code: clusterrun resume 101 --current-code" in said.err
+    assert desk.type("resume", "101", "--current-code").status == 0
+
+
+def fail(run_dir: Path) -> RunRecord:
+    """Let the job of a run end with status 1."""
+    run = run_record.load(run_dir)
+    assert run is not None
+    claim(run)
+    attempt(run, end=end(1))
+    return run
+
+
+def test_resume_with_the_current_code_saves_it_anew_for_the_same_run(desk: Desk, project: Path) -> None:
+    write_files(project, {"a.yaml": "lr: 2\n"})
+    run_dir, _ = submit(desk, *SCRIPT)
+    fail(run_dir)
+    write_files(project, {"train.py": "print('fixed')\n", "a.yaml": "lr: 1\n"})
+    desk.slurm.answer("sbatch", "102\n")
+    said = desk.type("resume", "--json", "101", "--current-code")
+    assert said.status == 0 and Path(said.data["run_dir"]) == run_dir, said
+    assert "(main) + 1 changed file, saved\n" in said.err and "as saved" not in said.err
+    assert (saved(project, run_dir) / "train.py").read_text() == "print('fixed')\n"
+    assert "print('fixed')" in (run_dir / "code.diff").read_text() and "lr" not in (run_dir / "code.diff").read_text()
+
+
+def test_current_code_that_is_that_of_the_commit_leaves_no_diff(desk: Desk, project: Path) -> None:
+    write_files(project, {"a.yaml": "lr: 2\n"})
+    run_dir, _ = submit(desk, *SCRIPT)
+    fail(run_dir)
+    git(project, "commit", "-a", "-q", "-m", "second")
+    assert desk.type("resume", "101", "--current-code").status == 0
+    assert snapshot(run_dir) is not None and not (run_dir / "code.diff").exists()
+
+
+def test_current_code_that_cannot_be_saved_is_used_as_it_is_and_no_old_code_is_claimed(
+    desk: Desk, project: Path
+) -> None:
+    run_dir, _ = submit(desk, *SCRIPT)
+    fail(run_dir)
+    (project / ".git").rename(project.parent / "git")
+    said = desk.type("resume", "101", "--current-code")
+    assert said.status == 0 and "code not saved; the job will run the files as they are when it starts" in said.err
+    assert snapshot(run_dir) is None and "     code  " not in desk.type("status", run_dir.name).out
+
+
+def test_current_code_that_is_refused_leaves_the_saved_code(
+    desk: Desk, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, _ = submit(desk, "--snapshot", *SCRIPT)
+    fail(run_dir)
+    before = snapshot(run_dir)
+    monkeypatch.setattr(code_store, "LIMIT", 4)
+    desk.slurm.forget()
+    said = desk.type("resume", "101", "--current-code")
+    assert said.status == 2 and f"the code in {project} is too large: " in said.err
+    assert snapshot(run_dir) == before and desk.slurm.count("sbatch") == 0
+
+
+def test_a_task_has_no_current_code(desk: Desk, project: Path) -> None:
+    fail(submit(desk, "lm", "--no-check")[0])
+    said = desk.type("resume", "101", "--current-code")
+    assert said.status == 2 and "clusterrun: --current-code is only for your own code, not lm\n" in said.err
+
+
+def test_an_interrupted_submission_is_not_finished_with_other_code(desk: Desk, project: Path) -> None:
+    run_dir, _ = submit(desk, *SCRIPT)
+    for file in (run_dir / "submissions").glob("*.json"):
+        data = json.loads(file.read_text())
+        file.write_text(json.dumps(data | {"state": "submitting", "job_id": "", "submitter": ["", 0, 0]}))
+    message, hint = refused(desk, "resume", run_dir.name, "--current-code", calls=True)
+    assert "was interrupted, and has its code already" in message and f"clusterrun resume {run_dir.name}" in hint
