@@ -134,7 +134,7 @@ class PrintedProgress:
         self.first_step_at = 0.0
         self._first_count: int | None = None
         self.stepped = 0.0
-        self.losses = Thinned(LOSSES)
+        self.losses = Thinned[tuple[int, float]](LOSSES)  # with the step that each is of
         self.nan_losses = 0  # in a row, up to the last one
         self._name = ""
         self._at: int | None = None  # the number that was printed last, by any counter
@@ -155,8 +155,7 @@ class PrintedProgress:
 
     def take(self, reading: Reading, now: float) -> None:
         """Join a reading of a line that was printed at about ``now``."""
-        if reading.loss is not None and (reading.at is None or reading.at != self._at):  # a bar draws old ones again
-            self._note_loss(reading.loss)
+        loss = reading.loss if reading.at is None or reading.at != self._at else None  # a bar draws old ones again
         self._at = reading.at
         if reading.epoch is not None and not self._bars.outer:
             self._note_epoch(reading.epoch, reading.epochs)
@@ -165,6 +164,8 @@ class PrintedProgress:
         elif reading.epoch is not None and self._name in ("", "epoch"):
             done = reading.epoch - self._first_epoch + (reading.loss is not None)  # else it may just have begun
             self._count("epoch", done, reading.epochs, now)
+        if loss is not None:  # the line says the step too
+            self._note_loss(loss)
 
     def _take_counter(self, reading: Reading, at: int, now: float) -> None:
         """Join a reading that has a counter; a bar around another one counts epochs."""
@@ -180,8 +181,8 @@ class PrintedProgress:
     def _note_loss(self, loss: float) -> None:
         self.nan_losses = self.nan_losses + 1 if math.isnan(loss) else 0
         self.loss = loss if math.isfinite(loss) else None
-        if self.loss is not None:
-            self.losses.add(self.loss)
+        if self.loss is not None and self.step is not None:
+            self.losses.add((self.step, self.loss))
 
     def _note_epoch(self, epoch: int, epochs: int | None) -> None:
         self._epoch = epoch

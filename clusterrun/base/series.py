@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 SPARKS = "▁▂▃▄▅▆▇█"
+T = TypeVar("T")
 
 
-class Thinned:
+class Thinned(Generic[T]):
     """At most ``most`` values of a series: each value at first, then every second, every fourth and so on."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._every, self._skipped = 1, 0
-        self.values: list[float] = []
+        self.values: list[T] = []
 
-    def add(self, value: float) -> None:
+    def add(self, value: T) -> None:
         """Take the next value of the series."""
         self._skipped += 1
         if self._skipped < self._every:

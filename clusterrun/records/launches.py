@@ -43,8 +43,7 @@ class Goodput(NamedTuple):
 
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
-    jobs = [run.as_submission(one) for one in sorted(run.submissions, key=lambda one: one.at)]
-    return [load(folder) for job in jobs for folder in run_record.attempts(job, task)]
+    return [load(folder) for folder in run_record.all_attempts(run, task)]
 
 
 def log_start(folder: Path) -> tuple[int, int] | None:

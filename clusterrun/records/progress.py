@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +25,7 @@ from clusterrun.run_folder.training_progress import TrainingProgress
 
 _TAIL = 16 * 1024  # bytes: longer than any line of metrics
 _LOSSES = 256 * 1024  # bytes of metrics that a curve of losses reads
+_LAUNCHES = 16  # the last ones, whose printed losses are a curve
 _METRICS = 4 * 1024 * 1024  # bytes of metrics that a table or a report of a ladder reads
 USUAL_INTERVAL = 10.0
 """Seconds between two heartbeats of a rank, if its record does not say."""
@@ -130,7 +132,7 @@ def last_metrics(run: RunRecord) -> Metrics | None:
 
 
 def losses(run: RunRecord) -> list[float]:
-    """Return the last losses that a run logged, oldest first, else a few of those that it printed."""
+    """Return the last losses that a run logged, oldest first, else a few of those that its launches printed."""
     return [loss for _, loss in loss_curve(run)[0]]
 
 
@@ -140,9 +142,19 @@ def loss_curve(run: RunRecord) -> tuple[list[tuple[float, float]], str]:
     points = [(row["step"], row["loss"]) for row in rows if is_number(row.get("loss")) and is_number(row.get("step"))]
     if points:
         return points, STEP
-    attempt = run_record.newest_attempt(run)
-    printed = training_progress.load_losses(attempt) if attempt is not None else []
-    return list(enumerate(printed, 1)), "printed loss"
+    return _printed_curve([training_progress.load_losses(one) for one in run_record.all_attempts(run)[-_LAUNCHES:]])
+
+
+def _printed_curve(launches: Sequence[Sequence[tuple[float, float]]]) -> tuple[list[tuple[float, float]], str]:
+    """Return what launches printed as one curve; a later launch replaces the steps that it repeats."""
+    if not all(one[0] <= after[0] for launch in launches for one, after in pairwise(launch)):
+        printed = [loss for launch in launches for _, loss in launch]  # a counter that starts again in each epoch
+        return list(enumerate(printed, 1)), "printed loss"
+    points: list[tuple[float, float]] = []
+    for launch in filter(None, launches):
+        points = [point for point in points if point[0] < launch[0][0]]
+        points += launch
+    return points, STEP
 
 
 def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:

@@ -173,6 +173,12 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
     return launches.folders(record.run_dir, one.key if task is None or one.task is not None else f"{one.token}_{task}")
 
 
+def all_attempts(record: RunRecord, task: int | None = None) -> list[Path]:
+    """Return the attempt folders of all of a run's submissions, oldest first."""
+    jobs = (record.as_submission(one) for one in sorted(record.submissions, key=lambda one: one.at))
+    return [folder for job in jobs for folder in attempts(job, task)]
+
+
 def newest_attempt(record: RunRecord, task: int | None = None) -> Path | None:
     """Return the newest attempt folder of a run's submission, None if it has not started."""
     folders = attempts(record, task)

@@ -82,7 +82,7 @@ def find_cause(cluster: ended.Cluster, state: RunState) -> dict[str, Any] | None
 def load_curves(run: RunRecord) -> tuple[dict[str, list[Point]], str]:
     """Return what the run logged at its steps, by name, and what it is drawn over.
 
-    Of a run that only printed its losses these are a few of them, in their order.
+    Of a run that only printed its losses these are a few of them.
     """
     curves: dict[str, list[Point]] = {}
     for row in progress.last_rows(run.run_dir / "metrics.jsonl", _METRICS):

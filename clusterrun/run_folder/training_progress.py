@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.decode import parse_fields
+from ..base.decode import as_number, parse_fields
 from .files import read_json, write_record
 
 FILE = "progress.json"
@@ -48,15 +48,24 @@ def parse(document: Mapping[str, Any]) -> TrainingProgress | None:
     return TrainingProgress(**found)
 
 
-def write(attempt: Path, progress: TrainingProgress, losses: Sequence[float] = ()) -> None:
-    """Replace the file; ``losses`` are a few of the launch's losses, oldest first. Raises OSError."""
+def write(attempt: Path, progress: TrainingProgress, losses: Sequence[tuple[int, float]] = ()) -> None:
+    """Replace the file; ``losses`` are a few of the launch's losses with their steps, oldest first; raises OSError."""
     write_record(attempt / FILE, {**progress._asdict(), "losses": losses})
 
 
-def load_losses(attempt: Path) -> list[float]:
-    """Return a few of the launch's losses, oldest first."""
+def load_losses(attempt: Path) -> list[tuple[float, float]]:
+    """Return a few of the launch's losses, oldest first, each behind its step."""
     losses = (read_json(attempt / FILE) or {}).get("losses")
-    return [float(loss) for loss in losses if type(loss) in (int, float)] if isinstance(losses, list) else []
+    points = [_as_point(one) for one in losses] if isinstance(losses, list) else []
+    return [point for point in points if point is not None]
+
+
+def _as_point(pair: object) -> tuple[float, float] | None:
+    match pair:
+        case [step, loss]:
+            step, loss = as_number(step), as_number(loss)
+            return None if step is None or loss is None else (step, loss)
+    return None
 
 
 def load(attempt: Path) -> TrainingProgress | None:

@@ -50,7 +50,7 @@ def test_what_a_launch_prints_is_its_progress(followed: Followed) -> None:
 def test_each_loss_that_is_printed_between_two_looks_is_kept_for_the_curve(followed: Followed) -> None:
     followed.after("".join(f"0: step {n}/900 loss {10 - n}\n1: step {n}/900 loss 0\n" for n in range(1, 5)))
     followed.after("0: step 5/900 loss nan\n0: step 6/900 loss 3.5\n")
-    assert training_progress.load_losses(followed.folder) == [9.0, 8.0, 7.0, 6.0, 3.5]
+    assert training_progress.load_losses(followed.folder) == [(1, 9), (2, 8), (3, 7), (4, 6), (6, 3.5)]
 
 
 def test_a_bar_is_read_while_its_line_is_unfinished_and_never_where_srun_cut_it(followed: Followed) -> None:

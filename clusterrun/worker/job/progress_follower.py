@@ -111,7 +111,7 @@ class ProgressFollower:
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
-        self._recorded = Thinned(LOSSES)  # the losses in rank 0's record
+        self._recorded = Thinned[tuple[int, float]](LOSSES)  # the losses in rank 0's record
         self._ended = threading.Event()
         self._has_warned, self._link = False, ""
         self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
@@ -142,15 +142,15 @@ class ProgressFollower:
                 training_progress.write(self._attempt, progress, losses)
                 self._written = progress
 
-    def _find_progress(self) -> tuple[TrainingProgress | None, Sequence[float]]:
-        """Return how far the training is, and some of its losses."""
+    def _find_progress(self) -> tuple[TrainingProgress | None, Sequence[tuple[int, float]]]:
+        """Return how far the training is, and some of its losses with their steps."""
         record: dict[str, Any] = {}
         with suppress(OSError):
             record = rank_records.read_node(self._attempt, 0)[0].get(0, {})
         recorded = training_progress.parse(record)
         if recorded is not None:
             if recorded.loss is not None and recorded != self._written:
-                self._recorded.add(recorded.loss)
+                self._recorded.add((recorded.step, recorded.loss))
             return recorded, self._recorded.values
         printed = self._counting() or self._of_file
         if printed is self._of_file:

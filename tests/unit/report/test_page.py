@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 
 from clusterrun.records.store import Store
-from clusterrun.report.collect import collect, find_difference
+from clusterrun.report.collect import collect, find_difference, load_curves
 from clusterrun.report.page import report_page, table_page
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.terminal.tables import Column
 from tests.support.ended_runs import over
 from tests.support.hostile_texts import NASTY, hostile
 from tests.support.reported_runs import NOW, Structure, data_of, make_run, with_texts
 from tests.support.run_readers import RecordsOnly
-from tests.support.run_records import submitted
+from tests.support.run_records import attempt, submitted
 
 #: Texts that choose the structure of a page, and are our own.
 OURS = frozenset({"failed", "done", "running", "step", "printed loss"})
@@ -81,6 +84,25 @@ def test_the_launches_of_a_resumed_run_are_named_by_their_jobs(data: dict[str, A
     assert "job 101, 0.0" in words(report_page([resumed], None, NOW))
     assert "job 114, 0.0" in words(report_page([resumed], None, NOW))
     assert "job 101, 0.0" not in words(report_page([data], None, NOW))
+
+
+@pytest.mark.parametrize(("launches", "over", "points"), [
+    ([[(10, 5.0), (20, 4.0), (30, 3.5)], [(25, 3.7), (35, 3.0)]], "step",
+     [(10, 5.0), (20, 4.0), (25, 3.7), (35, 3.0)]),
+    ([[(10, 5.0), (20, 4.0)], [(10, 4.5), (20, 3.0), (10, 2.0)]], "printed loss",
+     [(1, 5.0), (2, 4.0), (3, 4.5), (4, 3.0), (5, 2.0)]),
+    ([[(10, 5.0), (20, 4.0)], [], [(1, 6.0), (2, 5.5)]], "step", [(1, 6.0), (2, 5.5)]),
+])  # fmt: skip
+def test_the_losses_that_a_resumed_run_printed_are_one_curve(
+    tmp_path: Path, launches: list[list[tuple[int, float]]], over: str, points: list[tuple[float, float]]
+) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    (run.run_dir / "attempts").mkdir(exist_ok=True)
+    for number, losses in enumerate(launches):
+        one = replace(run.submission, token=f"{number + 2}{run.submission.token[1:]}", at=run.submission.at + number)
+        run = replace(run, submissions=(*run.submissions, one))
+        training_progress.write(attempt(run), TrainingProgress(20, 1.0), losses)
+    assert load_curves(run) == ({"loss": points}, over)
 
 
 def test_the_command_of_a_task_has_its_settings(store: Store) -> None:
