@@ -87,8 +87,8 @@ def _refuse_existing(path: Path, *, may_exist: bool) -> None:
 
 def _write(path: Path, text: str, *, force: bool) -> None:
     """Write a new file, or replace one; raises RequestError."""
-    # no link is followed: in a shared folder it may lead to any of the user's files
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | (os.O_TRUNC if force else os.O_EXCL)
+    # no link is followed: in a shared folder it may lead to any of the user's files; nor is a FIFO's reader waited for
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_TRUNC if force else os.O_EXCL)
     try:
         path.parent.mkdir(exist_ok=True)
         with open(path, "w", encoding="utf-8", opener=lambda name, _: os.open(name, flags, 0o644)) as file:

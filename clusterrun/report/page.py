@@ -94,9 +94,11 @@ def _moment(at: float | None) -> str:
 
 def send(ui: Ui, page: str, file: str) -> None:
     """Write a page in the place of any file of this name and print the name; ``-`` prints the page itself."""
-    if file == "-":
+    if file in ("-", "/dev/stdout"):
         ui.raw(page)
         return
+    if Path(file).exists() and not Path(file).is_file():  # root could replace a device
+        raise RequestError(f"cannot write {file}: it is no file", hint="choose another file, or - for standard output")
     try:
         with atomic.replacing(Path(file), mode=None, lasting=False) as out:
             out.write(page.encode())

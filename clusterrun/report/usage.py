@@ -115,7 +115,10 @@ def _node_memory(ranks: Sequence[RankProgress]) -> float | None:
 
 
 def _is_whole(run: RunRecord, job: JobStatus, attempts: int) -> bool:
-    """Return whether a run completed in one start, which then took as long as the next one will."""
-    return (
-        job.outcome is Outcome.DONE and attempts == 1 and len(run.submissions) == 1 and not _option(run, "total-time")
-    )
+    """Return whether a run completed in one start, which then took as long as the next one will.
+
+    A task of an array says nothing of the next array: others of its tasks may need more.
+    """
+    if job.id.task is not None or _option(run, "total-time"):
+        return False
+    return job.outcome is Outcome.DONE and attempts == 1 and len(run.submissions) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,6 @@ import pytest
 
 from clusterrun.worker.node import memory
 from clusterrun.worker.node.memory import GIB, MemoryPeaks
-
-PAGES = GIB // os.sysconf("SC_PAGESIZE")
 
 
 @pytest.fixture
@@ -25,7 +22,9 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def put(proc: Path, pid: int, gib: float, children: str = "") -> None:
     folder = proc / str(pid)
     (folder / "task" / str(pid)).mkdir(parents=True, exist_ok=True)
-    (folder / "statm").write_text(f"9999999 {int(gib * PAGES) + 50} 50 1 0 1 0\n")  # 50 pages are shared
+    half = int(gib * 2**20) // 2  # in memory that is shared, as a loader's batches are
+    status = f"Name:\tpython\nVmRSS:\t{3 * half} kB\nRssAnon:\t{half} kB\nRssFile:\t{half} kB\nRssShmem:\t{half} kB\n"
+    (folder / "status").write_text(status)
     (folder / "task" / str(pid) / "children").write_text(children)
 
 
@@ -59,3 +58,14 @@ def test_a_real_process_and_its_child_are_seen() -> None:
         peaks = MemoryPeaks().look(parent.pid)
         parent.communicate(b"\n")
     assert 0.29 < peaks["memory_peak_gib"] < 0.5
+
+
+def test_memory_that_a_process_shares_counts_as_a_limit_of_memory_counts_it() -> None:
+    hold = (
+        "import mmap; x = mmap.mmap(-1, 300 * 2**20); x.write(bytes(300 * 2**20)); print('ready', flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        peaks = MemoryPeaks().look(process.pid)
+        process.communicate(b"\n")
+    assert 0.29 < peaks["memory_peak_gib"]

@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from clusterrun.base.printed_progress import Reading
 from clusterrun.run_folder import training_progress
+from clusterrun.worker.job import trainer_files
 from clusterrun.worker.job.progress_follower import ProgressFollower
 from clusterrun.worker.job.trainer_files import find, read
 from tests.support.patience import until
@@ -68,6 +73,29 @@ def test_nothing_is_claimed_that_may_be_of_another_launch() -> None:
     assert found(".") is None and found("..") is None and found("--flag", "absent", "a\0b") is None
     write("out/lightning_logs/version_1/metrics.csv", TABLE)
     assert found("out") is None, "there are two"
+
+
+def test_of_a_folder_with_many_files_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        write(f"data/{number}.jpg", "")
+    looked = list[str]()
+    monkeypatch.setattr(trainer_files, "MOST_ENTRIES", 5)
+    monkeypatch.setattr(os, "scandir", partial(noting, looked, os.scandir))
+    assert found("data") is None and len(looked) == 5
+
+
+@contextmanager
+def noting(names: list[str], scandir: Callable[[Path], Any], folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """Note each name that is taken from a folder."""
+    with scandir(folder) as entries:
+        yield (entry for entry in entries if not names.append(entry.name))  # type: ignore[func-returns-value]
+
+
+def test_a_working_directory_that_was_removed_says_nothing() -> None:
+    Path("gone").mkdir()
+    os.chdir("gone")
+    Path("../gone").rmdir()
+    assert found("out") is None
 
 
 def test_no_link_is_followed_below_the_folder() -> None:

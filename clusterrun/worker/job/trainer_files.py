@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,10 @@ def _is_for_writing(info: Path) -> bool:
 
 def _find_written(arguments: Iterable[str], began: float) -> Iterator[tuple[Path, float]]:
     """Yield the trainers' files of this user in folders that arguments name, with the time of their last change."""
-    here = Path.cwd()
     for name in chain.from_iterable((argument, argument.partition("=")[2]) for argument in arguments):
-        folder = here / name
-        with suppress(OSError, ValueError):  # a text with a NUL is no path
+        with suppress(OSError, ValueError):  # the working directory is gone; a text with a NUL is no path
+            here = Path.cwd()
+            folder = here / name
             if folder.is_dir() and not here.is_relative_to(folder.resolve()):
                 yield from _written_in(folder, began)
 
@@ -82,7 +82,7 @@ def _written_in(folder: Path, began: float) -> Iterator[tuple[Path, float]]:
     while folders and left > 0:
         place, depth = folders.pop()
         with suppress(OSError), os.scandir(place) as entries:
-            for entry in entries:
+            for entry in islice(entries, left):  # a folder of data may have millions
                 left -= 1
                 if entry.is_dir(follow_symlinks=False) and depth < DEEPEST:
                     folders.append((place / entry.name, depth + 1))

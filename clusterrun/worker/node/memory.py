@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import suppress
 from pathlib import Path
 
 GIB = 2**30
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+_OWN = re.compile(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", re.MULTILINE)  # not the cache of files
 _JOB = re.compile(r"^0::/(.*?/job_\d+)(?:/|$)", re.MULTILINE)  # Slurm's cgroup (version 2) of a job
 
 
 class MemoryPeaks:
     """The most memory seen so far in GiB: of this rank with the processes that it started, and of the job on its node.
 
-    The cache of files and shared pages do not count: the kernel takes them back before a limit of memory ends a job.
+    The cache of files does not count: the kernel takes it back before a limit of memory ends a job. It cannot take back
+    shared memory, in which loaders of data hold their batches.
     """
 
     def __init__(self) -> None:
@@ -30,14 +31,13 @@ class MemoryPeaks:
 
 
 def held_by(process: int) -> int:
-    """Return the bytes of a process and its descendants; pages that a fork shares count in each."""
-    pages, processes = 0, [process]
+    """Return the bytes of a process and its descendants; pages that several of them share count in each."""
+    size, processes = 0, [process]
     for pid in processes:  # it grows meanwhile
         with suppress(OSError, ValueError):
-            _, resident, shared = (PROC / f"{pid}/statm").read_text().split()[:3]
-            pages += int(resident) - int(shared)
+            size += 1024 * sum(map(int, _OWN.findall((PROC / f"{pid}/status").read_text(errors="replace"))))
             processes += map(int, (PROC / f"{pid}/task/{pid}/children").read_text().split())
-    return pages * os.sysconf("SC_PAGESIZE")
+    return size
 
 
 def held_by_job() -> int:

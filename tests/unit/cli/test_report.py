@@ -112,6 +112,14 @@ def test_what_cannot_be_reported_is_refused_in_a_line(desk: Desk) -> None:
     assert message == "job 55 was not submitted by clusterrun" and "clusterrun status" in hint
 
 
+def test_a_pipe_or_a_device_is_not_replaced_by_the_page(desk: Desk, tmp_path: Path) -> None:
+    ended_run(desk)
+    os.mkfifo(tmp_path / "pipe")
+    message, hint = refused(desk, "report", "101", "-o", str(tmp_path / "pipe"), calls=True)
+    assert "no file" in message and "standard output" in hint
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_folder_that_cannot_be_written_is_named(desk: Desk) -> None:
     ended_run(desk)
     said = desk.type("report", "101", "-o", "no/such/folder.html")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -42,6 +43,12 @@ def test_a_link_in_place_of_a_job_file_is_not_followed(desk: Desk) -> None:
     (desk.project / "jobs" / "mine.toml").symlink_to(aim)
     assert desk.type("init", "mine").status == desk.type("init", "mine", "--force").status == 2
     assert aim.read_text() == "kept"
+
+
+def test_a_pipe_in_place_of_a_job_file_is_not_waited_for(desk: Desk) -> None:
+    (desk.project / "jobs").mkdir()
+    os.mkfifo(desk.project / "jobs" / "mine.toml")
+    assert desk.type("init", "mine", "--force").status == 2
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "last", "123", "a b", "x" * 41, ""])

@@ -103,3 +103,9 @@ def test_a_run_of_several_starts_does_not_say_how_long_one_takes(store: Store) -
     run = make(store)
     attempt(run, restart=1)
     assert not usage_of(run, done(run)).is_whole
+
+
+def test_a_task_of_a_sweep_does_not_say_what_the_next_sweep_needs(store: Store) -> None:
+    run = make(store)
+    job = done(run)
+    assert not usage_of(run, replace(job, id=job.id._replace(task=3))).is_whole
