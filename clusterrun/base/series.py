@@ -70,9 +70,11 @@ def _extremes(stretch: Sequence[P]) -> list[P]:
 
 def round_numbers(least: float, most: float, about: int) -> list[float]:
     """Return at most about so many round numbers between two: 1, 2, 2.5 or 5 times a power of ten apart."""
-    if most - least <= 1e-9 * max(abs(least), abs(most)):  # as written they would be the same number
+    size = most - least
+    smallest = max(1e-9 * max(abs(least), abs(most)), 1e-300)  # of a smaller one all would be written as one number
+    if not smallest < size < math.inf:
         return [float(least)]
-    step = 10.0 ** math.floor(math.log10((most - least) / about))
-    step *= next((factor for factor in (1, 2, 2.5, 5) if most - least <= about * factor * step), 10)
+    step = 10.0 ** math.floor(math.log10(size / about))
+    step *= next((factor for factor in (1, 2, 2.5, 5) if size <= about * factor * step), 10)
     first, last = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9)
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]

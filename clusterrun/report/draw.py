@@ -105,15 +105,15 @@ def draw(
         return None
     across, up = _range([step for line in lines for step, _ in line.points]), _range(values, 0.05, from_zero=from_zero)
     return Chart(
-        title,
-        x_label,
-        [(line.name, line.colour, _path(line.points, across, up), _dots(line, across, up)) for line in lines],
-        across.steps(6),
-        up.numbers(4),
-        _marks(marks, across),
-        f"{title}. " + "; ".join(_words(line, x_label) for line in lines),
-        json.dumps([{"name": line.name, "points": line.points} for line in lines]),
-        json.dumps(across),
+        title=title,
+        x_label=x_label,
+        lines=[(line.name, line.colour, _path(line.points, across, up), _dots(line, across, up)) for line in lines],
+        xs=across.steps(6),
+        ys=up.numbers(4),
+        marks=_marks(marks, across),
+        summary=f"{title}. " + "; ".join(_words(line, x_label) for line in lines),
+        data=json.dumps([{"name": line.name, "points": line.points} for line in lines]),
+        domain=json.dumps(across),
     )
 
 

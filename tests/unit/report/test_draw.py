@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from clusterrun.base.series import round_numbers, thin
@@ -52,6 +52,8 @@ def test_a_spike_of_one_step_survives_thinning_and_so_does_the_first_nan() -> No
 
 
 @given(FINITE, FINITE, st.integers(2, 8))
+@example(0.0, 5e-324, 2)
+@example(-1.7e308, 1.7e308, 4)
 def test_round_numbers_are_few_and_lie_between_the_ends(one: float, other: float, about: int) -> None:
     least, most = sorted((one, other))
     numbers = round_numbers(least, most, about)
