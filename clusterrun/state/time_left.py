@@ -6,8 +6,10 @@ from clusterrun.base.job import JobStatus
 from clusterrun.base.units import format_left
 from clusterrun.records.progress import Metrics
 
-#: Seconds by which a training must miss its time limit to be warned of, and the part of its time that it must have run.
-SHORT_S, SURE_AFTER = 60.0, 0.05
+#: Seconds by which a training must miss its time limit to be warned of.
+SHORT_S = 60.0
+#: It must have run this part of its time limit by then, and so many seconds.
+SURE_AFTER, SURE_AFTER_S = 0.05, 60.0
 
 #: No time left is shown if the last step was so many seconds ago, and so many times as long as a step takes.
 STUCK_S, STUCK_STEPS = 120.0, 10.0
@@ -44,5 +46,5 @@ def missed_by(figures: Metrics, job: JobStatus, now: float) -> float | None:
     if left is None or job.time_limit is None or job.elapsed is None:
         return None
     missed = job.elapsed + left - job.time_limit
-    is_sure = job.elapsed >= SURE_AFTER * (job.elapsed + left)
+    is_sure = job.elapsed >= max(SURE_AFTER * job.time_limit, SURE_AFTER_S)
     return missed if is_sure and missed >= SHORT_S else None

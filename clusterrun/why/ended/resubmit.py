@@ -18,7 +18,7 @@ from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
 from clusterrun.jobspec.fields import typed_option
 from clusterrun.records.code_store import load_snapshot
-from clusterrun.records.run_record import RunRecord
+from clusterrun.records.run_record import RunRecord, list_names
 from clusterrun.run_folder import files
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
@@ -112,6 +112,8 @@ def _how_it_resumes(run: RunRecord) -> str:
         how = f"resumes from the checkpoint of step {step}"
     elif spec.get("resume_args"):
         how = f"starts the run again with {spec['resume_args']}"
+    elif _has_own_checkpoints(run, spec):
+        how = "starts the run again, with its files in CLUSTERRUN_CHECKPOINT_DIR"
     elif spec.get("requeue") and _work_arguments(run, spec).startswith("-- "):
         how = "starts the run again"
     else:
@@ -119,6 +121,11 @@ def _how_it_resumes(run: RunRecord) -> str:
     if load_snapshot(run) is not None:
         how += ", using the code saved when the job was submitted"
     return how
+
+
+def _has_own_checkpoints(run: RunRecord, spec: Mapping[str, Any]) -> bool:
+    """Return whether the user's code has saved something in CLUSTERRUN_CHECKPOINT_DIR."""
+    return spec["work"].get("kind") != "task" and bool(list_names(run.run_dir / "checkpoints"))
 
 
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:

@@ -37,6 +37,8 @@ def test_the_part_that_is_done_and_the_time_left_are_shown_as_far_as_known(
     (4500, 9990, None),  # ten seconds
     (4500, None, None),
     (200, 5000, None),  # too early
+    (78, 300, 5278.0),  # much longer than the limit
+    (50, 300, None),  # the first minute
 ])  # fmt: skip
 def test_a_training_that_will_miss_its_time_limit_is_known_early(
     elapsed: int, limit: int | None, missed: float | None

@@ -174,9 +174,20 @@ def test_without_a_checkpoint_nothing_is_said_of_one(store: Store) -> None:
     assert with_command(CANCELLED, run) == Cause(kind="cancelled", sentence="", command="clusterrun submit lm")
     (run.run_dir / "checkpoints" / "step-x").mkdir(parents=True)
     assert with_command(STOPPED, run).advice == "submit it again"
-    checkpoints(run.run_dir / "checkpoints", 3)
-    (run.run_dir / "spec.json").write_text('{"work": {"kind": "script", "path": "/p/t.py"}}')
-    assert "resume" not in with_command(CANCELLED, run).command, "what a script of the user's saves is its own"
+
+
+@pytest.mark.parametrize("cause", ["cancelled", "time-limit"])
+def test_a_script_with_files_in_its_checkpoint_folder_is_resumed_and_with_an_empty_one_submitted_again(
+    store: Store, cause: str
+) -> None:
+    run = of(store, {"kind": "script", "path": "/p/t.py"})
+    (run.run_dir / "checkpoints").mkdir(exist_ok=True)
+    cancelled = Cause(kind=cause, sentence="", command="clusterrun submit …")
+    assert with_command(cancelled, run).command == "clusterrun submit -- /p/t.py"
+    (run.run_dir / "checkpoints" / "last.pt").touch()
+    told = with_command(cancelled, run)
+    assert told.command == "clusterrun resume 101"
+    assert told.advice == "this command starts the run again, with its files in CLUSTERRUN_CHECKPOINT_DIR"
 
 
 def test_an_option_that_must_change_needs_another_run_which_resumes_from_the_checkpoint(store: Store) -> None:
