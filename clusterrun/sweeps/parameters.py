@@ -32,6 +32,7 @@ Set = Mapping[str, str]
 """The values of one task, by name."""
 _NAME = re.compile(rf"(?!{INDEX}\Z)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", re.ASCII)
+_NUMBERS = re.compile(r"\s*[-+.\d][-+.\deE]*(?:\s+[-+.\d][-+.\deE]*)+\s*", re.ASCII)
 _SEPARATOR = re.compile(r",(?![^\[\](){}]*[\])}])")
 """A comma between two values: none inside brackets (``betas=[0.9,0.95],[0.9,0.99]`` has two values)."""
 _LIST = re.compile(r"\[[^\[\]]*\]|\([^()]*\)")
@@ -54,6 +55,9 @@ def parse_axis(text: str, option: str) -> Axis:
 
 
 def _values(part: str, option: str) -> Iterable[str]:
+    if _NUMBERS.fullmatch(part):
+        hint = f"separate values with commas: {','.join(part.split())}"
+        raise RequestError(f"{option}: {part[:60]!r} is one value, with blanks between its numbers", hint=hint)
     match = _RANGE.fullmatch(part)
     if match is None:
         return [part]

@@ -14,6 +14,8 @@ from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import figure_cells, format_figure, handle, state_json, state_row
 from clusterrun.terminal import tables
 
+_NO_METRICS = {"step", "steps", "steps_per_second", "time", "trained_s"}
+
 
 class SweepTable:
     """The tasks of a sweep in the order of their parameter sets, with each task's best value of a metric, if any.
@@ -27,10 +29,11 @@ class SweepTable:
         self.states, self.metric = states, metric
         self.parameters = _parameters(runs)
         best_of = max if largest else min
-        self.values = [best_of(_values(run, metric), default=None) for run in runs]
+        rows = list(map(_measurements, runs, states)) if metric else [[] for _ in runs]
+        self.values = [best_of(_values(of_run, metric), default=None) for of_run in rows]
         measured = [value for value in self.values if value is not None]
         if metric and not measured:
-            raise RequestError(f"no run has the metric {metric[:40]}", hint=_name_metrics(runs))
+            raise RequestError(f"no run has the metric {metric[:40]}", hint=_name_metrics(rows))
         self.best = self.values.index(best_of(measured)) if measured else None
         """The index of the task with the best value; the first of several."""
 
@@ -73,13 +76,22 @@ def _parameters(runs: Sequence[RunRecord]) -> list[Mapping[str, str]]:
     return [parameters.get(run.run_id, {}) for run in runs]
 
 
-def _values(run: RunRecord, metric: str) -> list[float]:
-    """Return all values of a metric in a run, none for an empty name."""
-    rows = read_metrics(run) if metric else ()
+def _measurements(run: RunRecord, state: RunState) -> list[Mapping[str, Any]]:
+    """Return the rows of a run's metrics; of a run without any the last figures, as `list` shows them."""
+    rows = read_metrics(run)
+    if rows or state.figures is None:
+        return [*rows]
+    return [state.figures._asdict()]
+
+
+def _values(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
+    """Return all values of a metric in a run's rows."""
     return [float(row[metric]) for row in rows if is_number(row.get(metric))]
 
 
-def _name_metrics(runs: Sequence[RunRecord]) -> str:
-    rows = chain.from_iterable(map(read_metrics, runs))
-    names = {name for row in rows for name, value in row.items() if is_number(value)} - {"step", "time"}
-    return f"metrics of these runs: {', '.join(sorted(names))}" if names else "see docs/sweeps.md"
+def _name_metrics(rows_of_runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    rows = chain.from_iterable(rows_of_runs)
+    names = {name for row in rows for name, value in row.items() if is_number(value)} - _NO_METRICS
+    if names:
+        return f"metrics of these runs: {', '.join(sorted(names))}"
+    return "print the loss, or write metrics.jsonl (the page on sweeps says how)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from clusterrun.base.errors import closest
 
@@ -40,6 +41,7 @@ OPTIONS = {
     **dict.fromkeys(("--walltime", "--timeout"), "use --time"),
     "--memory": "use --mem",
     **dict.fromkeys(("list -o", "list -O", "--format"), "use --columns jobid,name,state, or --json"),
+    "list -a": "use --all",
     "--tail": "use --lines",
     **dict.fromkeys(("-u", "--user", "--me"), "only your own jobs are listed and cancelled"),
     "--mail-user": "Slurm mails the user who submits; use --mail-type, or --notify",
@@ -75,6 +77,9 @@ def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> st
     if script is not None and typed in words[script:]:
         own, of_script = " ".join(words[:script]), " ".join(words[script:])
         return f"options of a script stand after `--`: clusterrun {own} -- {of_script}"
+    values = dict(pairwise(words)).get(typed, "")
+    if words[:1] == ["sweep"] and "," in values:
+        return f"parameters are given with --grid: --grid {typed.lstrip('-')}={values}"
     of_command = f"{words[0]} {typed}" if words else typed
     return OPTIONS.get(of_command) or OPTIONS.get(typed) or _near(typed, options)
 

@@ -36,7 +36,7 @@ from clusterrun.why.ended.collect import (
     show_job,
     with_slurm_facts,
 )
-from clusterrun.why.ended.resubmit import load_spec, with_command, with_longer_limit
+from clusterrun.why.ended.resubmit import load_spec, submitted_option, with_command, with_longer_limit
 
 __all__ = ["explain", "explain_logs", "in_one_line"]
 
@@ -86,7 +86,7 @@ def local_cause(cause: Cause, job: JobStatus) -> Cause:
     """Return the cause of a local job: without Slurm's commands, and with the local scheduler's reason."""
     if cause.kind == "node-failure" and job.state == "NODE_FAIL":
         return replace(cause, sentence=job.reason, advice="", command="clusterrun submit …")
-    command = "" if re.match(_SLURM, cause.command) else cause.command
+    command = "" if re.match(_SLURM, cause.command) else cause.command.removeprefix("srun ")
     return replace(cause, advice=_ASIDE.sub("", cause.advice), command=command)
 
 
@@ -129,7 +129,18 @@ def _diagnose(
     cause = replace(cause, command=_JOB.sub(job, cause.command), advice=_JOB.sub(job, cause.advice), notes=notes)
     if facts.state == "FAILED" and facts.failure is not None:
         cause = replace(cause, status=facts.failure.status)
-    return _for_this_user(_with_module(cause, state), state.record, shown)
+    cause = _at_its_node(_with_module(cause, state), state)
+    return _for_this_user(cause, state.record, shown)
+
+
+def _at_its_node(cause: Cause, state: RunState) -> Cause:
+    """Return the cause with the command that looks for a file on the node that lacks it; others may have it."""
+    if not cause.node or not cause.command.startswith("srun ls "):
+        return cause
+    words = ["srun", "-w", cause.node, "-N1"]
+    if state.status.partition and submitted_option(state.record, "partition"):
+        words += ["-p", state.status.partition]
+    return replace(cause, command=cause.command.replace("srun", shlex.join(words), 1))
 
 
 def _for_this_user(cause: Cause, run: RunRecord | None, shown: dict[str, str]) -> Cause:

@@ -38,6 +38,13 @@ def test_a_letter_means_what_the_command_makes_of_it() -> None:
     assert meant_option("-o", LONG, ["submit", "-o", "x"]) == OPTIONS["--output"]
 
 
+def test_a_parameter_that_is_typed_as_an_option_of_sweep_leads_to_its_grid() -> None:
+    words = ["sweep", "--lr", "0.1,0.2", "--", "train.py"]
+    assert meant_option("--lr", LONG, words) == "parameters are given with --grid: --grid lr=0.1,0.2"
+    assert meant_option("--lr", LONG, ["sweep", "--lr", "0.1"]) == ""
+    assert meant_option("-a", LONG, ["list", "-a"]) == "use --all"
+
+
 def test_an_option_of_a_script_that_stands_before_the_dashes_gives_the_whole_line() -> None:
     hint = meant_option("--lr", LONG, ["submit", "-N", "2", "train.py", "--lr", "1"])
     assert hint.endswith("clusterrun submit -N 2 -- train.py --lr 1")

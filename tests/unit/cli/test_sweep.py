@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.system import shell
 from tests.support.command_desk import CONFIG, Desk, refused, work_words
 from tests.support.listed_jobs import rows
@@ -179,6 +181,19 @@ def test_the_best_task_by_a_metric(desk: Desk) -> None:
     assert (
         said.status == 2 and "no run has the metric acc" in said.err and "metrics of these runs: val_loss" in said.err
     )
+
+
+def test_the_best_task_by_a_loss_that_was_only_printed(desk: Desk) -> None:
+    data = sweep(desk, "sweep", *GRID, *SCRIPT)
+    desk.slurm.answer("squeue", "")
+    assert "print the loss" in desk.type("status", "train", "--best", "loss").err
+    for index, loss in enumerate((3.0, 1.5)):
+        attempt = Path(data["tasks"][index]["run_dir"]) / "attempts" / f"{token(desk, data, index)}_{index}.0.0"
+        attempt.mkdir(parents=True)
+        training_progress.write(attempt, TrainingProgress(200, 0.0, 200, loss))
+    said = desk.type("status", "train", "--best", "loss")
+    assert "best loss: 1.5, job 101_1 " in said.out, said
+    assert desk.type("status", "train", "--best", "acc").err.count("metrics of these runs: loss\n") == 1
 
 
 def test_the_settings_of_every_task_are_checked_in_one_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,13 @@ def test_a_list_in_brackets_is_one_value_and_alone_it_is_refused_with_the_line_f
         assert error.value.hint == "for one run per value: --grid lr=1,2"
 
 
+def test_numbers_with_blanks_between_them_are_no_value_and_words_are_one() -> None:
+    with pytest.raises(RequestError, match="is one value, with blanks between its numbers") as error:
+        sets("lr=0.01 1e-1")
+    assert error.value.hint == "separate values with commas: 0.01,1e-1"
+    assert sets("tag=run 1,2 b", "betas=[0.9, 0.95],[0.8, 0.9]")[0] == "tag=run 1 betas=[0.9, 0.95]"
+
+
 def test_zipped_values_and_rows_of_a_file_stay_together_and_combine_with_the_grid() -> None:
     assert sets("s=0,1", zipped=("a=x,y", "b=1,2")) == ["a=x b=1 s=0", "a=x b=1 s=1", "a=y b=2 s=0", "a=y b=2 s=1"]
     assert sets("s=0,1", csv='lr,name\n1e-4,"a, b"\n\n2e-4,c\n') == [

@@ -55,6 +55,15 @@ def test_first_failure_is_told_with_node_place_line_and_a_command(store: Store) 
     assert told["command"] == "clusterrun logs 101 --rank 1 --stream err -n 50"
 
 
+def test_a_file_that_is_missing_is_looked_for_on_the_node_of_its_rank(store: Store) -> None:
+    run = submitted(store, sources={"partition": ("gpu", "--partition")})
+    attempt(run, start=ranks_on("n1", "n2"), end=end(1), first_failure={"rank": 1, "node": "n2"})
+    write_logs(run, "1: FileNotFoundError: [Errno 2] No such file or directory: 'data/shard3.pt'\n")
+    assert ended.explain(Slurm(), over(run)).command == "srun -w n2 -N1 ls -ld data/shard3.pt"
+    in_partition = ended.explain(Slurm(), over(run, partition="gpu")).command
+    assert in_partition == "srun -w n2 -N1 -p gpu ls -ld data/shard3.pt"
+
+
 def test_short_form_names_the_rank_first_and_asks_nobody(store: Store) -> None:
     run = submitted(store)
     attempt(

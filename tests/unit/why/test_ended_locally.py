@@ -52,6 +52,12 @@ def test_slurm_commands_are_taken_out_of_advice_for_a_local_job() -> None:
     )
 
 
+def test_a_file_that_is_missing_is_looked_for_without_srun_in_a_local_job(store: Store) -> None:
+    run = submitted(store, job="L6", scheduler="local", cluster="local")
+    write_logs(run, "FileNotFoundError: [Errno 2] No such file or directory: 'a.pt'\n", "L6")
+    assert ended.explain(Slurm(), over(run, job="L6")).command == "ls -ld a.pt"
+
+
 def test_a_job_that_slurm_could_not_start_is_explained_once_slurm_has_forgotten_its_exit_code(store: Store) -> None:
     run = submitted(store)
     told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure"))
