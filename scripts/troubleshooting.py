@@ -57,7 +57,7 @@ def causes(rows: Iterable[CauseRow]) -> Iterator[str]:
     """Yield an item for each piece of advice, with the causes that it is for."""
     by_advice: dict[str, list[str]] = {}
     for row in rows:
-        command = re.sub(r"^clusterrun submit …|\(.*", "", fill(row.command.replace("[ {node}]", " NODE"))).strip()
+        command = re.sub(r"^clusterrun submit …| \(.*", "", fill(row.command.replace("[ {node}]", " NODE"))).strip()
         advice = [plain(fill(row.advice)).removeprefix("…"), f"`{command}`" if command else ""]
         seen = max(row.needles, key=len, default="")
         shown = f" (`{seen.strip()}`)" if len(seen) >= SHORTEST and "`" not in seen else ""

@@ -220,7 +220,8 @@ def refuse_to_resume(state: RunState, now: float, answer: Answer) -> None:
 
 
 def _refuse_active(job: JobId, state: str) -> NoReturn:
-    raise RequestError(f"job {job} is {state}: this run has not ended", hint=f"clusterrun cancel {job}")
+    verb = "wait" if state in _ENDING else "cancel"
+    raise RequestError(f"job {job} is {state}: this run has not ended", hint=f"clusterrun {verb} {job}")
 
 
 #: States of a job that has been cancelled and whose last processes are being ended, or whose files are copied out.

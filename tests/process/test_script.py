@@ -78,7 +78,7 @@ def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_um
         TOKEN, "owner", "attempt_number", "log-start", "log-clock", "start.json", "node-0.ranks", "end.json",
     }  # fmt: skip
     for name, mode in made.items():
-        assert mode == (folder if name in (here, f"claims/{TOKEN}") else file), f"{name} has {mode}"
+        assert mode == (folder if name in (here, f"claims/{TOKEN}", "checkpoints") else file), f"{name} has {mode}"
     assert {oct((tmp_path / name).stat().st_mode & 0o777) for name in ("by_rank", "by_setup")} == {"0o664"}
 
 

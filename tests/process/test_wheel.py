@@ -59,7 +59,9 @@ def test_it_says_what_it_needs(wheel: Path) -> None:
     (metadata,) = [name for name in archive.namelist() if name.endswith("METADATA")]
     lines = archive.read(metadata).decode().split("\n")
     needs = [line.split(": ")[1] for line in lines if line.startswith("Requires-Dist: ") and "extra ==" not in line]
-    assert {re.split(r"[<>=]", need)[0] for need in needs} == {"click", "rich", "textual", "jinja2", "submitit"}
+    assert {re.split(r"[<>=]", need)[0] for need in needs} == {
+        "click", "rich", "textual", "jinja2", "submitit", "plotext",
+    }  # fmt: skip
     train = {line.partition(": ")[2].partition(";")[0] for line in lines if "extra == 'train'" in line}
     assert "torch>=2.8" in train and any(need.startswith("transformers") for need in train)
 

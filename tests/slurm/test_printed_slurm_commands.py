@@ -17,7 +17,7 @@ VALUES = {
     "QOS=NAME": "QOS=normal", "Account=NAME": "Account=root", "Partition=NAME": "Partition=low",
     "ReservationName=NAME": "ReservationName=",
     "ArrayTaskThrottle=N": "ArrayTaskThrottle=2", "NumNodes=N-N": "NumNodes=1-1",
-    "{job}": "JOB", "{}": "JOB", "$USER": "root", "…": "Priority=1",
+    "{job}": "JOB", "JOBID": "JOB", "{}": "JOB", "$USER": "root", "…": "Priority=1",
 }  # fmt: skip
 #: How Slurm says that it does not know what was typed (22.05), not that it cannot be done to this job.
 NOT_KNOWN = re.compile(

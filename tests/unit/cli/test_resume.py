@@ -77,13 +77,15 @@ def test_a_run_that_never_started_still_waits_for_its_dependency(desk: Desk, run
     assert "afterok:7" in loaded(run).script.read_text()
 
 
-@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED"])
-def test_an_active_run_is_refused(desk: Desk, run: RunRecord, state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "verb"), [("PENDING", "cancel"), ("RUNNING", "cancel"), ("COMPLETING", "wait"), ("SUSPENDED", "cancel")]
+)
+def test_an_active_run_is_refused(desk: Desk, run: RunRecord, state: str, verb: str) -> None:
     desk.slurm.answer("squeue", rows(run_row(run, u=ME, T=state)))
     said = desk.type("resume", "101")
     assert said.status == 2
     assert said.err.splitlines()[-2:] == [
-        f"clusterrun: job 101 is {state}: this run has not ended", "  hint: clusterrun cancel 101",
+        f"clusterrun: job 101 is {state}: this run has not ended", f"  hint: clusterrun {verb} 101",
     ]  # fmt: skip
     assert desk.slurm.count("sbatch") == 0
 
