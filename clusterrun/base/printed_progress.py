@@ -192,7 +192,7 @@ class PrintedProgress:
             self._begins_at_1 = epoch == 1
 
     def _count(self, name: str, count: int, total: int | None, now: float) -> None:
-        """Use the count if it is of the current counter, or of one that may replace it."""
+        """Use a count of the current counter, and a count of another one only if that may replace it."""
         if name != self._name and not self._may_follow(name, now):
             return
         last = self._counts.get(name)
@@ -240,10 +240,10 @@ class PrintedProgress:
 
 
 class NestedBars:
-    """Which of a launch's bars is drawn around another: a bar of epochs, perhaps without a title, around one of steps.
+    """Find the bar that is drawn around another: a bar of epochs, perhaps without a title, around a bar of steps.
 
-    It has not advanced when the inner one is first drawn, and is one further when that one begins anew: then it is
-    ``outer``, and until then it is not sure.
+    While the inner bar runs for the first time, the outer bar stands still. When the inner bar starts again, the outer
+    bar has advanced by one. Only then ``outer`` is its name.
     """
 
     def __init__(self) -> None:

@@ -67,7 +67,7 @@ def _survey(session: Session, ui: Ui, *, may_exist: bool) -> tuple[Path, str]:
     """Return the path and the text of the project's file. Raises RequestError, SchedulerError."""
     cluster = session.cluster(ui.note)
     path = cluster.cwd / "clusterrun.toml"
-    _refuse_existing(path, may_exist=may_exist)  # before Slurm is asked
+    _refuse_existing(path, may_exist=may_exist)  # before Slurm is queried
     env = shell.query_environment(cluster.environ)
 
     def run(argv: Sequence[str]) -> shell.Completed:

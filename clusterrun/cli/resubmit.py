@@ -130,7 +130,9 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 @click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID", shell_complete=complete.jobs)
 @click.option(
-    "--current-code", is_flag=True, help="Run your code as it is now, saved anew, instead of the run's saved code."
+    "--current-code",
+    is_flag=True,
+    help="Save your current code and run that, instead of the code that was saved for the run.",
 )
 @click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",

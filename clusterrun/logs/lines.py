@@ -378,7 +378,7 @@ class LineReader:
 class _Unfinished:
     """A line that comes in parts: the bytes kept, the number dropped.
 
-    Of a bar that it draws: the first state, and the last one that is whole, as a carriage return came after it.
+    If it draws a bar, the first state is kept, and the last state that a carriage return has ended.
     """
 
     def __init__(self, rank: int | None, label: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from clusterrun.base.units import format_amount, format_duration, format_time_limit
 
 MARGIN = 1.25  # what to ask for, by what was used
-FITS = 0.75  # of a request: one that would shrink by less than to this stays
+FITS = 0.75  # advice below this part of the request is given; above it the request fits
 SHORTEST_S, SMALLEST_GIB = 600, 2
 #: Up to how much a request is rounded to which step, so that it is plain: seconds, and GiB.
 _SECONDS = ((3600, 300), (12 * 3600, 1800), (math.inf, 3600))
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The ``--time`` (seconds) and ``--mem`` (GiB) to ask for next time; None: what was asked for fits, or unknown."""
+    """The ``--time`` (seconds) and ``--mem`` (GiB) to ask for next time; None if the request fits or is not known."""
 
     seconds: int | None = None
     memory_gib: int | None = None
@@ -54,7 +54,7 @@ class Efficiency(NamedTuple):
     request: Request
 
     def lines(self) -> list[str]:
-        """Return what was used, what of it was asked for, and what to ask for; without what is not known."""
+        """Return up to three lines: what was used, the request beside it, and the next request; only what is known."""
         options = self.request.options()
         return list(filter(None, (_used(self.usage), _asked(self.usage), options and f"next time ask for {options}")))
 

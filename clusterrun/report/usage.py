@@ -61,11 +61,11 @@ def earlier_usages(store: Store, run: RunRecord) -> list[Usage]:
 
 def _same_jobs(store: Store, run: RunRecord) -> Iterator[RunRecord]:
     """Yield the other runs of this user with a run's name in its project, the newest first."""
-    namesakes = [other for other in store.summaries(here=True) if other.name == run.name and run.mine]
+    namesakes = [other for other in store.summaries(here=True) if other.name == run.name]
     namesakes.sort(key=attrgetter("age_key"), reverse=True)
     for summary in namesakes[:_LOOKED_AT]:
         other = run_record.load(summary.run_dir)
-        if other is not None and other.run_id != run.run_id:
+        if other is not None and other.mine and other.run_id != run.run_id:
             yield other
 
 

@@ -1,4 +1,4 @@
-"""What a shell completes: jobs, job files, profiles, tasks, settings. Nothing is asked of Slurm, and nothing is run.
+"""What a shell completes: jobs, job files, profiles, tasks, settings. It calls neither Slurm nor other programs.
 
 A name that another user could have written (of a job file, a profile) goes into the command line as it is: only
 plain characters are offered.
