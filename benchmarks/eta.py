@@ -23,13 +23,13 @@ CLUSTERRUN = str(Path(sys.executable).with_name("clusterrun"))
 SCRIPT = str(Path(__file__).with_name("peers") / "prints_progress.py")
 LM = ("eval_every=0", "save_every=0", "vocab=1000", "seq_len=128", "global_batch_size=8")
 #: Steps in a second on a quiet machine, by way of printing.
-STEPS = {"lm": 12.0, "tqdm": 12.0, "trainer": 8.0, "epochs": 12.0, "lines": 12.0, "nothing": 12.0}
+STEPS = {"lm": 18.0, "tqdm": 12.0, "trainer": 13.0, "epochs": 12.0, "lines": 12.0, "nothing": 12.0}
 
 
 def main() -> None:
     """Train in each way, and print what was shown and what was true."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=80.0)
+    parser.add_argument("--seconds", type=float, default=150.0)
     parser.add_argument("ways", nargs="*", choices=[*STEPS, []])
     options = parser.parse_args()
     print(f"{'prints':9}{'steps':>7}{'at':>6}{'left, shown':>13}{'true':>8}{'ratio':>7}{'of processor':>14}{'load':>6}")

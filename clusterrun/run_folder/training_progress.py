@@ -21,7 +21,7 @@ FIRST_S = 10.0
 class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
-    ``first_step`` is the first one of its launch whose time is known: ``first_step_at``.
+    Its speed is measured from ``first_step``, done at ``first_step_at``: a step that is past the slow ones.
     """
 
     step: int
@@ -33,7 +33,7 @@ class TrainingProgress(NamedTuple):
 
     @property
     def steps_per_second(self) -> float | None:
-        """The mean since the first step, with the pauses to evaluate and to save; None during the first seconds."""
+        """The mean since ``first_step``, with the pauses to evaluate and to save; None during the first seconds."""
         if self.first_step is None or self.first_step_at is None:
             return None
         steps, seconds = self.step - self.first_step, self.stepped - self.first_step_at

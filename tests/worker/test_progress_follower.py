@@ -85,11 +85,27 @@ def test_of_much_text_only_the_end_is_read(followed: Followed) -> None:
 
 
 def test_what_rank_0_reports_itself_comes_before_what_it_prints(followed: Followed) -> None:
-    record = {"step": 7, "steps": 70, "stepped": 100.0, "first_step": 2, "first_step_at": 90.0, "loss": 1.5}
+    record = {"step": 3, "steps": 70, "stepped": 92.0, "first_step": 2, "first_step_at": 90.0, "loss": 1.5}
     RankSlot(followed.folder, 0, 0).write_progress(record)
     progress = followed.after("0: step 10/900\n0: step 20/900\n")
-    assert progress == TrainingProgress(7, 100.0, 70, 1.5, 2, 90.0)
-    assert progress.steps_per_second == 0.5
+    assert progress == TrainingProgress(3, 92.0, 70, 1.5, 2, 90.0)
+
+
+def test_the_speed_is_measured_from_a_step_past_the_slow_first_ones(followed: Followed) -> None:
+    slot, speeds = RankSlot(followed.folder, 0, 0), []
+    for step, stepped in (1, 90.0), (2, 94.0), (3, 98.0), (8, 103.0), (15, 110.0), (16, 111.0):
+        slot.write_progress({"step": step, "steps": 70, "stepped": stepped, "first_step": 1, "first_step_at": 90.0})
+        progress = followed.after("")
+        speeds += [progress.steps_per_second if progress is not None else None]
+    assert speeds == [None, None, None, None, 1.0, 1.0]
+
+
+def test_a_script_that_counts_anew_is_measured_anew(followed: Followed) -> None:
+    slot = RankSlot(followed.folder, 0, 0)
+    for step, stepped, first_at in (100, 200.0, 90.0), (5, 206.0, 201.0), (25, 216.0, 201.0):
+        slot.write_progress({"step": step, "stepped": stepped, "first_step": 1, "first_step_at": first_at})
+        progress = followed.after("")
+    assert progress is not None and progress.steps_per_second == 2.0
 
 
 @pytest.mark.parametrize(("text", "warns"), [

@@ -30,6 +30,7 @@ from . import trainer_files
 
 PACE_S = 5.0  # between two looks
 FILES_S = 30.0  # between two looks for a trainer's file
+SLOW_S = 5.0  # of the first steps are slower than the rest: kernels are chosen, caches are cold
 MOST = 65_536  # bytes of a log that are read in one look, its last ones
 MOST_RANKS = 16  # whose lines are followed
 NAN_LOSSES = 3  # in a row: a single one is often a skipped step
@@ -111,6 +112,8 @@ class ProgressFollower:
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
+        self._counts_since = 0.0  # the time of the first step
+        self._warm = 0, 0.0  # the step that is past the slow ones, and its time
         self._recorded = Thinned[tuple[int, float]](LOSSES)  # the losses in rank 0's record
         self._ended = threading.Event()
         self._has_warned, self._link = False, ""
@@ -137,10 +140,25 @@ class ProgressFollower:
         with suppress(OSError):
             self._read_logs(time.time())
         progress, losses = self._find_progress()
+        progress = progress and self._measured_when_warm(progress)
         if progress is not None and progress != self._written:
             with suppress(OSError):
                 training_progress.write(self._attempt, progress, losses)
                 self._written = progress
+
+    def _has_written(self, step: int) -> bool:
+        return self._written is not None and self._written.step == step
+
+    def _measured_when_warm(self, progress: TrainingProgress) -> TrainingProgress:
+        """Return the progress with the step from which its speed is measured: one that is past the slow first ones."""
+        first, first_at = progress.first_step, progress.first_step_at
+        if first is None or first_at is None:
+            return progress
+        if first_at != self._counts_since:  # it counts anew
+            self._counts_since, self._warm = first_at, (first, first_at)
+        if self._warm[1] == first_at and progress.stepped - first_at >= SLOW_S:
+            self._warm = progress.step, progress.stepped
+        return progress._replace(first_step=self._warm[0], first_step_at=self._warm[1])
 
     def _find_progress(self) -> tuple[TrainingProgress | None, Sequence[tuple[int, float]]]:
         """Return how far the training is, and some of its losses with their steps."""
@@ -149,7 +167,7 @@ class ProgressFollower:
             record = rank_records.read_node(self._attempt, 0)[0].get(0, {})
         recorded = training_progress.parse(record)
         if recorded is not None:
-            if recorded.loss is not None and recorded != self._written:
+            if recorded.loss is not None and not self._has_written(recorded.step):
                 self._recorded.add((recorded.step, recorded.loss))
             return recorded, self._recorded.values
         printed = self._counting() or self._of_file
