@@ -13,6 +13,8 @@ SURE_AFTER, SURE_AFTER_S = 0.05, 60.0
 
 #: No time left is shown if the last step was so many seconds ago, and so many times as long as a step takes.
 STUCK_S, STUCK_STEPS = 120.0, 10.0
+#: A step that is done is known so many seconds later, at most: the supervisor looks at that pace.
+KNOWN_AFTER_S = 5.0
 LONGEST_S = 10 * 365 * 86_400.0
 
 
@@ -22,7 +24,7 @@ def seconds_left(figures: Metrics, now: float) -> float | None:
         return None
     step_s = 1 / figures.steps_per_second
     since = max(0.0, now - figures.time) if figures.time is not None else 0.0
-    left = (figures.steps - figures.step) * step_s - min(step_s, since)
+    left = (figures.steps - figures.step) * step_s - min(max(step_s, KNOWN_AFTER_S), since)
     is_stuck = since > max(STUCK_S, STUCK_STEPS * step_s)
     return max(0.0, left) if left < LONGEST_S and not is_stuck else None
 

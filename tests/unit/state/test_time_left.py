@@ -17,6 +17,7 @@ HALF = Metrics(step=450, time=NOW, steps=1000, steps_per_second=0.1)
     (HALF, NOW, "45 %, 1h 32m left"),
     (HALF, NOW + 5, "45 %, 1h 32m left"),
     (HALF, NOW + 90, "45 %, 1h 32m left"),
+    (HALF._replace(steps_per_second=10.0, steps=750), NOW + 4, "60 %, 26s left"),  # read at the supervisor's pace
     (HALF, NOW + 5000, "45 %"),  # a step that hangs
     (HALF._replace(steps_per_second=None), NOW, "45 %"),  # the first steps
     (HALF._replace(steps=None), NOW, ""),
