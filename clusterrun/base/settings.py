@@ -7,6 +7,7 @@ docs/settings.md. What several values decide together is checked in worker/train
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,10 +17,13 @@ CHECKPOINTS, RESULTS, INTERNAL = "Checkpoints", "Results", "Set by other command
 SECTIONS = (DATA, MODEL, LENGTH, BATCH, OPTIMIZER, NUMERICS, EVALUATION, CHECKPOINTS, RESULTS, INTERNAL)
 Texts = str | tuple[str, ...]
 """One text, or a list of them."""
+Every = int | str
+"""A number of steps, or of epochs as text: ``1ep``, ``0.5ep``."""
+EPOCHS = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)ep")
 
 
 class Setting(NamedTuple):
-    """One setting of a task; numbers are at least ``least``, if it is not None."""
+    """One setting of a task; numbers are at least ``least``, if it is not None. ``epochs``: see ``Every``."""
 
     name: str
     section: str
@@ -28,6 +32,7 @@ class Setting(NamedTuple):
     unit: str = ""
     least: int | None = None
     choices: tuple[str, ...] = ()
+    epochs: bool = False
 
     @property
     def shown_default(self) -> str:
@@ -40,10 +45,11 @@ class Setting(NamedTuple):
 
 
 def _row(
-    section: str, default: Any, text: str, *, unit: str = "", least: int | None = None, choices: tuple[str, ...] = ()
-) -> Any:
+    section: str, default: Any, text: str, *, unit: str = "", least: int | None = None, choices: tuple[str, ...] = (),
+    epochs: bool = False,
+) -> Any:  # fmt: skip
     """Return a field of a configuration with its row."""
-    row = {"section": section, "text": text, "unit": unit, "least": least, "choices": choices}
+    row = {"section": section, "text": text, "unit": unit, "least": least, "choices": choices, "epochs": epochs}
     return dataclasses.field(default=default, metadata=row)
 
 
@@ -99,19 +105,26 @@ class Training:
         choices=("stop", "skip"),
     )  # fmt: skip
 
-    eval_every: int = _row(EVALUATION, 25, "between evaluations; 0: only at the end", unit="steps", least=0)
+    eval_every: Every = _row(
+        EVALUATION, 25, "between evaluations (or epochs: 1ep); 0: only at the end", unit="steps", least=0, epochs=True
+    )
     eval_samples: int = _row(
         EVALUATION, 256, "held out, evenly spread, per evaluation; 0: all", unit="samples", least=0
     )
+    early_stopping: int = _row(
+        EVALUATION, 0, "in a row without a lower held-out loss, after which the training ends; 0: never",
+        unit="evaluations", least=0,
+    )  # fmt: skip
     log_every: int = _row(EVALUATION, 10, "between rows of metrics.jsonl", unit="steps", least=1)
     sample_prompts: tuple[str, ...] = _row(
         EVALUATION, (), "generate from these prompts at each evaluation, into samples.jsonl"
     )
     sample_tokens: int = _row(EVALUATION, 40, "to generate per prompt", unit="tokens", least=1)
 
-    save_every: int = _row(
-        CHECKPOINTS, 0, "between checkpoints; 0: only at the end and before an early stop", unit="steps", least=0
-    )
+    save_every: Every = _row(
+        CHECKPOINTS, 0, "between checkpoints (or epochs: 1ep); 0: only at the end and before an early stop",
+        unit="steps", least=0, epochs=True,
+    )  # fmt: skip
     keep_last: int = _row(
         CHECKPOINTS, 2, "kept, besides the best and the one resumed from", unit="checkpoints", least=1
     )
@@ -132,6 +145,10 @@ class Training:
     save_path: str = _row(
         RESULTS, "", "folder for the finished model in Hugging Face format; default: in the run's folder"
     )
+    keep: str = _row(
+        RESULTS, "best", "the finished model: best (of the evaluation with the lowest held-out loss) or last (step)",
+        choices=("best", "last"),
+    )  # fmt: skip
     push_to_hub: str = _row(RESULTS, "", "org/name on the Hugging Face Hub, with the token of HF_TOKEN")
     tensorboard: bool = _row(RESULTS, False, "also log to TensorBoard, in the run's folder")
     wandb: str = _row(RESULTS, "", "also log to this W&B project")

@@ -80,7 +80,7 @@ def _not_started(run: RunRecord) -> RequestError:
 
 
 def _load_training(attempt: Path) -> Training:
-    document = files.read_json(attempt / "training.json") or {}
+    document = ends.load_training(attempt)
     return build(Training, document, lenient=document)  # what is damaged is not known
 
 

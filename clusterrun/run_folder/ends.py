@@ -1,9 +1,9 @@
 """The files in which the ranks of a launch record their start and their end, and the job its own end.
 
-A rank writes ``start.json`` (rank 0), ``first_failure.json`` (the first that fails), ``stopped`` (rank 0) and its end
-record (``rank_records.py``); the supervisor ``hang.json`` and ``end.json``. Each has one writer and appears whole. A
-newer version may add keys, which are ignored here; a change that an older reader would misread raises VERSION. Files
-may be missing, damaged or another user's: what has the wrong type is left out.
+A rank writes ``start.json`` and ``training.json`` (rank 0), ``first_failure.json`` (the first that fails), ``stopped``
+(rank 0) and its end record (``rank_records.py``); the supervisor ``hang.json`` and ``end.json``. Each has one writer
+and appears whole. A newer version may add keys, which are ignored here; a change that an older reader would misread
+raises VERSION. Files may be missing, damaged or another user's: what has the wrong type is left out.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from . import atomic, rank_records
 from .files import VERSION, file_mode, read_json, write_record
 
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
+TRAINING = "training.json"
 HANG, END, HOLD = "hang.json", "end.json", "hold.json"
 SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
@@ -215,6 +216,16 @@ def load_start(attempt: Path) -> dict[str, Any] | None:
 def _is_whole(entry: Mapping[str, Any]) -> bool:
     numbers = type(entry.get("rank")), type(entry.get("task"))
     return numbers == (int, int) and isinstance(entry.get("node"), str)
+
+
+def write_training(attempt: Path, facts: Mapping[str, Any]) -> None:
+    """Add facts of a built-in task to training.json; raises OSError."""
+    write_record(attempt / TRAINING, load_training(attempt) | facts)
+
+
+def load_training(attempt: Path) -> dict[str, Any]:
+    """Return training.json, unchecked; empty where there is none."""
+    return read_json(attempt / TRAINING) or {}
 
 
 def load_packages(attempt: Path) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..base.decode import as_number, parse_fields
+from ..base.decode import as_number, as_text, parse_fields
 from .files import read_json, write_record
 
 FILE = "progress.json"
@@ -48,9 +48,19 @@ def parse(document: Mapping[str, Any]) -> TrainingProgress | None:
     return TrainingProgress(**found)
 
 
-def write(attempt: Path, progress: TrainingProgress, losses: Sequence[tuple[int, float]] = ()) -> None:
-    """Replace the file; ``losses`` are a few of the launch's losses with their steps, oldest first; raises OSError."""
-    write_record(attempt / FILE, {**progress._asdict(), "losses": losses})
+def write(
+    attempt: Path, progress: TrainingProgress, losses: Sequence[tuple[int, float]] = (), warning: str = ""
+) -> None:
+    """Replace the file; ``losses`` are a few of the launch's losses with their steps, oldest first; raises OSError.
+
+    ``warning`` is what is wrong with them, in a sentence.
+    """
+    write_record(attempt / FILE, {**progress._asdict(), "losses": losses, "warning": warning})
+
+
+def load_warning(attempt: Path) -> str:
+    """Return what is wrong with the launch's losses; empty if nothing is."""
+    return as_text((read_json(attempt / FILE) or {}).get("warning"))
 
 
 def load_losses(attempt: Path) -> list[tuple[float, float]]:

@@ -12,7 +12,7 @@ from clusterrun.base.units import format_duration
 from clusterrun.records import run_record
 from clusterrun.records.progress import as_metrics, read_metrics
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import files
+from clusterrun.run_folder import ends
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.safe_text import safe_line
 from clusterrun.terminal.tables import Column, fit
@@ -133,7 +133,7 @@ _TRAINING = ("micro_batch_size", "grad_accum_steps", "steps_per_epoch")
 
 def _training_facts(run: RunRecord) -> Mapping[str, Any]:
     attempt = run_record.newest_attempt(run)
-    return (files.read_json(attempt / "training.json") if attempt is not None else None) or {}
+    return ends.load_training(attempt) if attempt is not None else {}
 
 
 def _cell(name: str, value: Any) -> str:

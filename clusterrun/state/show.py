@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clusterrun.base.decode import as_int, as_number, as_text
 from clusterrun.base.job import JobStatus, Outcome, log_paths, task_count
 from clusterrun.base.series import sparkline
-from clusterrun.base.units import format_age, format_duration, format_left, plural
+from clusterrun.base.units import clause, format_age, format_duration, format_left, plural
 from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends, run_link
+from clusterrun.run_folder import ends, run_link, training_progress
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import headline, launches, time_left
@@ -53,8 +54,8 @@ _NO_RUN: dict[str, Any] = {
     "sources": {},
 }  # fmt: skip
 _NO_RUN_IN_FULL: dict[str, Any] = {
-    "ranks": [], "slow_ranks": [], "earlier_jobs": [], "launches": [], "goodput": None, "first_failure": None,
-    "page": None, "joined_group": None,
+    "ranks": [], "slow_ranks": [], "warning": None, "model": None, "earlier_jobs": [], "launches": [], "goodput": None,
+    "first_failure": None, "page": None, "joined_group": None,
 }  # fmt: skip
 _PHASES = {"script": "in user script", "": "unknown"}  # others are shown as they are
 #: The fields of a rank in ``--json``, beside what is computed of them.
@@ -62,8 +63,8 @@ OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s",
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
-    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "limit", "goodput", "ranks", "slow",
-    "group", "source", "code", "run", "logs", "page",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "warning", "model", "limit",
+    "goodput", "ranks", "slow", "group", "source", "code", "run", "logs", "page",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -126,6 +127,8 @@ def _run_json_in_full(state: RunState, run: RunRecord) -> dict[str, Any]:
     return {
         "ranks": [_rank_json(rank) for rank in ranks],
         "slow_ranks": slow_json(ranks),
+        "warning": _warning(run, job) or None,
+        "model": _final_model(run, job),
         "earlier_jobs": list(map(str, state.others)),
         "launches": launches.launches_json(run, of_run),
         "goodput": goodput and {"share": goodput.share, **goodput._asdict()},
@@ -257,6 +260,8 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
         "loss": _loss_curve(run),
+        "warning": _warning(run, job),
+        "model": _model_line(_final_model(run, job)),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
@@ -432,6 +437,29 @@ def _loss_curve(run: RunRecord) -> str:
     losses = progress.losses(run)
     curve = sparkline(losses, CURVE)
     return f"{format_figure(losses[0])} {curve} {format_figure(losses[-1])}" if curve else ""
+
+
+def _final_model(run: RunRecord, job: JobStatus) -> dict[str, Any] | None:
+    """Return which step's weights the finished model of a built-in task has; None if that is not known."""
+    folder = _last_attempt(run, job) if job.outcome is Outcome.DONE else None
+    facts = ends.load_training(folder) if folder is not None else {}
+    step = as_int(facts.get("model_step"))
+    if step is None:
+        return None
+    val_loss, ended_early = as_number(facts.get("model_val_loss")), as_text(facts.get("ended_early"))
+    return {"step": step, "val_loss": val_loss, "ended_early": ended_early or None}
+
+
+def _warning(run: RunRecord, job: JobStatus) -> str:
+    folder = run_record.newest_attempt(run, job.id.task)
+    return training_progress.load_warning(folder) if folder is not None else ""
+
+
+def _model_line(model: Mapping[str, Any] | None) -> str:
+    if model is None:
+        return ""
+    lowest = if_known(", the lowest held-out loss: {:.4g}", model["val_loss"])
+    return f"step {model['step']}{lowest}{clause(model['ended_early'], '; ended early: {}')}"
 
 
 def _limit(state: RunState, figures: Metrics, now: float) -> str:

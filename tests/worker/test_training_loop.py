@@ -15,6 +15,7 @@ import torch
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import distenv
+from clusterrun.worker.training import ddp
 from clusterrun.worker.training.background_writer import BackgroundWriter
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.consensus import Consensus
@@ -214,6 +215,21 @@ def test_resume_no_starts_afresh_but_a_requeued_run_goes_on_from_its_own(tmp_pat
             resume="no",
             checkpoint_dir=kept,
         )
+
+
+def test_a_model_with_batch_norm_is_warned_of_on_several_ranks_only() -> None:
+    class Normed(Net):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = torch.nn.ModuleList([torch.nn.BatchNorm1d(4), torch.nn.BatchNorm2d(4)])
+
+    two, one = BatchSizes(16, 8, 1, 2), BatchSizes(16, 16, 1, 1)
+    assert ddp.warn_of_batch_norm(Normed(), two).startswith(
+        "warning: the model has 2 BatchNorm layers, normalizing over one rank's micro batch (8 samples), so results"
+    )
+    synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(Normed())
+    for model, sizes in ((Normed(), one), (Net(), two), (synced, two)):
+        assert ddp.warn_of_batch_norm(model, sizes) == ""
 
 
 def test_the_best_checkpoint_outlives_the_last_ones(tmp_path: Path) -> None:

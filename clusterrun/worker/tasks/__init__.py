@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...base.errors import WorkerError, suggestion
-from ...base.settings import TASKS
+from ...base.settings import EPOCHS, TASKS, rows
 
 NAMES = tuple(TASKS)
 
@@ -45,6 +45,7 @@ def load(name: str, arguments: Sequence[str], world_size: int) -> tuple[Any, Any
 def configure(kind: type, arguments: Sequence[str]) -> Any:
     """Return a task's configuration from `KEY=VALUE` arguments; a value is JSON if it parses, else text."""
     fields = {f.name: f for f in dataclasses.fields(kind)}
+    by_epochs = {row.name for row in rows(kind) if row.epochs}
     values: dict[str, Any] = {}
     for argument in arguments:
         key, equals, text = argument.partition("=")
@@ -52,7 +53,7 @@ def configure(kind: type, arguments: Sequence[str]) -> Any:
             raise WorkerError(f"expected KEY=VALUE, got {argument!r}", status=2)
         if key not in fields:
             raise WorkerError(f"unknown key {key!r}{suggestion(key, fields)}; known: {', '.join(fields)}", status=2)
-        values[key] = _fit(key, text, fields[key].default)
+        values[key] = (_fit_every if key in by_epochs else _fit)(key, text, fields[key].default)
     return kind(**values)
 
 
@@ -73,6 +74,16 @@ def _fit(key: str, text: str, default: Any) -> Any:
             raise WorkerError(f"{key} must be a string or a list of strings, got {text!r}", status=2)
         return tuple(value)
     return (text,) if isinstance(default, tuple) else text  # a folder called 2024 stays text
+
+
+def _fit_every(key: str, text: str, default: int) -> Any:
+    """Parse a number of steps, or of epochs, which stays text."""
+    if EPOCHS.fullmatch(text):
+        return text
+    try:
+        return _fit(key, text, default)
+    except WorkerError as error:
+        raise WorkerError(f"{error}; for epochs write {key}=1ep", status=2) from None
 
 
 def _fit_number(key: str, text: str, value: Any, kind: type[int | float]) -> int | float:

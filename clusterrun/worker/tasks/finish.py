@@ -48,7 +48,9 @@ def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: 
     if not train(work, config, dist, run, device) or dist.rank != 0 or folder is None:
         return
     here.enter("saving")
-    export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task}, files=work.files)
+    export.export(
+        work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task, **work.card}, files=work.files
+    )
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
         attempt_number.check()

@@ -1,7 +1,8 @@
 """The checkpoint on disk: a folder per step that appears atomically and can be verified later.
 
 A folder `step-00000010` holds model.safetensors, config.json, trainer.pt, state.json and manifest.json, which has the
-sha256 of the others. The file `latest` names the newest one: a hint, not needed to resume.
+sha256 of the others; and `best_weights`, in the format of safetensors, if an earlier step had the lowest held-out loss.
+The file `latest` names the newest one: a hint, not needed to resume.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from . import atomic_files
 
 WEIGHTS, TRAINER, STATE, CONFIG = "model.safetensors", "trainer.pt", "state.json", "config.json"
 MANIFEST, LATEST = "manifest.json", "latest"
+BEST = "best_weights"  # without a suffix: a reader of all safetensors in the folder must not take it for the model
 
 _NAME = re.compile(r"step-(?P<step>\d{8,})(?P<aside>\.replaced)?")
 
@@ -39,6 +41,7 @@ class Snapshot:
 
     `tensors` are contiguous, by their names in the model's state_dict, tied ones once. `trainer` holds
     "optimizer" and "scaler" (or None). `state` is JSON. `config_json` is empty for a model without a config.
+    `best` are the weights of an earlier step that had the lowest held-out loss, if there is one.
     """
 
     step: int
@@ -46,6 +49,7 @@ class Snapshot:
     trainer: dict[str, Any]
     state: dict[str, Any]
     config_json: str
+    best: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, Any], step: int) -> Snapshot:
@@ -88,6 +92,8 @@ def write(folder: Path, snapshot: Snapshot, check: Check = attempt_number.check)
         TRAINER: lambda out: torch.save(snapshot.trainer, out),  # type: ignore[arg-type]  # it needs write() and flush()
         STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
     }
+    if snapshot.best:
+        parts[BEST] = lambda out: atomic_files.write_safetensors(snapshot.best, out)
     if snapshot.config_json:
         parts[CONFIG] = lambda out: out.write(snapshot.config_json.encode())
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import math
 import tempfile
@@ -18,6 +19,7 @@ from ...run_folder.atomic import Check
 from ..rank.distenv import DistEnv, RunEnv
 from . import checkpoint, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter
+from .best import BestModel
 from .consensus import Consensus
 from .sizes import BatchSizes
 
@@ -28,7 +30,7 @@ class Checkpointer:
     """Rank 0 finds the checkpoint to resume from, all ranks load it, and rank 0 saves.
 
     `trained_s` are the seconds that the steps up to the loaded checkpoint took in this run, and from then on those up
-    to the next one; None if they are not known.
+    to the next one; None if they are not known. `best` is the best evaluation, which a resumed run keeps too.
     """
 
     def __init__(self, config: Any, dist: DistEnv, run: RunEnv, consensus: Consensus) -> None:
@@ -44,6 +46,7 @@ class Checkpointer:
         start, self._notes = consensus.broadcast(self._choose_start() if dist.rank == 0 else ("", []))
         self._from = Path(start) if start else None
         self._loaded = resume.load(self._from) if self._from else None
+        self.best = BestModel(config, dist.rank)
         self.trained_s: float | None = 0.0
         if self._loaded:
             self._state = {k: self._loaded.state[k] for k in KEPT_STATE if k in self._loaded.state}
@@ -98,6 +101,7 @@ class Checkpointer:
             optimizer.load_state_dict(self._loaded.trainer["optimizer"])
             if self._loaded.trainer.get("scaler"):
                 scaler.load_state_dict(self._loaded.trainer["scaler"])
+        self.best.restore(self._loaded.state.get("best_model") or {}, self._from, model, self.start)
         self._loaded.tensors.clear()  # free the second copy of the model
         if self._loaded.trainer:
             self._loaded.trainer.clear()
@@ -138,8 +142,9 @@ class Checkpointer:
         if best:
             self._state["best"] = {"step": step, "val_loss": val_loss}
         state = self._state | {"step": step, "world_size": self._dist.world_size, "run_id": self._run.run_id}
-        state["trained_s"] = self.trained_s
-        self._copied = checkpoint.take(model, optimizer, scaler, state, step), best
+        state |= {"trained_s": self.trained_s, "best_model": self.best.state()}
+        snapshot = checkpoint.take(model, optimizer, scaler, state, step)
+        self._copied = dataclasses.replace(snapshot, best=self.best.unsaved(step)), best
         return time.monotonic() - began
 
     def write(self) -> None:

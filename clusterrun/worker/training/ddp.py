@@ -13,6 +13,7 @@ import torch
 import torch.distributed as torch_dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ...base.units import plural
 from . import memory
 from .consensus import Consensus
 from .precision import Precision
@@ -63,6 +64,19 @@ def wrap_ddp(model: torch.nn.Module, world_size: int, device: torch.device) -> t
         device_ids=[device.index] if device.type == "cuda" else None,
         gradient_as_bucket_view=True,  # saves one copy of the gradients
         **sync_buffers,
+    )
+
+
+def warn_of_batch_norm(model: torch.nn.Module, sizes: BatchSizes) -> str:
+    """Return a line about BatchNorm layers that see the samples of one rank only; empty if there are none."""
+    batch_norm = torch.nn.modules.batchnorm._BatchNorm  # of any number of dimensions
+    layers = [m for m in model.modules() if isinstance(m, batch_norm) and not isinstance(m, torch.nn.SyncBatchNorm)]
+    if not layers or sizes.world_size == 1:
+        return ""
+    return (
+        f"warning: the model has {plural(len(layers), 'BatchNorm layer')}, normalizing over one rank's micro batch"
+        f" ({plural(sizes.micro_batch_size, 'sample')}), so results differ from one GPU's: use SyncBatchNorm"
+        " (torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)) or GroupNorm"
     )
 
 

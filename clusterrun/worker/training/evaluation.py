@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def evaluate(
         measured = torch.zeros_like(work.measure(work.model, to_device(work.held_out.batch([0]).tensors, device))).cpu()
     work.model.train(was_training)
     val_loss, val_weight, *sums = consensus.sum([total, weight, *(measured.tolist() if measured is not None else [])])
-    found = {"val_loss": val_loss / val_weight if val_weight else 0.0}
+    found = {"val_loss": val_loss / val_weight if val_weight else math.nan}
     if work.summarize is not None:
         found |= work.summarize(torch.tensor(sums, dtype=torch.float64))
     return found

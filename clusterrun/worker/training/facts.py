@@ -5,15 +5,15 @@ Rank 0 writes `training.json` into the attempt's folder; `clusterrun/compare/exp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from ...run_folder.files import write_record
+from ...run_folder import ends
 from ..node.log import say
 from ..rank.distenv import DistEnv, RunEnv
 from .consensus import Consensus
 from .sampler import Sampler
 
-TRAINING = "training.json"
 MOST_STEPS = 2000  # of the first epoch: enough to see ranks that share samples, and quick
 FACTOR, MODULUS = 2_654_435_761, 2**31  # sums of a million hashes are exact as float64
 
@@ -25,7 +25,7 @@ def write_facts(
     covered = min(sampler.steps_per_epoch, MOST_STEPS)
     mine = [i for step in range(1, covered + 1) for _, samples in sampler.rank_slots(step, dist.rank) for i in samples]
     count, digest = consensus.sum(list(map(float, share(mine))))
-    if dist.rank != 0 or run.attempt_dir is None:
+    if dist.rank != 0:
         return
     every = [i for step in range(1, covered + 1) for samples in sampler.slots(step) for i in samples]
     sizes = sampler.sizes
@@ -43,10 +43,17 @@ def write_facts(
         "seen_samples": int(count),
         "each_once": share(every) == (int(count), int(digest)),
     }
+    add_facts(run, document)
+
+
+def add_facts(run: RunEnv, facts: Mapping[str, Any]) -> None:
+    """Add facts to training.json; an error is only reported."""
+    if run.attempt_dir is None:
+        return
     try:
-        write_record(run.attempt_dir / TRAINING, document)
+        ends.write_training(run.attempt_dir, facts)
     except OSError as error:
-        say(f"cannot write {TRAINING}: {error.strerror}")
+        say(f"cannot write {ends.TRAINING}: {error.strerror}")
 
 
 def share(samples: list[int]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -17,12 +18,12 @@ from ...base.gpus import peak_flops
 from ...base.units import plural
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.progress import here
-from . import memory, schedule
+from . import ddp, memory, schedule
 from .checkpointing import Checkpointer
 from .consensus import Consensus
 from .ddp import ModelWithLoss, accumulating, compiled, fit_memory, make_optimizer, settle_buckets, to_device, wrap_ddp
 from .evaluation import evaluate
-from .facts import write_facts
+from .facts import add_facts, write_facts
 from .finite import FiniteCheck, StepResult
 from .precision import Precision, choose
 from .report import Report, model_flops_per_token
@@ -82,9 +83,10 @@ class Loop:
         finite_check: FiniteCheck,
     ) -> None:
         """Make the model, its optimizer and the samples ready for the first step, or for the one after a checkpoint."""
-        self._work, self._config, self._dist, self._device = work, config, dist, device
+        self._work, self._config, self._dist, self._run, self._device = work, config, dist, run, device
         self._consensus, self._stop = consensus, stop
         self._checkpointer, self._finite_check = checkpointer, finite_check
+        self._best = checkpointer.best
         self._precision = choose(config.precision, device)
         if config.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -112,10 +114,12 @@ class Loop:
         settle_buckets(self._ddp_model, work, device, self._optimizer)
 
         name = self._precision.name
+        self._eval_every = schedule.in_steps(config.eval_every, self._sampler.steps_per_epoch)
+        self._save_every = schedule.in_steps(config.save_every, self._sampler.steps_per_epoch)
         write_facts(self._sampler, consensus, dist, run, precision=name, requested=config.precision, steps=steps)
         self._report = Report(dist.rank, run, config, self._start, settings)
         lines = banner(work, config, self._sampler, steps, self._precision, self._top_lr)
-        for line in [*lines, *checkpointer.announce()]:
+        for line in [*lines, ddp.warn_of_batch_norm(work.model, sizes), *checkpointer.announce()]:
             self._report.say(line)
         self._logged = self._start  # the step of the last row
         self._val_loss = math.nan  # of the last evaluation
@@ -124,7 +128,7 @@ class Loop:
         """Train to the last step. Return False if the run saved and stopped before it."""
         self._begin()
         began, stopped = time.monotonic(), ""
-        while self.step < self._steps:
+        while self.step < self._steps and not self._best.ends_training:
             micro_batches, wait_for_sums = self._load_step()
             lr = self._set_learning_rate()
             local_loss, tokens, stopped = self._add_gradients(micro_batches, wait_for_sums)
@@ -132,7 +136,8 @@ class Loop:
                 break
             self._take_step(micro_batches, local_loss, tokens, lr)
         here.enter("saving")  # a checkpoint may still be being written
-        self._report.say(self._save_and_stop(stopped) if stopped else self._summary(time.monotonic() - began))
+        for line in [self._save_and_stop(stopped)] if stopped else self._finish(time.monotonic() - began):
+            self._report.say(line)
         self._report.close()
         return not stopped
 
@@ -223,8 +228,8 @@ class Loop:
         """Let the optimizer take a step by gradients that are finite, and write what is due after it."""
         config = self._config
         self.step += 1
-        eval_due = self._is_due(config.eval_every)
-        save_due = not config.measure and self._is_due(config.save_every)
+        eval_due = self._is_due(self._eval_every)
+        save_due = not config.measure and self._is_due(self._save_every)
         log_due = eval_due or save_due or self.step % config.log_every == 0 or self.step == self._start + 1
         self._scaler.unscale_(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self._work.model.parameters(), config.clip or math.inf)
@@ -237,9 +242,9 @@ class Loop:
         if log_due:
             self._log(result, eval_due, save_due)
 
-    def _is_due(self, every: int) -> bool:
+    def _is_due(self, every: Fraction) -> bool:
         """Return whether what is done every so many steps (0: only at the end) is due after this one."""
-        return self.step == self._steps or (every > 0 and self.step % every == 0)
+        return self.step == self._steps or (every > 0 and self.step // every > (self.step - 1) // every)
 
     def _optimize(self, result: StepResult, tokens: int, check_now: bool) -> None:
         """Update the weights, but not by gradients that are known to be not finite."""
@@ -269,7 +274,8 @@ class Loop:
             self._finite_check.weights(self._work.model, step, result.lr)
         if eval_due:
             row |= self._evaluate()
-        if save_due:
+            self._best.note(step, self._val_loss, self._work.model, step == self._steps)
+        if save_due or self._best.ends_training:
             with here.during("saving"):
                 row["save_stall_s"] = checkpointer.copy(
                     step, self._work.model, self._optimizer, self._scaler, row.get("val_loss")
@@ -284,12 +290,24 @@ class Loop:
         self._checkpointer.trained_s = self._throughput.trained_s
         return self._checkpointer.stop(self.step, self._work.model, self._optimizer, self._scaler, reason)
 
-    def _summary(self, seconds: float) -> str:
-        """Return the line to print after the last step."""
-        if self.step == self._start:
-            return f"already trained to step {self._steps}: nothing to do"
+    def _finish(self, seconds: float) -> list[str]:
+        """Give the model its final weights, record which they are, and return the lines to print after the end."""
+        best, step = self._best, self.step
+        best.put_back(self._work.model, step)
+        ended_early = best.reason() if step < self._steps else ""
+        self._work.card.update(best.kept(step) | ({"ended_early": ended_early} if ended_early else {}))
+        if self._dist.rank == 0:
+            add_facts(self._run, self._work.card)
         first = self._checkpointer.first_val(None) or math.nan
-        return f"validation loss {first:.3f} -> {self._val_loss:.3f} in {plural(self._steps, 'step')}, {seconds:.0f} s"
+        lines = [f"validation loss {first:.3f} -> {self._val_loss:.3f} in {plural(step, 'step')}, {seconds:.0f} s"]
+        if step == self._start:
+            lines = [f"already trained to step {step}: nothing to do"]
+        if ended_early:
+            lines.append(f"ended early at step {step} of {self._steps}: {ended_early}")
+        if "model_val_loss" in self._work.card:
+            where = f"step {best.step}" + (", the last" if best.step == step else f" of {step}")
+            lines.append(f"the model is that of {where}, with the lowest held-out loss: {best.val_loss:.3f}")
+        return lines
 
     def _memory_explained(self) -> contextlib.AbstractContextManager[None]:
         return memory.explained(self._device, self._sizes, self._precision.name)

@@ -23,6 +23,8 @@ def check(config: Any, world_size: int) -> None:
         raise WorkerError(
             "base_batch_size needs lr_scaling=linear or sqrt: set lr_scaling, or omit base_batch_size", status=2
         )
+    if config.early_stopping and config.eval_every == 0:
+        raise WorkerError("early_stopping needs evaluations before the end: set eval_every, such as 1ep", status=2)
     _check_prompts(config.sample_prompts)
     batch_sizes(config, world_size)
 
@@ -31,7 +33,7 @@ def _check_row(row: Setting, value: Any) -> None:
     if row.choices and value not in row.choices:
         listed = ", ".join(row.choices)
         raise WorkerError(f"{row.name}={value}{suggestion(value, row.choices)}: choose one of {listed}", status=2)
-    if row.least is not None and value < row.least:
+    if row.least is not None and not isinstance(value, str) and value < row.least:
         raise WorkerError(f"{row.name} must be at least {row.least}, got {value}", status=2)
 
 

@@ -59,7 +59,7 @@ class Work:
     counts …). They are added over batches and ranks, and `summarize` turns the total into named numbers.
     `sample(prompt)` generates text with the model; only rank 0 calls it.
     `fingerprint` identifies the data and the order of its samples: a checkpoint with other data is refused.
-    `files` are texts by file name, saved with the finished model.
+    `files` are texts by file name, saved with the finished model, as is `card`: the loop adds which step's it is.
     """
 
     model: torch.nn.Module
@@ -72,3 +72,4 @@ class Work:
     tokenizer: Any = None
     fingerprint: str = ""
     files: dict[str, str] = field(default_factory=dict)
+    card: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,101 @@
+"""The evaluation with the lowest held-out loss: the finished model has its weights, unless keep=last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...base.decode import as_int, as_number
+from ...base.errors import WorkerError
+from ...base.units import plural
+from . import checkpoint
+
+
+class BestModel:
+    """The best evaluation so far, the same on every rank, and on rank 0 a copy of its weights in host memory.
+
+    `step` is None before the first one. `waited` counts the evaluations since, none of which was better.
+    """
+
+    def __init__(self, config: Any, rank: int) -> None:
+        self.step: int | None = None
+        self.val_loss = math.inf
+        self.waited = 0
+        self._patience: int = config.early_stopping
+        self._keeps = config.keep == "best" and not config.measure
+        self._holds = self._keeps and rank == 0
+        self._weights: dict[str, torch.Tensor] = {}
+
+    @property
+    def ends_training(self) -> bool:
+        """Whether there were as many evaluations without a better one as early_stopping allows."""
+        return 0 < self._patience <= self.waited
+
+    def note(self, step: int, val_loss: float, model: torch.nn.Module, is_last: bool) -> None:
+        """Compare an evaluation with the best one, and copy the weights of a better one. NaN is never better."""
+        self.waited += 1
+        if val_loss < self.val_loss:
+            self.step, self.val_loss, self.waited = step, val_loss, 0
+            self._weights = copy_weights(model) if self._holds and not is_last else {}
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint stores, as JSON; its weights are those of `unsaved`."""
+        val_loss = None if self.step is None else self.val_loss
+        return {"step": self.step, "val_loss": val_loss, "waited": self.waited, "kept": self._keeps}
+
+    def unsaved(self, step: int) -> dict[str, torch.Tensor]:
+        """Return the weights that the checkpoint of a step must have beside the model's own: none if these are best."""
+        return {} if self.step == step else self._weights
+
+    def restore(self, state: Mapping[str, Any], path: Path, model: torch.nn.Module, step: int) -> None:
+        """Continue from a checkpoint, already loaded into the model. Raises WorkerError.
+
+        The weights of a run with keep=last were not saved: then the best evaluation is looked for anew.
+        """
+        best, val_loss = as_int(state.get("step")), as_number(state.get("val_loss"))
+        if best is None or val_loss is None or (self._keeps and not state.get("kept")):
+            return
+        self.step, self.val_loss, self.waited = best, val_loss, as_int(state.get("waited")) or 0
+        if self._holds:
+            self._weights = copy_weights(model) if best == step else _load(path)
+
+    def put_back(self, model: torch.nn.Module, step: int) -> None:
+        """Give the model of the last step the best weights, where they are kept; on rank 0, which exports it."""
+        if self.step != step and self._weights:
+            model.load_state_dict(
+                self._weights, strict=False
+            )  # frozen weights, and second names of tied ones, are left
+
+    def kept(self, step: int) -> dict[str, Any]:
+        """Return the step and the held-out loss of the finished model; without the loss if no evaluation counts."""
+        if not self._keeps or self.step is None:
+            return {"model_step": step}
+        return {"model_step": self.step, "model_val_loss": self.val_loss}
+
+    def reason(self) -> str:
+        """Return why the training ended before its last step."""
+        return f"{plural(self.waited, 'evaluation')} without a lower held-out loss (early_stopping={self._patience})"
+
+
+def copy_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Copy what training changes to host memory: all but frozen weights, and tied ones once."""
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    first: dict[Any, str] = {}
+    copies = {}
+    for name, tensor in model.state_dict().items():
+        if name not in frozen and first.setdefault(checkpoint.memory_key(tensor) or name, name) == name:
+            copies[name] = tensor.to("cpu", copy=True)
+    return copies
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path / checkpoint.BEST)
+    except Exception as error:  # the errors of safetensors have no common class
+        raise WorkerError(f"checkpoint {path} cannot be read: {checkpoint.BEST}: {error}") from None

@@ -1,0 +1,53 @@
+"""What `status` says of the model that a built-in task has left, and of losses that go wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterrun.base.job import Outcome
+from clusterrun.records.end_records import unknown_status
+from clusterrun.records.store import Store
+from clusterrun.state.reconcile import RunState
+from clusterrun.state.show import state_lines, status_json
+from tests.support.run_records import attempt, submitted
+
+WHY = "3 evaluations without a lower held-out loss (early_stopping=3)"
+
+
+def shown(folder: Path, file: str, document: Any, name: str, outcome: Outcome = Outcome.DONE) -> tuple[str, Any]:
+    """The line of `status` with this name, and what --json has, for a run with this file in its attempt's folder."""
+    run = submitted(Store(folder, folder / "state"))
+    (run.run_dir / "attempts").mkdir(exist_ok=True)
+    (attempt(run, 0, 0) / file).write_text(json.dumps(document))
+    state = RunState(run, replace(unknown_status(run, ""), state="X", outcome=outcome))
+    lines = [line.strip() for line in state_lines(state)]
+    return next((line for line in lines if line.startswith(f"{name}  ")), ""), status_json(state)[name]
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({"model_step": 125, "model_val_loss": 2.2144}, "model  step 125, the lowest held-out loss: 2.214"),
+        ({"model_step": 150}, "model  step 150"),
+        (
+            {"model_step": 100, "model_val_loss": 2, "ended_early": WHY},
+            f"model  step 100, the lowest held-out loss: 2; ended early: {WHY}",
+        ),
+        ({"model_step": "x", "model_val_loss": [], "ended_early": 1}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_finished_task_says_which_step_its_model_is_of(tmp_path: Path, facts: dict[str, Any], line: str) -> None:
+    text, as_json = shown(tmp_path, "training.json", {"steps": 150, **facts}, "model")
+    assert text == line
+    assert (as_json is not None) == bool(line)
+    assert line == "" or as_json["step"] == facts["model_step"]
+
+
+def test_a_task_that_failed_after_its_last_step_has_no_model(tmp_path: Path) -> None:
+    assert shown(tmp_path, "training.json", {"model_step": 150}, "model", Outcome.FAILED) == ("", None)
