@@ -220,7 +220,7 @@ def _is_whole(entry: Mapping[str, Any]) -> bool:
 
 def write_training(attempt: Path, facts: Mapping[str, Any]) -> None:
     """Add facts of a built-in task to training.json; raises OSError."""
-    write_record(attempt / TRAINING, load_training(attempt) | facts)
+    write_record(attempt / TRAINING, {**load_training(attempt), **facts})
 
 
 def load_training(attempt: Path) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def _fit(key: str, text: str, default: Any) -> Any:
     return (text,) if isinstance(default, tuple) else text  # a folder called 2024 stays text
 
 
-def _fit_every(key: str, text: str, default: int) -> Any:
+def _fit_every(key: str, text: str, default: Any) -> Any:
     """Parse a number of steps, or of epochs, which stays text."""
     if EPOCHS.fullmatch(text):
         return text
