@@ -18,6 +18,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import ROOT, Job, Site, until
+from tests.support.patience import HUNG
 
 SCRIPTS = ROOT / "tests" / "data" / "launched"
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -126,5 +127,5 @@ def test_plain_torchrun_gives_that_loss(script: str) -> None:
     assert process.stdout is not None
     found = next(match for line in process.stdout if (match := LINE.search(line)))
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HUNG)
     assert float(found[3]) == pytest.approx(LOSS[script], abs=1e-5)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.installed_command import SCRIPTS, Job, Site, read_json, until
 from tests.support.lm_runs import STAND_IN
+from tests.support.patience import HUNG
 from tests.support.rank_files import ends_of
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
@@ -136,7 +137,7 @@ def test_ranks_end_with_their_launcher(site: Site) -> None:
     launchers = [pid for pid in processes(job) if b"\0launch\0torchrun\0" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     ours = [pid for pid in launchers if ranks & set(map(int, children(pid)))]
     os.kill(ours[0], signal.SIGKILL)
-    assert site.wait_state(job, "FAILED", timeout=60)["exit_status"] in (1, 137)
+    assert site.wait_state(job, "FAILED", timeout=HUNG)["exit_status"] in (1, 137)
     until(lambda: not processes(job), 20, lambda: f"{processes(job)} still run")
 
 

@@ -112,7 +112,7 @@ def test_a_frozen_attempt_that_wakes_beside_its_successor_writes_nothing_and_end
     newer = start("r", 2, steps=frozen_at + 12, keep_last=3)
     wait_for(lambda: newest(run / "checkpoints") >= frozen_at + 5, newer)  # it is in the middle of its own writing
     os.kill(older.pid, signal.SIGCONT)
-    _, said = older.communicate(timeout=60)
+    _, said = older.communicate(timeout=HUNG)
     assert older.returncode in (1, -signal.SIGKILL)  # at its next write or its next heartbeat, whichever is first
     assert "Traceback" not in said
     # of the attempt or, if its next write is in the folder of checkpoints, of that folder's owner
@@ -144,7 +144,7 @@ def test_a_frozen_attempt_that_wakes_after_its_successor_has_ended_changes_no_by
     before = lasting(run)
     for signum in (signal.SIGTERM, signal.SIGCONT):  # as the cluster ends it: it may not even save
         os.kill(older.pid, signum)
-    older.communicate(timeout=60)
+    older.communicate(timeout=HUNG)
     assert older.returncode != 0
     assert lasting(run) == before
 
@@ -154,7 +154,7 @@ def test_a_second_job_is_refused_the_folder_of_a_first_that_lives(start: Start, 
     first = start("a", 1, steps=1_000_000, checkpoint_dir=kept, save_every=20, keep_last=9)
     wait_for(lambda: newest(kept) >= 3, first)
     second = start("b", 1, steps=5, checkpoint_dir=kept)
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=HUNG)
     assert second.returncode == 2
     assert f"checkpoint_dir={kept} is in use by run a (job 140, since " in said and len(said.splitlines()) == 1
 
@@ -162,7 +162,7 @@ def test_a_second_job_is_refused_the_folder_of_a_first_that_lives(start: Start, 
     wait_for(lambda: newest(tmp_path / ".clusterrun" / "runs" / "c" / "checkpoints") > 0, reader)
     reader.kill()
     first.send_signal(signal.SIGUSR2)
-    first.communicate(timeout=60)
+    first.communicate(timeout=HUNG)
     assert first.returncode == 0
     steps = set(steps_in(kept))
 
@@ -184,6 +184,6 @@ def test_a_job_that_was_cut_off_finds_its_folder_taken_over_and_stops(start: Sta
     assert second.communicate(timeout=120) and second.returncode == 0
     before = lasting(kept)
     os.kill(first.pid, signal.SIGCONT)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=HUNG)
     assert first.returncode == 1 and "now belongs to run b (job 140, since " in said
     assert lasting(kept) == before

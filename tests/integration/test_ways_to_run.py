@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.worker.entry import GPU_DEVICES
+from tests.support.patience import HUNG
 
 
 def test_a_script_sees_python_as_if_alone(step: Callable) -> None:
@@ -103,7 +104,7 @@ def test_one_process_needs_no_store(step: Callable) -> None:
 
 def test_it_runs_as_a_module_too(worker_root: Path) -> None:
     command = [sys.executable, "-m", "clusterrun.worker", "task", "lm", "stepz=1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=worker_root)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG, cwd=worker_root)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "did you mean 'steps'" in done.stderr
 
 

@@ -42,7 +42,7 @@ def left_behind(lab: Lab) -> list[str]:
 
 def cli(*argv: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, "-m", "lab", *argv], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "lab", *argv], cwd=ROOT, capture_output=True, text=True, timeout=HUNG, check=False
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from clusterrun.worker.entry import GPU_DEVICES
 from tests.support.installed_command import Job, Site, until
+from tests.support.patience import HUNG
 
 TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "2")
 
@@ -71,7 +72,7 @@ def test_ctrl_c_cancels_the_job(site: Site) -> None:
     command = site.start("check", *TWO[:-1], "1")
     until(lambda: site.listed("--state", "RUNNING"), 60, pause=0.2)
     command.send_signal(signal.SIGINT)
-    text, _ = command.communicate(timeout=60)
+    text, _ = command.communicate(timeout=HUNG)
     assert command.returncode == 130, text
     assert "cancelled job L" in text
     until(lambda: not site.listed(), 60, pause=0.2)

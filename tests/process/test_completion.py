@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
 
 CLUSTERRUN = str(Path(sys.executable).with_name("clusterrun"))
 
@@ -23,7 +24,7 @@ def test_bash_completes_with_the_script(desk: Desk) -> None:
         printf '%s ' "${{COMPREPLY[@]}}"; echo
     done
     """
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, timeout=HUNG)
     assert done.stderr == ""
     assert [line.rstrip() for line in done.stdout.splitlines()] == [
         "tasks", "compopt -o nospace", "schedule=", "linear", "compopt -o default", "", "",

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.folders import ROOT
 from tests.support.git_projects import git, make_repository
+from tests.support.patience import HUNG
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def project(tmp_path: Path) -> Path:
 
 def release(project: Path) -> subprocess.CompletedProcess[str]:
     script = ROOT / "scripts" / "release.sh"
-    return subprocess.run([script, sys.executable], cwd=project, capture_output=True, text=True, timeout=60)
+    return subprocess.run([script, sys.executable], cwd=project, capture_output=True, text=True, timeout=HUNG)
 
 
 def test_changes_that_are_not_committed_are_refused(project: Path) -> None:

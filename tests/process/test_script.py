@@ -47,7 +47,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slow]:
     yield started
     for _, process, _ in started.values():
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=HUNG)
 
 
 def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(slow: Slow) -> None:
@@ -155,7 +155,7 @@ def test_a_termination_is_recorded_wherever_the_job_is(tmp_path: Path, where: st
     while not (tmp_path / "up").exists():
         time.sleep(0.02)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HUNG)
     assert process.returncode == 143
     assert (run.end()["status"], run.end()["signal"]) == (143, "TERM")
 
@@ -166,7 +166,7 @@ def test_a_signal_to_the_batch_script_alone_reaches_the_ranks(tmp_path: Path) ->
     while not (tmp_path / "up").exists():
         time.sleep(0.02)
     process.send_signal(signal.SIGUSR1)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=HUNG)
     assert process.returncode == 0 and "got USR1" in out
 
 
@@ -260,7 +260,7 @@ def test_the_command_that_a_script_run_by_hand_prints_works_when_pasted(tmp_path
     command = said.split("this script anyway: ")[1].strip()
     assert shlex.split(command)[1:] == ["bash", str(run.script)]
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-    done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, timeout=HUNG)
     assert done.returncode == 0 and (folder / "started").exists(), done.stderr
 
 
@@ -309,6 +309,6 @@ def test_the_rendezvous_killed_while_the_ranks_run_does_not_fail_the_run(tmp_pat
     (helper,) = [pid for pid in children if b"rendezvous.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(int(helper), 9)
     (tmp_path / "go").touch()
-    _, err = process.communicate(timeout=90)
+    _, err = process.communicate(timeout=HUNG)
     assert process.returncode == 0, err
     assert (run.end()["status"], run.end()["unmarked"]) == (0, 0)

@@ -18,12 +18,13 @@ from clusterrun.scheduler.slurm.sacct import _SACCT
 from clusterrun.scheduler.slurm.squeue import _JOB_FORMATS
 from clusterrun.scheduler.slurm.values import SEP
 from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
 
 
 def imported(*words: str) -> set[str]:
     """The top-level packages that a command imports, and those of ours."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "clusterrun", *words], capture_output=True, text=True, timeout=60
+        [sys.executable, "-X", "importtime", "-m", "clusterrun", *words], capture_output=True, text=True, timeout=HUNG
     )
     assert "Traceback" not in done.stderr
     names = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")]

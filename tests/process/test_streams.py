@@ -13,12 +13,13 @@ import pytest
 from clusterrun.terminal.ui import Ui
 from tests.support.command_desk import Desk
 from tests.support.folders import ROOT
+from tests.support.patience import HUNG
 
 
 def shell(line: str) -> subprocess.CompletedProcess[str]:
     """What a line of shell says, with CR standing for the program."""
     line = line.replace("CR", f"'{sys.executable}' -m clusterrun")
-    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=HUNG)
 
 
 @pytest.mark.parametrize("words", ["list", "list --json", "status 99", "--help", "render", "cancel --all --yes"])

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.folders import ROOT
+from tests.support.patience import HUNG
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def test_it_renders_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     program = [str(home / "bin" / "python"), "-P", "-m", "clusterrun"]
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, *words], cwd=empty, env=environ, capture_output=True, text=True, timeout=60)
+        return subprocess.run([*program, *words], cwd=empty, env=environ, capture_output=True, text=True, timeout=HUNG)
 
     script = run("render", "--nodes", "2", "--gpus-per-node", "4")
     assert script.returncode == 0, script.stderr

@@ -17,6 +17,7 @@ from lab.cluster import Lab
 from tests.support.faults_table import Figure
 from tests.support.installed_command import Job, Site, until
 from tests.support.lm_runs import LIMIT, ONE, SHAPE, STEPS, final_weights, lm, wait_saved, weights
+from tests.support.patience import HUNG
 
 TIMES = 5  # of a preemption, by partition
 RUNS = 3  # with real time limits, at once
@@ -189,7 +190,7 @@ def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
     job = lm(site, STEPS, "--partition", partition, *ranks)
     wait_saved(job, 10)
     assert site.lab is not None
-    site.lab.wait_job(preempt(site), "RUNNING", "COMPLETED", timeout=60)
+    site.lab.wait_job(preempt(site), "RUNNING", "COMPLETED", timeout=HUNG)
     done(site, job)
     assert len(links(job)) == 2 and weights(job) == undisturbed
     assert resumed_at(job) == [stopped_at(links(job)[0])], "no step was lost: the ranks saved within the grace time"
@@ -208,8 +209,8 @@ def test_a_job_that_is_cancelled_while_it_saves_for_a_preemption_stays_cancelled
     other = preempt(site)
     until(lambda: "saving" in job.out.read_text(), LIMIT)
     site.cli("cancel", job.id)
-    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
-    fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
+    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=HUNG)
+    fields = lab.wait_job(job.id, "CANCELLED", timeout=HUNG)
     assert fields["Restarts"] == "0" and len(job.attempts()) == 1
     assert "the job was requeued" not in job.err.read_text(), job.err.read_text()
 
@@ -237,8 +238,8 @@ def test_a_job_that_a_plain_scancel_ends_in_the_grace_time_of_a_preemption_stays
 
     until(grace_began_before_this_second, LIMIT)
     lab.run(["scancel", str(job.id)])
-    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=60)
-    fields = lab.wait_job(job.id, "CANCELLED", timeout=60)
+    lab.wait_job(other, "RUNNING", "COMPLETED", timeout=HUNG)
+    fields = lab.wait_job(job.id, "CANCELLED", timeout=HUNG)
     assert fields["Restarts"] == "0" and len(job.attempts()) == 1
     assert "the job was requeued" not in job.err.read_text(), job.err.read_text()
 

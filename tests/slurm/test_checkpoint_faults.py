@@ -17,6 +17,7 @@ from lab.cluster import Lab
 from tests.support.faults_table import Figure
 from tests.support.installed_command import Job, Site, until
 from tests.support.lm_runs import LIMIT, weights
+from tests.support.patience import HUNG
 
 SHAPE = ("--nodes", "2", "--gpus-per-node", "0", "--tasks-per-node", "1")
 SETTINGS = (
@@ -40,9 +41,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root mounts a disk")  # mount refuses; CI is root
     disk = tmp_path / "disk"
     disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", disk], check=True, timeout=10)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "tmpfs", disk], check=True, timeout=HUNG)
     yield disk
-    subprocess.run(["umount", "-l", disk], check=True, timeout=10)
+    subprocess.run(["umount", "-l", disk], check=True, timeout=HUNG)
 
 
 @pytest.fixture

@@ -109,6 +109,7 @@ def test_each_start_of_a_job_has_its_own_reason(ends: Ends) -> None:
 # Python runs it at the start of every process of the job: the supervisor gets SIGTERM a second after its ranks
 LATE_SIGTERM = """
 import signal, sys, threading
+from tests.support.patience import HUNG
 set_handler = signal.signal
 def set_late_handler(signum, handler):
     late = signum == signal.SIGTERM and callable(handler)
@@ -267,7 +268,7 @@ def test_submit_works_from_inside_a_job(site: Site, lab: Lab) -> None:
         ["sbatch", "--parsable", "--job-name=outer", "--ntasks=3", f"--output={answer}", f"--error={answer}.err",
          f"--chdir={site.project}", "--wrap", " ".join(words)], env=site.env,
     ).stdout.strip()  # fmt: skip
-    lab.wait_job(outer, "COMPLETED", timeout=60)
+    lab.wait_job(outer, "COMPLETED", timeout=HUNG)
     data: dict[str, Any] = json.loads(answer.read_text())["data"]
     site.cli("wait", data["job_id"])
     out, err = map(Path, data["logs"])

@@ -12,6 +12,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import Site, until
+from tests.support.patience import HUNG
 from tests.support.submit_tools import NEVER, light, runs_of, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
@@ -84,7 +85,7 @@ def test_two_recovers_at_once_make_one_job_and_cancel_ends_every_copy(
     for site in both:
         refuse = wrap_sbatch(tmp_path, "kill -KILL $PPID; sleep 60", site.env["PATH"])
         site.start("submit", *site.scheduler, "--gpus-per-node", "0", "--template", str(template), NEVER, "--", "true",
-                   env={"PATH": refuse}).wait(timeout=60)  # fmt: skip
+                   env={"PATH": refuse}).wait(timeout=HUNG)  # fmt: skip
         (run_dir,) = runs_of(site)
         recovers.append((site, run_dir, [site.start("submit", "--recover", run_dir.name) for _ in range(2)]))
     for site, run_dir, two in recovers:

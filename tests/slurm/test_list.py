@@ -10,6 +10,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import Site, until
+from tests.support.patience import HUNG
 from tests.support.submit_tools import NEVER, light
 
 MakeSite = Callable[[Lab | None], Site]
@@ -92,9 +93,9 @@ def test_a_controller_that_is_stopped_changes_no_state(site: Site, template: Any
         (r["job_id"], r["state"], r["reason"]) for r in before
     ]
     assert all(row["as_of"] for row in after) and "Slurm is not responding: squeue" in listed.stderr
-    said, _ = status.communicate(timeout=60)
+    said, _ = status.communicate(timeout=HUNG)
     assert status.returncode == 75 and said.count("as of ") == 2
-    said, _ = cancel.communicate(timeout=60)
+    said, _ = cancel.communicate(timeout=HUNG)
     assert cancel.returncode == 3 and "did not respond; nothing was" in said
     ctld.start()
     until(lambda: all(row["as_of"] is None for row in site.json("list")), 30, pause=0.5)
@@ -109,7 +110,7 @@ def test_watching_named_jobs_until_they_are_over(any_lab: Lab, new_site: MakeSit
     assert watching.stdout is not None
     until(lambda: "JobHeldUser" in watching.stdout.readline(), 20)
     any_lab.run(["scontrol", "release", run.id, other])
-    said, _ = watching.communicate(timeout=90)
+    said, _ = watching.communicate(timeout=HUNG)
     assert watching.returncode == 0, said
     last = said.split("\n\n")[-2:]
     assert "COMPLETED" in last[0] and run.id in last[0] and "FAILED" in last[1] and other in last[1], said
@@ -135,5 +136,5 @@ def test_a_job_that_nobody_can_tell_of(lab_no_accounting: Lab, new_site: MakeSit
     until(lambda: "2 tasks PENDING" in waiting.stdout.readline(), 20)
     lab_no_accounting.run(["scancel", f"{array}_1"])  # Slurm keeps nothing of a task that was cancelled while it waited
     lab_no_accounting.run(["scontrol", "release", array])
-    said, _ = waiting.communicate(timeout=90)
+    said, _ = waiting.communicate(timeout=HUNG)
     assert waiting.returncode == 75 and "has no accounting" in said and "COMPLETED" in said

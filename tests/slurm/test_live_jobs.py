@@ -11,6 +11,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import CLUSTERRUN, Job, Site, until
+from tests.support.patience import HUNG
 from tests.support.submit_tools import NEVER, light, light_template
 
 #: It fails unless the file `go` is in the project's folder, where the job starts.
@@ -75,7 +76,7 @@ def test_a_requeued_job_of_an_earlier_submission_is_seen_by_every_verb(
     assert site.cli("cancel", "--name", "again", "--yes", **elsewhere).stdout == f"Cancelled {job.id}\n"
     assert site.lab is not None and site.lab.job(job.id)["JobState"] in ("CANCELLED", "COMPLETING")
     for process in (waiting, followed):
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=HUNG)
         assert process.returncode == 1 and f"job {job.id}: CANCELLED" in said, said
 
 
@@ -109,7 +110,7 @@ def test_on_a_full_disk_every_job_of_both_schedulers_is_cancelled(site: Site, te
     local = site.json("submit", "--scheduler", "local", "--gpus-per-node", "0", "--job-name", "full-l", "--no-check",
                       "--", "sleep", "600")["job_id"]  # fmt: skip
     words = ["prlimit", "--fsize=0", *CLUSTERRUN, "cancel", *(job.id for job in jobs), local]
-    done = subprocess.run(words, cwd=site.project, env=site.env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=site.project, env=site.env, capture_output=True, text=True, timeout=HUNG)
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and [line.split(":")[0] for line in lines] == [
         f"Cancelled {name}" for name in (jobs[0].id, jobs[1].id, local)

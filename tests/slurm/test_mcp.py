@@ -11,6 +11,7 @@ import pytest
 
 from clusterrun import __version__
 from tests.support.installed_command import CLUSTERRUN, Site
+from tests.support.patience import HUNG
 
 READING = {"list_jobs", "job_status", "why", "logs", "free", "plan_submit"}
 SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--independent")
@@ -112,7 +113,7 @@ def test_submissions_stay_within_the_budget(site: Site) -> None:
         assert second["gpu_hours_left"] == 0.25
         await call("cancel", job=first["job_id"])
         await call("cancel", job=second["job_id"])
-        site.wait_state(first["job_id"], "CANCELLED", timeout=60)
+        site.wait_state(first["job_id"], "CANCELLED", timeout=HUNG)
 
     talk(site, ("--allow-submit", "--gpu-hours", "1.5"), conversation)
 

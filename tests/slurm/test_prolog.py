@@ -11,6 +11,7 @@ import pytest
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import Site, until
+from tests.support.patience import HUNG
 
 #: squeue's reason for the job, as `list` shows it.
 HELD = "launch failed requeued held"
@@ -43,7 +44,7 @@ def test_a_held_job_is_explained_and_runs_after_its_release(site: Site, flag: Pa
     assert waiting.stdout is not None and f"PENDING {HELD}" in waiting.stdout.readline()
     flag.unlink()
     site.lab.run(["scontrol", "release", job.id])
-    said, _ = waiting.communicate(timeout=90)
+    said, _ = waiting.communicate(timeout=HUNG)
     assert waiting.returncode == 0, said
     state = site.state(job)
     assert state["state"] == "COMPLETED" and [folder.name.split(".")[1:] for folder in job.attempts()] == [["1", "0"]]

@@ -11,6 +11,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import Site, until
+from tests.support.patience import HUNG
 from tests.support.submit_tools import NEVER, Fleet, all_over, light
 
 MakeSite = Callable[[Lab | None], Site]
@@ -79,7 +80,7 @@ def test_a_script_run_by_hand_takes_nothing_from_its_job(fresh_lab: Lab, site: S
     for force, status in (("", 2), ("1", 0)):
         done = subprocess.run(
             ["bash", str(job.run_dir / "script.sh")], env=site.env | {"CLUSTERRUN_FORCE": force}, cwd=site.project,
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=HUNG,
         )  # fmt: skip
         assert done.returncode == status, done.stderr
     assert not list((job.run_dir / "claims").iterdir())

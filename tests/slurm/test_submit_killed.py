@@ -28,7 +28,7 @@ def site(fresh_lab: Lab, new_site: MakeSite) -> Site:
 def test_killed_before_sbatch_it_is_told_and_recover_submits_once(fresh_lab: Lab, site: Site, template: Path) -> None:
     path = wrap_sbatch(site.home, "kill -9 $PPID; exit 1", site.env["PATH"])
     dying = begin(site, template, "--job-name", "before", env={"PATH": path})
-    dying.communicate(timeout=60)
+    dying.communicate(timeout=HUNG)
     assert dying.returncode == -signal.SIGKILL
     (run,) = runs_of(site)
     (state,) = site.listed()
@@ -48,7 +48,7 @@ def test_killed_after_sbatch_the_next_command_adopts_the_job(fresh_lab: Lab, sit
     for name, options in (("killed-ran", ()), ("killed-waits", (NEVER,))):
         before = {*runs_of(site)}
         dying = begin(site, template, "--job-name", name, *options, env={"PATH": path})
-        dying.communicate(timeout=60)
+        dying.communicate(timeout=HUNG)
         assert dying.returncode == -signal.SIGKILL
         job = (site.home / "id").read_text().strip()
         (run,) = {*runs_of(site)} - before
@@ -109,7 +109,7 @@ def test_killed_at_any_moment(fresh_lab: Lab, site: Site, template: Path, rng: r
 def test_ctrl_c_waits_for_the_answer_and_leaves_the_job(fresh_lab: Lab, site: Site, template: Path) -> None:
     path = wrap_sbatch(site.home, 'kill -INT $PPID; sleep 0.5; kill -INT $PPID; real "$@"', site.env["PATH"])
     pressed = begin(site, template, NEVER, env={"PATH": path})
-    said, _ = pressed.communicate(timeout=60)
+    said, _ = pressed.communicate(timeout=HUNG)
     assert pressed.returncode == 130, said
     job = re.search(r"^Submitted job (\d+) ", said, re.MULTILINE)
     assert job and "Traceback" not in said, said

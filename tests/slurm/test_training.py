@@ -12,6 +12,7 @@ from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import Job, Site, read_json, until
 from tests.support.lm_runs import ONE, STAND_IN, lm, reached, wait_saved
+from tests.support.patience import HUNG
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
 
@@ -54,7 +55,7 @@ def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
     job = lm(site, 5000, *ONE, "--total-time", "1h")
     wait_saved(job, 5)
     site.cli("cancel", job.id)
-    site.wait_state(job, "CANCELLED", timeout=60)
+    site.wait_state(job, "CANCELLED", timeout=HUNG)
     assert len(job.attempts()) == 1 and "the job was requeued" not in job.err.read_text()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.installed_command import ONE_RANK, Job, Site
+from tests.support.patience import HUNG
 
 _NOBODY = ("-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "commit.gpgsign=false")
 
@@ -14,7 +15,7 @@ _NOBODY = ("-c", "user.name=ann", "-c", "user.email=ann@example.org", "-c", "com
 def git(folder: Path, *words: str) -> str:
     """Run git in a folder, and return its output."""
     return subprocess.run(
-        ["git", "-C", str(folder), *_NOBODY, *words], check=True, capture_output=True, text=True, timeout=60
+        ["git", "-C", str(folder), *_NOBODY, *words], check=True, capture_output=True, text=True, timeout=HUNG
     ).stdout
 
 

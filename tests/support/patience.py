@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 #: Seconds after which anything that answers at once on a quiet machine counts as hung.
-HUNG = 120.0
+HUNG = 300.0
 #: Times as long as a quiet machine needs, for waits that name their own seconds.
 PATIENCE = 4
 

@@ -14,6 +14,7 @@ import clusterrun
 from clusterrun import RequestError, SubmitArgs
 from clusterrun.worker.rank.progress import Progress
 from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
 
 assert clusterrun.__doc__
 DOCUMENTED = re.findall(r"^    (\w+) {2,}\S", clusterrun.__doc__, re.MULTILINE)
@@ -45,7 +46,7 @@ def test_the_script_of_the_docstring_runs_without_slurm(desk: Desk) -> None:
     desk.without_slurm()
     assert "nodes=2, gpus_per_node=4" in EXAMPLE
     script = textwrap.dedent(EXAMPLE).replace("nodes=2, gpus_per_node=4", "gpus_per_node=0")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HUNG)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from clusterrun.submit.job_python import WORKER
 from clusterrun.worker.tasks import check_settings
+from tests.support.patience import HUNG
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, ranks: int = 2) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def found(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, lis
 def test_it_checks_each_line_and_loads_neither_torch_nor_transformers() -> None:
     argv = [sys.executable, "-X", "importtime", str(WORKER), "check-settings", "2"]
     lines = '["classify", "lr=1e-4"]\n["classify", "lr=x"]\n'
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, input=lines)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=HUNG, input=lines)
     right, wrong = map(json.loads, done.stdout.splitlines())
     assert right == {"wrong": "", "missing": [], "doubts": []} and "lr must be a number" in wrong["wrong"]
     assert not {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()} & {"torch", "transformers"}

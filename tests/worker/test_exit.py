@@ -30,7 +30,7 @@ sys.exit(rank.succeed())
 
 @pytest.mark.parametrize(("own", "status"), [("1", 0), ("0", 9)])
 def test_a_library_that_crashes_at_exit_does_not_spoil_a_task_that_is_done(own: str, status: int) -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM, own], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, own], capture_output=True, text=True, timeout=HUNG)
     assert (done.returncode, done.stdout) == (status, "done"), done.stderr
 
 
@@ -55,7 +55,7 @@ sys.exit(rank.succeed())
 
 
 def test_a_signal_handler_that_raises_does_not_spoil_the_record_of_a_single_rank() -> None:
-    done = subprocess.run([sys.executable, "-c", SIGTERM_AT_THE_RECORD], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SIGTERM_AT_THE_RECORD], capture_output=True, text=True, timeout=HUNG)
     assert (done.returncode, done.stdout, done.stderr) == (0, "recorded 0\n", "")
 
 
@@ -81,7 +81,7 @@ sys.exit(rank.succeed())
 @pytest.mark.parametrize("name", ["SIGUSR1", "SIGUSR2"])
 def test_a_late_signal_does_not_fail_a_rank_that_has_finished(name: str) -> None:
     words = [sys.executable, "-c", SIGNAL_AT_THE_END_OF_THE_INTERPRETER, name]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HUNG)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -94,6 +94,7 @@ from clusterrun.worker.rank import exit
 from clusterrun.run_folder.ends import Outcome
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank.exit import RankExit
+from tests.support.patience import HUNG
 
 way, sigterm, folder = sys.argv[1:]
 place = SimpleNamespace(rank=0, local_rank=0, node="n1", world_size=2)
@@ -121,7 +122,7 @@ def test_a_rank_that_lost_a_peer_has_failed_only_if_no_sigterm_ends_it(
     tmp_path: Path, way: str, sigterm: str, status: int
 ) -> None:
     words = [sys.executable, "-c", LOSES_ITS_PEER, way, sigterm, str(tmp_path)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HUNG)
     assert (done.returncode, ends_of(tmp_path)[0]["status"]) == (status, status), done.stderr
     assert (tmp_path / "first_failure.json").exists() == (status == 1)
     assert ("closed by peer" in done.stderr) == (status == 1 and way == "fail_with_message")

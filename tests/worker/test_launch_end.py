@@ -15,6 +15,7 @@ from tests.support.rank_files import put_end, put_progress
 COUNTED = """
 import subprocess, sys
 from clusterrun.worker.job import step, supervisor
+from tests.support.patience import HUNG
 files = []
 sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "node-" in str(found[0]) else None)
 supervisor.ProgressFollower.look = lambda self: None  # it reads rank 0's record every few seconds
@@ -33,7 +34,7 @@ def test_the_records_of_a_launch_are_read_once(tmp_path: Path, status: int, rest
     options = ["--local", "--hang-timeout", "0", "--shown-late", "5", "--max-restarts", str(restarts)]
     environ = {**os.environ, "CLUSTERRUN_FORCE": "1", "CLUSTERRUN_TOKEN": "t", "RECORDS": str(records)}
     command = [sys.executable, "-c", COUNTED, *options, "--", "script", str(status)]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=HUNG, check=True)
     assert done.stdout.split() == [str(status), str(reads)], done.stderr
 
 
@@ -47,5 +48,5 @@ def test_a_rank_without_a_record_is_the_cause_if_the_others_were_ended_by_sigter
     environ = {**os.environ, "CLUSTERRUN_FORCE": "1", "CLUSTERRUN_TOKEN": "t", "RECORDS": str(records)}
     options = ["--local", "--tasks-per-node", "2", "--hang-timeout", "0", "--shown-late", "5"]
     command = [sys.executable, "-c", COUNTED, *options, "--", "script", "143"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=HUNG, check=True)
     assert done.stdout.split()[0] == str(status), done.stderr

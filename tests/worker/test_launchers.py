@@ -122,7 +122,7 @@ for pipe, text in zip(pipes, (b"a\\nb", b"c\\n", b"d" * 3000, b"e\\n")):
     os.write(pipe, text)
 outputs.close()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HUNG)
     pieces = [f"10: {'d' * 1024}"] * 2 + [f"10: {'d' * (3000 - 2048)}"]
     assert sorted(done.stdout.splitlines()) == sorted([" 9: a", " 9: b", *pieces]), done.stderr
     assert sorted(done.stderr.splitlines()) == [" 9: c", "10: e"]
@@ -247,7 +247,7 @@ print(user_code.run_command(["sh", "-c", {command!r}]).status, flush=True)
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environ)
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "saved\n143\n"
+    assert process.communicate(timeout=HUNG)[0] == "saved\n143\n"
 
 
 def test_deepspeed_gets_the_nodes_own_devices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,5 +277,5 @@ from clusterrun.worker.rank import launched
 print(json.dumps(list(launched.adopt({argv!r}))), flush=True)
 """
     environ = os.environ | {launched.OUTPUTS: f"{os.getpid()}"}
-    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=HUNG)
     assert json.loads(done.stdout) == expected, done.stderr

@@ -28,7 +28,7 @@ def command(worker: Path, nodes: int, tasks: int, script: str, *options: str) ->
 
 
 def run(worker: Path, nodes: int, tasks: int, script: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(worker, nodes, tasks, script, *options), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command(worker, nodes, tasks, script, *options), capture_output=True, text=True, timeout=HUNG)
 
 
 def gone(marker: str) -> bool:

@@ -122,7 +122,7 @@ def test_failure_is_one_line_without_the_address(tmp_path: Path) -> None:
     ):
         document = json.dumps({**FACTS, "name": "lm", "target": target, "event": "done", "text": ""})
         done = subprocess.run(
-            [sys.executable, notify.__file__], input=document, capture_output=True, text=True, timeout=60
+            [sys.executable, notify.__file__], input=document, capture_output=True, text=True, timeout=HUNG
         )
         assert done.returncode == 1 and text in done.stderr, (target, done.stderr)
         assert len(done.stderr.splitlines()) == 1 and "secret-path" not in done.stderr

@@ -140,6 +140,7 @@ from pathlib import Path
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
+from tests.support.patience import HUNG
 report = Report(0, RunEnv(run_dir=Path({folder!r})), Training(), 0, {{}})
 report.start(0, 40)
 for step in range(1, 41):
@@ -152,7 +153,7 @@ report.close()
 def test_a_terminal_gets_a_progress_line_and_a_file_does_not(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT.format(folder=str(tmp_path))]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
-    plain = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=True).stdout
+    plain = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=HUNG, check=True).stdout
     assert plain == "step 40/40  loss 1.250\n"
     ours, theirs = pty.openpty()
     with subprocess.Popen(command, env=environ, stdout=theirs, stderr=theirs) as process:

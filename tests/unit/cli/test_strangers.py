@@ -21,6 +21,7 @@ from clusterrun.base.fields import FIELD
 from clusterrun.cli.common import agent
 from clusterrun.cli.mcp import Denied, plan_submit
 from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
 
 SHAPE = ("--nodes", "1", "--gpus-per-node", "1", "--time", "1:00")
 
@@ -187,7 +188,7 @@ def test_programs_and_modules_of_the_project_are_not_taken_for_those_of_the_syst
     traps.desk.set(VIRTUAL_ENV=sys.prefix)
     program = str(Path(sys.prefix, "bin", "clusterrun"))
     for words in ((program, "submit", "lm", "--dry-run", *SHAPE), (program, "list")):
-        assert subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+        assert subprocess.run(words, capture_output=True, timeout=HUNG).returncode == 0
     assert traps.sprung() == []
 
 

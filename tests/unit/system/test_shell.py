@@ -110,7 +110,7 @@ def test_an_interrupt_ends_the_program(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     pid = int(wait_for(tmp_path / "pid"))
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=HUNG)
     until(lambda: not alive(pid))
 
 
