@@ -97,6 +97,12 @@ class Training:
         NUMERICS, "auto", "bf16, fp16, fp32; auto: bf16 if the GPU has it, else fp16; fp32 on a CPU",
         choices=("auto", "bf16", "fp16", "fp32"),
     )  # fmt: skip
+    parallel: str = _row(
+        NUMERICS, "ddp",
+        "ddp: every rank has the whole model; fsdp (FSDP2): a part of it, for models too large for one GPU, and in bf16"
+        " without float32 activations",
+        choices=("ddp", "fsdp"),
+    )  # fmt: skip
     compile: bool = _row(NUMERICS, False, "torch.compile")
     deterministic: bool = _row(NUMERICS, False, "the same run gives the same bits on a GPU too (slower)")
     seed: int = _row(NUMERICS, 1, "of weights, order of samples, dropout and noise")

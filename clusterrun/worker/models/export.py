@@ -61,9 +61,11 @@ def export(
     run_id: str,
     card: dict[str, Any],
     files: Mapping[str, str] | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
 ) -> Path:
     """Write model (float32 safetensors), tokenizer, `clusterrun.json` (run id, `card`) and `files` (name to text).
 
+    `weights` are the model's, if it has only parts of them.
     Returns the absolute folder. The model may be wrapped by DDP or torch.compile, and is not changed. Raises
     WorkerError if the folder is another run's (status 2) or cannot be written, and Superseded.
     """
@@ -81,7 +83,7 @@ def export(
             shutil.rmtree(left, ignore_errors=True)  # of an attempt that was killed
         temporary.mkdir(parents=True)
         with quiet():
-            _standalone(model).save_pretrained(temporary)
+            _standalone(model, weights).save_pretrained(temporary)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
         for name, text in (files or {}).items():
@@ -97,7 +99,7 @@ def export(
     return folder
 
 
-def _standalone(model: Any) -> PreTrainedModel:
+def _standalone(model: Any, weights: Mapping[str, torch.Tensor] | None) -> PreTrainedModel:
     """Return a second model with float32 copies of the weights, as saving changes the configuration."""
     import torch
 
@@ -109,11 +111,11 @@ def _standalone(model: Any) -> PreTrainedModel:
             settings.use_cache = True
     with torch.device("meta"):
         alone: PreTrainedModel = type(model)(config)
-    weights = {
+    copies = {
         name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
-        for name, tensor in model.state_dict().items()
+        for name, tensor in (weights or model.state_dict()).items()
     }
-    alone.load_state_dict(weights, assign=True)
+    alone.load_state_dict(copies, assign=True)
     alone.tie_weights()
     if generation is not None:  # a classifier generates nothing
         alone.generation_config = generation

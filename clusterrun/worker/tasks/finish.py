@@ -45,12 +45,26 @@ def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: 
         export.check_target(folder, run.run_id)
     if config.push_to_hub and folder is None:
         raise WorkerError("push_to_hub needs save_path, the folder to push", status=2)
-    if not train(work, config, dist, run, device) or dist.rank != 0 or folder is None:
+    if not train(work, config, dist, run, device) or folder is None:
         return
     here.enter("saving")
-    export.export(
-        work.model, work.tokenizer, folder, run_id=run.run_id, card={"task": config.task, **work.card}, files=work.files
-    )
+    weights = _gathered_weights(work.model) if config.parallel == "fsdp" else None
+    if dist.rank == 0:
+        _save(work, config, folder, run, weights)
+
+
+def _gathered_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the whole weights of a model that every rank has a part of; on rank 0 only, though all ranks call it."""
+    from ..training import fsdp
+
+    return fsdp.whole_weights(model)
+
+
+def _save(work: Work, config: Any, folder: Path, run: RunEnv, weights: dict[str, torch.Tensor] | None) -> None:
+    from ..models import export
+
+    card = {"task": config.task, **work.card}
+    export.export(work.model, work.tokenizer, folder, run_id=run.run_id, card=card, files=work.files, weights=weights)
     print(f"model written to {folder}", flush=True)
     if config.push_to_hub:
         attempt_number.check()

@@ -78,12 +78,12 @@ def write_file(path: Path, fill: Callable[[Hashed], Any]) -> dict[str, Any]:
     return {"size": out.size, "sha256": out.digest.hexdigest()}
 
 
-def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed) -> None:
-    """Write the safetensors format in one pass, from the tensors' memory.
+def write_safetensors(tensors: dict[str, torch.Tensor], out: Hashed, metadata: dict[str, str] | None = None) -> None:
+    """Write the safetensors format in one pass, from the tensors' memory, with more `metadata` in its header.
 
     The library's save_file would need a second pass for the sha256, and hides errors of the disk.
     """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"} | (metadata or {})}
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))  # keeps them aligned
     offset = 0
     for name, tensor in ordered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ...base.decode import as_int, parse_object
@@ -14,6 +15,7 @@ from ..rank.failures import describe_error
 from . import atomic_files, checkpoint
 
 BEST = "best.json"
+Write = Callable[[Path, checkpoint.Snapshot, atomic.Check], Path | None]
 
 
 class BackgroundWriter:
@@ -23,6 +25,7 @@ class BackgroundWriter:
     write failed (None if it did not). `best` is the best step, including earlier attempts.
     `in_use`, the checkpoint this run was resumed from, is never deleted, nor are those of other runs than `run_id`.
     `check` raises Superseded where this process may no longer write: then the next `save` or `wait` does.
+    `write` returns None on a rank that has written its part of a checkpoint: another one does the rest.
     """
 
     def __init__(
@@ -32,6 +35,7 @@ class BackgroundWriter:
         in_use: Path | None = None,
         run_id: str | None = None,
         check: atomic.Check = attempt_number.check,
+        write: Write | None = None,
     ) -> None:
         self.last_saved: int | None = None
         self.seconds = 0.0
@@ -42,6 +46,7 @@ class BackgroundWriter:
         self._in_use = in_use
         self._run_id = run_id
         self._check = check
+        self._write_files = write
         self._superseded: attempt_number.Superseded | None = None
         self._thread: threading.Thread | None = None
         atomic_files.sweep(folder)
@@ -69,7 +74,7 @@ class BackgroundWriter:
     def _write(self, snapshot: checkpoint.Snapshot, best: bool) -> None:
         began = time.monotonic()
         try:
-            checkpoint.write(self._folder, snapshot, self._check)
+            path = (self._write_files or checkpoint.write)(self._folder, snapshot, self._check)
         except attempt_number.Superseded as superseded:
             self._superseded = superseded
             return
@@ -82,17 +87,20 @@ class BackgroundWriter:
             return
         self.seconds = time.monotonic() - began
         self.last_saved, self.failure = snapshot.step, None
+        if path is not None:
+            self._tidy(snapshot.step, best)
+
+    def _tidy(self, step: int, best: bool) -> None:
+        """Note that a step that is on disk is the best one, if it is, and delete older ones."""
         try:
             if best:
-                atomic.replace(
-                    self._folder / BEST, json.dumps({"step": snapshot.step}).encode(), mode=None, check=self._check
-                )
-                self.best = snapshot.step
+                atomic.replace(self._folder / BEST, json.dumps({"step": step}).encode(), mode=None, check=self._check)
+                self.best = step
             checkpoint.prune(self._folder, self._keep_last, self.best, self._in_use, self._run_id, self._check)
         except attempt_number.Superseded as superseded:
             self._superseded = superseded
         except OSError as error:
-            say(f"saved step {snapshot.step}; cannot delete old checkpoints in {self._folder}: {_reason(error)}")
+            say(f"saved step {step}; cannot delete old checkpoints in {self._folder}: {_reason(error)}")
 
     def _last_good(self) -> str:
         if self.last_saved is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import torch
 from ...base.decode import as_int, as_number
 from ...base.errors import WorkerError
 from ...base.units import plural
-from . import checkpoint
+from . import checkpoint, ddp
 
 
 class BestModel:
     """The best evaluation so far, the same on every rank, and on rank 0 a copy of its weights in host memory.
+
+    Under FSDP every rank has a copy of its parts of them.
 
     `step` is None before the first one. `waited` counts the evaluations since, none of which was better.
     """
@@ -27,7 +29,7 @@ class BestModel:
         self.waited = 0
         self._patience: int = config.early_stopping
         self._keeps = config.keep == "best" and not config.measure
-        self._holds = self._keeps and rank == 0
+        self._holds = self._keeps and (rank == 0 or config.parallel == "fsdp")
         self._weights: dict[str, torch.Tensor] = {}
 
     @property
@@ -51,8 +53,10 @@ class BestModel:
         """Return the weights that the checkpoint of a step must have beside the model's own: none if these are best."""
         return {} if self.step == step else self._weights
 
-    def restore(self, state: Mapping[str, Any], path: Path, model: torch.nn.Module, step: int) -> None:
-        """Continue from a checkpoint, already loaded into the model. Raises WorkerError.
+    def restore(
+        self, state: Mapping[str, Any], model: torch.nn.Module, step: int, load: Callable[[], dict[str, torch.Tensor]]
+    ) -> None:
+        """Continue from a checkpoint, already loaded into the model; `load` gives its best weights, if others are best.
 
         The weights of a run with keep=last were not saved: then the best evaluation is looked for anew.
         """
@@ -61,14 +65,13 @@ class BestModel:
             return
         self.step, self.val_loss, self.waited = best, val_loss, as_int(state.get("waited")) or 0
         if self._holds:
-            self._weights = copy_weights(model) if best == step else _load(path)
+            self._weights = copy_weights(model) if best == step else load()
 
     def put_back(self, model: torch.nn.Module, step: int) -> None:
-        """Give the model of the last step the best weights, where they are kept; on rank 0, which exports it."""
-        if self.step != step and self._weights:
-            model.load_state_dict(
-                self._weights, strict=False
-            )  # frozen weights, and second names of tied ones, are left
+        """Give the model of the last step the best weights, where they are kept: those that are to be exported."""
+        weights = model.state_dict() if self.step != step else {}
+        for name, best in self._weights.items() if weights else ():  # without frozen weights and names of tied ones
+            ddp.own_part(weights[name]).copy_(best)
 
     def kept(self, step: int) -> dict[str, Any]:
         """Return the step and the held-out loss of the finished model; without the loss if no evaluation counts."""
@@ -86,13 +89,15 @@ def copy_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
     first: dict[Any, str] = {}
     copies = {}
-    for name, tensor in model.state_dict().items():
-        if name not in frozen and first.setdefault(checkpoint.memory_key(tensor) or name, name) == name:
+    for name, weight in model.state_dict(keep_vars=True).items():
+        tensor = ddp.own_part(weight.detach())
+        if name not in frozen and first.setdefault(checkpoint.memory_key(tensor) or id(weight), name) == name:
             copies[name] = tensor.to("cpu", copy=True)
     return copies
 
 
-def _load(path: Path) -> dict[str, torch.Tensor]:
+def load_best(path: Path) -> dict[str, torch.Tensor]:
+    """Return the best weights that a checkpoint has beside its own; raises WorkerError."""
     from safetensors.torch import load_file
 
     try:

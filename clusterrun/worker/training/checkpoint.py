@@ -2,6 +2,7 @@
 
 A folder `step-00000010` holds model.safetensors, config.json, trainer.pt, state.json and manifest.json, which has the
 sha256 of the others; and `best_weights`, in the format of safetensors, if an earlier step had the lowest held-out loss.
+Under FSDP a file of each rank (`shards.py`) takes the place of model.safetensors, trainer.pt and best_weights.
 The file `latest` names the newest one: a hint, not needed to resume.
 """
 
@@ -42,6 +43,7 @@ class Snapshot:
     `tensors` are contiguous, by their names in the model's state_dict, tied ones once. `trainer` holds
     "optimizer" and "scaler" (or None). `state` is JSON. `config_json` is empty for a model without a config.
     `best` are the weights of an earlier step that had the lowest held-out loss, if there is one.
+    `offsets` say where each tensor begins in the whole one if this is a rank's shard; None: it is all of the state.
     """
 
     step: int
@@ -50,20 +52,29 @@ class Snapshot:
     state: dict[str, Any]
     config_json: str
     best: dict[str, torch.Tensor] = field(default_factory=dict)
+    offsets: dict[str, list[int]] | None = None
 
 
 def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, Any], step: int) -> Snapshot:
     """Copy the unwrapped model, the optimizer and the scaler (or None) to host memory; only this blocks training."""
     first: dict[Any, str] = {}
     kept = {k: v for k, v in model.state_dict().items() if first.setdefault(memory_key(v) or k, k) == k}
-    snapshot = Snapshot(
-        step=step,
-        tensors=_copy(kept),
-        trainer=_copy({"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}),
-        state=json.loads(json.dumps(state)),
-        config_json=_config(model),
-    )
-    if any(tensor.is_cuda for tensor in kept.values()):
+    trainer = {"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}
+    return copied(model, kept, trainer, state, step)
+
+
+def copied(
+    model: torch.nn.Module,
+    tensors: dict[str, torch.Tensor],
+    trainer: dict[str, Any],
+    state: dict[str, Any],
+    step: int,
+    offsets: dict[str, list[int]] | None = None,
+) -> Snapshot:
+    """Copy tensors, the trainer's and other state to host memory, and return them once they are there."""
+    plain = json.loads(json.dumps(state))
+    snapshot = Snapshot(step, _copy(tensors), _copy(trainer), plain, _config(model), offsets=offsets)
+    if any(tensor.is_cuda for tensor in tensors.values()):
         torch.cuda.current_stream().synchronize()
     return snapshot
 
@@ -76,9 +87,15 @@ def memory_key(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     return start, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-def write(folder: Path, snapshot: Snapshot, check: Check = attempt_number.check) -> Path:
+def write(
+    folder: Path,
+    snapshot: Snapshot,
+    check: Check = attempt_number.check,
+    collect: Callable[[Path], dict[str, Any]] | None = None,
+) -> Path:
     """Write a checkpoint into `folder` and return its path once it is on disk.
 
+    `collect(folder)` writes the shards, and returns their entries of the manifest.
     Raises OSError, and Superseded from `check`, which runs before each rename. An error leaves nothing behind, and the
     other checkpoints and `latest` unchanged.
     """
@@ -87,20 +104,12 @@ def write(folder: Path, snapshot: Snapshot, check: Check = attempt_number.check)
     atomic_files.sweep(folder)
     target = folder / f"step-{snapshot.step:08d}"
     temporary, pointer = atomic_files.temporary(target), atomic_files.temporary(folder / LATEST)
-    parts: dict[str, Callable[[atomic_files.Hashed], Any]] = {
-        WEIGHTS: lambda out: atomic_files.write_safetensors(snapshot.tensors, out),
-        TRAINER: lambda out: torch.save(snapshot.trainer, out),  # type: ignore[arg-type]  # it needs write() and flush()
-        STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
-    }
-    if snapshot.best:
-        parts[BEST] = lambda out: atomic_files.write_safetensors(snapshot.best, out)
-    if snapshot.config_json:
-        parts[CONFIG] = lambda out: out.write(snapshot.config_json.encode())
     try:
         temporary.mkdir()
-        manifest = json.dumps(
-            {"files": {name: atomic_files.write_file(temporary / name, part) for name, part in parts.items()}}
-        )
+        shards = collect(temporary) if collect else {}
+        parts = _parts(snapshot)
+        files = shards | {name: atomic_files.write_file(temporary / name, part) for name, part in parts.items()}
+        manifest = json.dumps({"files": files})
         atomic_files.write_file(temporary / MANIFEST, lambda out: out.write(manifest.encode()))
         atomic.sync(temporary)
         # write everything that takes disk space before the first rename
@@ -115,9 +124,34 @@ def write(folder: Path, snapshot: Snapshot, check: Check = attempt_number.check)
     return target
 
 
+def _parts(snapshot: Snapshot) -> dict[str, Callable[[atomic_files.Hashed], Any]]:
+    """Return what writes each file of a checkpoint but its shards and the manifest, by name."""
+    parts: dict[str, Callable[[atomic_files.Hashed], Any]] = {
+        STATE: lambda out: out.write(json.dumps(snapshot.state | {"step": snapshot.step}).encode()),
+    }
+    if snapshot.offsets is None:
+        parts[WEIGHTS] = lambda out: atomic_files.write_safetensors(snapshot.tensors, out)
+        parts[TRAINER] = lambda out: torch.save(snapshot.trainer, out)  # type: ignore[arg-type]  # it needs write(), flush()
+        if snapshot.best:
+            parts[BEST] = lambda out: atomic_files.write_safetensors(snapshot.best, out)
+    if snapshot.config_json:
+        parts[CONFIG] = lambda out: out.write(snapshot.config_json.encode())
+    return parts
+
+
+def shard_name(rank: int) -> str:
+    """Return the name of a rank's shard."""
+    return f"shard-{rank:05d}.safetensors"
+
+
+def is_in_shards(path: Path) -> bool:
+    """Return whether a checkpoint has a shard of each rank."""
+    return (path / shard_name(0)).exists()
+
+
 def verify(path: Path) -> None:
     """Read every file of a checkpoint and compare it with the manifest; raises BadCheckpoint."""
-    for name, (size, digest) in _read_manifest(path).items():
+    for name, (size, digest) in listed(path).items():
         file = path / name
         try:
             if not file.is_file():
@@ -211,17 +245,18 @@ def _put_in_place(temporary: Path, target: Path, check: Check) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
+def listed(path: Path) -> dict[str, tuple[int, str]]:
+    """Return the size and sha256 of the files of a checkpoint by its manifest; raises BadCheckpoint."""
     try:
-        listed = parse_object(atomic_files.read_small(path / MANIFEST))["files"]
-        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in listed.items()}
+        entries = parse_object(atomic_files.read_small(path / MANIFEST))["files"]
+        files = {str(name): (entry["size"], entry["sha256"]) for name, entry in entries.items()}
     except FileNotFoundError:
         raise BadCheckpoint(f"{MANIFEST} is missing") from None
     except OSError as error:
         raise BadCheckpoint(f"{MANIFEST} cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise BadCheckpoint(f"{MANIFEST} is damaged") from None
-    for name in (WEIGHTS, TRAINER, STATE):
+    for name in (STATE,) if shard_name(0) in files else (WEIGHTS, TRAINER, STATE):
         if name not in files:
             raise BadCheckpoint(f"{MANIFEST} does not list {name}")
     return files

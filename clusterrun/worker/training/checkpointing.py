@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import math
 import tempfile
 import time
@@ -18,8 +19,8 @@ from ...run_folder import attempt_number, ends
 from ...run_folder.atomic import Check
 from ..rank.distenv import DistEnv, RunEnv
 from . import checkpoint, folder_owner, resume, stopping
-from .background_writer import BackgroundWriter
-from .best import BestModel
+from .background_writer import BackgroundWriter, Write
+from .best import BestModel, load_best
 from .consensus import Consensus
 from .sizes import BatchSizes
 
@@ -45,7 +46,7 @@ class Checkpointer:
         self._notes: list[str]
         start, self._notes = consensus.broadcast(self._choose_start() if dist.rank == 0 else ("", []))
         self._from = Path(start) if start else None
-        self._loaded = resume.load(self._from) if self._from else None
+        self._loaded = self._read(self._from) if self._from else None
         self.best = BestModel(config, dist.rank)
         self.trained_s: float | None = 0.0
         if self._loaded:
@@ -60,6 +61,12 @@ class Checkpointer:
             self._may_write, takeover = _take(self._folder, self._run)
         path, notes = self._find(self._folder or Path("checkpoints"))
         return str(path or ""), [*takeover, *notes, *(resume.foreign(path) if path else [])]
+
+    def _read(self, path: Path) -> resume.Loaded:
+        """Load a checkpoint into host memory; raises WorkerError."""
+        if checkpoint.is_in_shards(path):
+            raise other_parallel(path, "fsdp")
+        return resume.load(path)
 
     @property
     def saving_s(self) -> float:
@@ -95,16 +102,29 @@ class Checkpointer:
         if self._loaded is None or self._from is None:
             return
         # first: with another model the data differ as well
-        resume.load_weights(model, self._loaded.tensors, self._from)
+        self._load_into(model, optimizer, scaler, self._from, self._loaded)
         resume.check_same_order(self._loaded.state, settings)
-        if self._loaded.trainer:
-            optimizer.load_state_dict(self._loaded.trainer["optimizer"])
-            if self._loaded.trainer.get("scaler"):
-                scaler.load_state_dict(self._loaded.trainer["scaler"])
-        self.best.restore(self._loaded.state.get("best_model") or {}, self._from, model, self.start)
-        self._loaded.tensors.clear()  # free the second copy of the model
-        if self._loaded.trainer:
-            self._loaded.trainer.clear()
+        load = functools.partial(self._load_best, self._from, model)
+        self.best.restore(self._loaded.state.get("best_model") or {}, model, self.start, load)
+
+    def _load_into(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        path: Path,
+        loaded: resume.Loaded,
+    ) -> None:
+        resume.load_weights(model, loaded.tensors, path)
+        if loaded.trainer:
+            optimizer.load_state_dict(loaded.trainer["optimizer"])
+            if loaded.trainer.get("scaler"):
+                scaler.load_state_dict(loaded.trainer["scaler"])
+            loaded.trainer.clear()
+        loaded.tensors.clear()  # free the second copy of the model
+
+    def _load_best(self, path: Path, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        return load_best(path)
 
     def announce(self) -> list[str]:
         """Return the lines to print at the start."""
@@ -128,24 +148,41 @@ class Checkpointer:
         scaler: torch.amp.GradScaler,
         val_loss: float | None = None,
     ) -> float:
-        """Copy a step's state for `write`; return the seconds that training was blocked (0 on other ranks)."""
-        if self._folder is None or self._may_write is None:
+        """Copy a step's state for `write`; return the seconds that this blocked (0 on ranks that don't save)."""
+        if self._folder is None or not self.saves:
             return 0.0
         began = time.monotonic()
         if self._writer is None:
-            own = self._from if self._from and self._from.parent == self._folder else None
-            self._writer = BackgroundWriter(
-                self._folder, self._config.keep_last, own, self._run.run_id, self._may_write
-            )
+            self._writer = self._new_writer(self._folder)
         self._writer.wait()  # before the copy is made: else two copies would be in memory
         best = val_loss is not None and val_loss < self._state.get("best", {}).get("val_loss", math.inf)
         if best:
             self._state["best"] = {"step": step, "val_loss": val_loss}
         state = self._state | {"step": step, "world_size": self._dist.world_size, "run_id": self._run.run_id}
         state |= {"trained_s": self.trained_s, "best_model": self.best.state()}
-        snapshot = checkpoint.take(model, optimizer, scaler, state, step)
+        snapshot = self._take(model, optimizer, scaler, state, step)
         self._copied = dataclasses.replace(snapshot, best=self.best.unsaved(step)), best
         return time.monotonic() - began
+
+    @property
+    def saves(self) -> bool:
+        """Whether this rank writes checkpoints, or a part of each."""
+        return self._dist.rank == 0
+
+    def _new_writer(self, folder: Path, write: Write | None = None) -> BackgroundWriter:
+        own = self._from if self._from and self._from.parent == self._folder else None
+        check = self._may_write or attempt_number.check
+        return BackgroundWriter(folder, self._config.keep_last, own, self._run.run_id, check, write)
+
+    def _take(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        state: dict[str, Any],
+        step: int,
+    ) -> checkpoint.Snapshot:
+        return checkpoint.take(model, optimizer, scaler, state, step)
 
     def write(self) -> None:
         """Begin to write what was copied last; what a run that resumes from it won't write again is on disk by now."""
@@ -165,22 +202,19 @@ class Checkpointer:
 
         Return the line to print. Raises WorkerError if the step could not be saved.
         """
+        if self.saves and step > 0 and not self._is_saved(step):
+            self.copy(step, model, optimizer, scaler)
+            self.write()
+            self.close()
         if self._dist.rank != 0:
             return ""
         if self._folder is None:
             raise WorkerError(
                 f"stopping at step {step} ({reason}): nothing was saved, because checkpoint_dir is not set"
             )
-        saved = f"saved in {self._folder}"
-        if step > 0 and not self._is_saved(step):
-            self.copy(step, model, optimizer, scaler)
-            self.write()
-            assert self._writer is not None
-            self._writer.wait()
-            if self._writer.last_saved != step:
-                raise WorkerError(f"stopping ({reason}), but step {step} could not be saved: {self._writer.failure}")
-        elif step == 0:
-            saved = "nothing to save yet"
+        if self._writer is not None and self._writer.last_saved != step:
+            raise WorkerError(f"stopping ({reason}), but step {step} could not be saved: {self._writer.failure}")
+        saved = f"saved in {self._folder}" if step > 0 else "nothing to save yet"
         attempt_number.check()
         stopping.clear_stop_file(self._run.run_dir)
         line = f"stopped at step {step} by {reason}: {saved}"
@@ -220,6 +254,11 @@ class Checkpointer:
             self._writer.wait()
             return self._writer.last_saved == step
         return self._from is not None and self._from.parent == self._folder and self.start == step
+
+
+def other_parallel(path: Path, saved: str) -> WorkerError:
+    """Return the error for a checkpoint that needs another value of `parallel`."""
+    return WorkerError(f"{path} was saved with parallel={saved}: set parallel={saved}, or resume=no", status=2)
 
 
 def _folder(config: Any, run: RunEnv) -> Path | None:

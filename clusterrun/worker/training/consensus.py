@@ -34,7 +34,7 @@ class Consensus:
 
     def __init__(self, dist: DistEnv, run: RunEnv) -> None:
         self._group = None
-        self.world_size = dist.world_size
+        self.rank, self.world_size = dist.rank, dist.world_size
         if dist.world_size > 1:
             self._group = torch_dist.new_group(backend="gloo", timeout=timedelta(seconds=run.pg_timeout))
 
@@ -58,6 +58,19 @@ class Consensus:
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's value (JSON) on every rank."""
         return value if self._group is None else broadcast(value, self._group)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values (JSON) of all ranks, in their order, on every rank."""
+        if self._group is None:
+            return [value]
+        text = json.dumps(value).encode()
+        lengths = [0.0] * self.world_size
+        lengths[self.rank] = len(text)
+        longest = int(max(self.sum(lengths)))
+        boxes = [torch.empty(longest, dtype=torch.uint8) for _ in lengths]
+        mine = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
+        torch_dist.all_gather(boxes, mine, group=self._group)
+        return [json.loads(bytes(box.numpy())) for box in boxes]
 
     def close(self) -> None:
         """Close the group."""

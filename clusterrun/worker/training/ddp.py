@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 import os
 import stat
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,16 +24,25 @@ from .work import Tensors, Work
 
 
 class ModelWithLoss(torch.nn.Module):
-    """The model and its loss as one forward pass, so that DDP and the compiler see all of it."""
+    """The model and its loss as one forward pass, so that DDP, FSDP and the compiler see all of it."""
 
     def __init__(self, work: Work) -> None:
         super().__init__()
         self.model = work.model
         self._loss = work.loss
 
-    def forward(self, tensors: Tensors) -> torch.Tensor:
-        """Return the sum of losses of a micro batch."""
-        return self._loss(self.model, tensors)
+    def forward(
+        self, tensors: Tensors, function: Callable[[torch.nn.Module, Tensors], torch.Tensor] | None = None
+    ) -> torch.Tensor:
+        """Return the sum of losses of a micro batch, or what another function of the model returns for it."""
+        return (function or self._loss)(self.model, tensors)
+
+    def gathered(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which this rank can run the model without the others."""
+        return contextlib.nullcontext()
+
+    def free(self) -> None:
+        """Free the weights that a forward pass without a backward pass gathered."""
 
 
 def compiled(model: torch.nn.Module) -> torch.nn.Module:
@@ -94,6 +105,21 @@ def make_optimizer(model: torch.nn.Module, config: Any) -> torch.optim.Optimizer
         return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
+def clip_gradients(model: torch.nn.Module, most: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of `most` (0: leave them); return the norm that they had, on every rank."""
+    parameters = list(model.parameters())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    if hasattr(norm, "full_tensor"):  # of gradients in parts
+        norm = norm.full_tensor()
+    torch.nn.utils.clip_grads_with_norm_(parameters, most or math.inf, norm)
+    return norm
+
+
+def own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of a tensor that FSDP shards; any other tensor as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def to_device(tensors: Tensors, device: torch.device) -> Tensors:
     """Move a micro batch to the device; to a GPU without waiting."""
     if device.type == "cpu":
@@ -143,7 +169,7 @@ def settle_buckets(
     DDP does so once, in the order in which gradients arrive, which changes the order of additions in the all-reduce.
     With three ranks or more the first step of a resumed run would otherwise differ in the last bits.
     """
-    if not torch_dist.is_initialized() or torch_dist.get_world_size() < 3:  # a + b = b + a
+    if not isinstance(ddp_model, DistributedDataParallel) or torch_dist.get_world_size() < 3:  # a + b = b + a
         return
     for _ in range(2):
         (ddp_model(to_device(work.train.batch([0]).tensors, device)) * 0).backward()

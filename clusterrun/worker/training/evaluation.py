@@ -29,32 +29,31 @@ def evaluate(
     """Return `val_loss` (nats per unit of weight) and the task's own measures, the same numbers on every rank.
 
     At most `config.eval_samples` samples are used, evenly spread, the same ones each time. A loss that draws random
-    numbers is seeded by micro batch, so that evaluations can be compared.
+    numbers is seeded by micro batch, so that evaluations can be compared. All ranks run the model equally often, as
+    FSDP needs: one without samples left runs it on some that do not count.
     """
     indices = spread(len(work.held_out), config.eval_samples)
     micro = sizes.micro_batch_size
     chunks = [indices[i : i + micro] for i in range(0, len(indices), micro)]
-    total, weight = 0.0, 0.0
-    measured: torch.Tensor | None = None
+    uncompiled = getattr(model, "_orig_mod", model)
+    totals = torch.zeros(2, dtype=torch.float64)
     was_training = work.model.training
     work.model.eval()
-    for i in range(rank, len(chunks), sizes.world_size):
-        batch = work.held_out.batch(chunks[i])
+    for i in range(rank, math.ceil(len(chunks) / sizes.world_size) * sizes.world_size, sizes.world_size):
+        batch = work.held_out.batch(chunks[i] if i < len(chunks) else [0])
         tensors = to_device(batch.tensors, device)
         torch.manual_seed(seed_of(config.seed, "evaluation", i))
         with precision.autocast():
-            total += model(tensors).item()
+            sums = torch.tensor([model(tensors).item(), batch.weight], dtype=torch.float64)
             if work.measure is not None:
-                batch_sums = work.measure(work.model, tensors).cpu()
-                measured = batch_sums if measured is None else measured + batch_sums
-        weight += batch.weight
-    if work.measure is not None and measured is None:  # a rank without samples still needs the number of sums
-        measured = torch.zeros_like(work.measure(work.model, to_device(work.held_out.batch([0]).tensors, device))).cpu()
+                sums = torch.cat([sums, uncompiled(tensors, work.measure).cpu()])
+        totals = totals.new_zeros(len(sums)) if len(totals) < len(sums) else totals
+        totals += sums if i < len(chunks) else 0
     work.model.train(was_training)
-    val_loss, val_weight, *sums = consensus.sum([total, weight, *(measured.tolist() if measured is not None else [])])
+    val_loss, val_weight, *measured = consensus.sum(totals.tolist())
     found = {"val_loss": val_loss / val_weight if val_weight else math.nan}
     if work.summarize is not None:
-        found |= work.summarize(torch.tensor(sums, dtype=torch.float64))
+        found |= work.summarize(torch.tensor(measured, dtype=torch.float64))
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 from ...base.errors import WorkerError
 from ..rank.distenv import DistEnv
 from .consensus import Consensus
+from .ddp import own_part
 
 MOST_SKIPPED = 20  # steps in a row without a finite gradient, even where on_nan=skip
 
@@ -63,8 +64,12 @@ class FiniteCheck:
             raise self.error(waiting)
 
     def weights(self, model: torch.nn.Module, step: int, lr: float) -> None:
-        """Raise WorkerError if a weight is not finite: too high an lr can do that, with finite gradients."""
-        if not torch.stack([p.detach().isfinite().all() for p in model.parameters()]).all().item():
+        """Raise WorkerError if a weight is not finite: too high an lr can do that, with finite gradients.
+
+        Every rank must call this.
+        """
+        mine = [own_part(p.detach()).isfinite().all() for p in model.parameters()]
+        if self._consensus.sum([float(not torch.stack(mine).all().item())])[0]:
             text = f"the weights are not finite after step {step}: try an lr lower than {lr:g}"
             raise WorkerError(text, kind="nan-loss", what="a weight", where=f"after step {step}")
 

@@ -21,7 +21,17 @@ from ..rank.progress import here
 from . import ddp, memory, schedule
 from .checkpointing import Checkpointer
 from .consensus import Consensus
-from .ddp import ModelWithLoss, accumulating, compiled, fit_memory, make_optimizer, settle_buckets, to_device, wrap_ddp
+from .ddp import (
+    ModelWithLoss,
+    accumulating,
+    clip_gradients,
+    compiled,
+    fit_memory,
+    make_optimizer,
+    settle_buckets,
+    to_device,
+    wrap_ddp,
+)
 from .evaluation import evaluate
 from .facts import add_facts, write_facts
 from .finite import FiniteCheck, StepResult
@@ -51,7 +61,7 @@ def train(
     consensus = Consensus(dist, run)
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()
-    checkpointer = Checkpointer(config, dist, run, consensus)
+    checkpointer = _checkpointer(config)(config, dist, run, consensus)
     finite_check = FiniteCheck(
         device.type != "cpu" if check_late is None else check_late, config.on_nan, consensus, dist
     )
@@ -65,6 +75,14 @@ def train(
             stop.release(stopped=not done)
     consensus.close()
     return done
+
+
+def _checkpointer(config: Any) -> type[Checkpointer]:
+    if config.parallel == "ddp":
+        return Checkpointer
+    from .shards import ShardCheckpointer  # takes a while to import
+
+    return ShardCheckpointer
 
 
 class Loop:
@@ -94,12 +112,14 @@ class Loop:
 
         # the model, its optimizer, the batch sizes and the number of steps
         sizes = checkpointer.sizes(batch_sizes(config, dist.world_size))
-        self._optimizer = make_optimizer(work.model.to(device), config)
+        self._bare = self._place()
+        self._optimizer = make_optimizer(work.model, config)
         self._scaler = self._precision.scaler()
-        self._model: torch.nn.Module = ModelWithLoss(work)
+        self._model: torch.nn.Module = self._bare
         if config.compile:
             self._model = compiled(self._model)
-        self._ddp_model = wrap_ddp(self._model, dist.world_size, device)
+        in_parts = config.parallel == "fsdp"
+        self._ddp_model = self._model if in_parts else wrap_ddp(self._model, dist.world_size, device)
         if config.auto_micro_batch:
             sizes = fit_memory(self._ddp_model, work, sizes, self._precision, device, self._optimizer, consensus)
         self._sizes = sizes
@@ -123,6 +143,16 @@ class Loop:
             self._report.say(line)
         self._logged = self._start  # the step of the last row
         self._val_loss = math.nan  # of the last evaluation
+
+    def _place(self) -> ModelWithLoss:
+        """Put the model, or this rank's part of it, on this rank's device; return it with its loss."""
+        if self._config.parallel == "fsdp":
+            from . import fsdp  # takes a while to import
+
+            parts, self._precision = fsdp.shard(self._work, self._precision, self._device)
+            return parts
+        self._work.model.to(self._device)
+        return ModelWithLoss(self._work)
 
     def run(self) -> bool:
         """Train to the last step. Return False if the run saved and stopped before it."""
@@ -164,9 +194,11 @@ class Loop:
             measures = evaluate(
                 self._model, work, self._sizes, config, self._precision, self._device, self._consensus, rank
             )
-            if rank == 0 and work.sample is not None:
-                for prompt in config.sample_prompts:
-                    self._report.sample(self.step, prompt, work.sample(prompt))
+            if work.sample is not None and config.sample_prompts:
+                with self._bare.gathered():
+                    for prompt in config.sample_prompts if rank == 0 else ():
+                        self._report.sample(self.step, prompt, work.sample(prompt))
+            self._bare.free()
         self._val_loss = measures["val_loss"]
         return measures
 
@@ -232,7 +264,7 @@ class Loop:
         save_due = not config.measure and self._is_due(self._save_every)
         log_due = eval_due or save_due or self.step % config.log_every == 0 or self.step == self._start + 1
         self._scaler.unscale_(self._optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self._work.model.parameters(), config.clip or math.inf)
+        norm = clip_gradients(self._work.model, config.clip)
         samples = [i for _, samples, _ in micro_batches for i in samples]
         result = StepResult(self.step, norm, local_loss, samples, lr)
         self._optimize(result, tokens, check_now=log_due)
@@ -285,6 +317,7 @@ class Loop:
 
     def _save_and_stop(self, reason: str) -> str:
         """Save the last step; return the line to print."""
+        self._bare.free()
         self._finite_check.settle()
         self._finite_check.weights(self._work.model, self.step, self._top_lr)
         self._checkpointer.trained_s = self._throughput.trained_s

@@ -11,14 +11,18 @@ import torch
 
 @dataclass(frozen=True)
 class Precision:
-    """A resolved precision: "bf16", "fp16" or "fp32" on one type of device ("cuda" or "cpu")."""
+    """A resolved precision: "bf16", "fp16" or "fp32" on one type of device ("cuda" or "cpu").
+
+    Without `has_autocast` the model's own weights are in that precision while it runs (FSDP2).
+    """
 
     name: str
     device_type: str
+    has_autocast: bool = True
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for a forward pass."""
-        if self.name == "fp32":
+        if self.name == "fp32" or not self.has_autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, torch.bfloat16 if self.name == "bf16" else torch.float16)
 

@@ -64,6 +64,15 @@ def load(path: Path) -> Loaded:
     return _load_file(path) if path.suffix in FILES and not path.is_dir() else _load_folder(path)
 
 
+def load_state(path: Path) -> Loaded:
+    """Load the state of a checkpoint folder, without tensors; raises WorkerError."""
+    try:
+        state = json.loads(atomic_files.read_small(path / checkpoint.STATE))
+        return Loaded(int(state["step"]), state, {}, None)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WorkerError(f"checkpoint {path} cannot be read: {first_line(error)}") from None
+
+
 def foreign(path: Path) -> list[str]:
     """Return a note for the user if a checkpoint, or a part of it, belongs to another user (root excepted)."""
     parts = [path, *(path.iterdir() if path.is_dir() else ())]
@@ -78,19 +87,32 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
     """
     here = model.state_dict()
     foreign = f"checkpoint {source} belongs to a different model"
-    for key, tensor in here.items():
-        if key in tensors and tensors[key].shape != tensor.shape:
-            stored, wanted = tuple(tensors[key].shape), tuple(tensor.shape)
-            raise WorkerError(f"{foreign}: {key} has shape {stored} in the checkpoint, but {wanted} in the model")
+    shapes = {key: tensor.shape for key, tensor in tensors.items()}
+    _compare_shapes({key: tensor.shape for key, tensor in here.items()}, shapes, foreign)
     tied = _find_tied(here, tensors, foreign)
-    missing = [key for key in here if key not in tensors and checkpoint.memory_key(here[key]) not in tied]
-    unexpected = [key for key in tensors if key not in here]
+    needed = {key: t.shape for key, t in here.items() if key in tensors or checkpoint.memory_key(t) not in tied}
+    compare(needed, shapes, source)
+    model.load_state_dict(tensors, strict=False)  # strict does not know tied names
+
+
+def compare(model: Mapping[str, torch.Size], stored: Mapping[str, torch.Size], source: Path) -> None:
+    """Raise WorkerError naming what differs between the tensors of a model and of a checkpoint, names to shapes."""
+    foreign = f"checkpoint {source} belongs to a different model"
+    _compare_shapes(model, stored, foreign)
+    missing = [key for key in model if key not in stored]
+    unexpected = [key for key in stored if key not in model]
     parts = [f"lacks {_some(missing)}"] * bool(missing) + [f"has {_some(unexpected, 'extra tensor')}"] * bool(
         unexpected
     )
     if parts:
         raise WorkerError(f"{foreign}: the checkpoint {' and '.join(parts)}")
-    model.load_state_dict(tensors, strict=False)  # strict does not know tied names
+
+
+def _compare_shapes(model: Mapping[str, torch.Size], stored: Mapping[str, torch.Size], foreign: str) -> None:
+    for key, shape in model.items():
+        if key in stored and stored[key] != shape:
+            saved, wanted = tuple(stored[key]), tuple(shape)
+            raise WorkerError(f"{foreign}: {key} has shape {saved} in the checkpoint, but {wanted} in the model")
 
 
 def _find_tied(here: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor], foreign: str) -> dict[Any, str]:

@@ -25,6 +25,7 @@ def check(config: Any, world_size: int) -> None:
         )
     if config.early_stopping and config.eval_every == 0:
         raise WorkerError("early_stopping needs evaluations before the end: set eval_every, such as 1ep", status=2)
+    _check_parallel(config)
     _check_prompts(config.sample_prompts)
     batch_sizes(config, world_size)
 
@@ -35,6 +36,18 @@ def _check_row(row: Setting, value: Any) -> None:
         raise WorkerError(f"{row.name}={value}{suggestion(value, row.choices)}: choose one of {listed}", status=2)
     if row.least is not None and not isinstance(value, str) and value < row.least:
         raise WorkerError(f"{row.name} must be at least {row.least}, got {value}", status=2)
+
+
+def _check_parallel(config: Any) -> None:
+    """Refuse what needs the whole model on each rank, or gradients without FSDP's sums."""
+    if config.parallel != "fsdp":
+        return
+    if config.auto_micro_batch:
+        raise WorkerError("auto_micro_batch needs parallel=ddp: set micro_batch_size instead", status=2)
+    if config.precision == "fp16":
+        raise WorkerError("precision=fp16 needs parallel=ddp: set precision=bf16 instead", status=2)
+    if config.measure:
+        raise WorkerError("plan --measure needs parallel=ddp: it measures steps without sums over the ranks", status=2)
 
 
 def _check_prompts(prompts: Sequence[str]) -> None:

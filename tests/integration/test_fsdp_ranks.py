@@ -1,0 +1,62 @@
+"""FSDP over real ranks: it trains as DDP does, and continues bitwise; on fewer ranks with the same losses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from .conftest import Done
+from .test_training_ranks import branch, lm, model, text, wait_for_step  # noqa: F401  (fixtures)
+
+SIZES = {"steps": 50, "global_batch_size": 8, "micro_batch_size": 1, "log_every": 1, "save_every": 20}
+
+
+def losses(done: Done) -> list[float]:
+    """The loss of each step, the first one first."""
+    assert done.status == 0, done.err
+    rows = [json.loads(line) for line in (done.run_dir / "metrics.jsonl").read_text().splitlines()]
+    by_step = {row["step"]: row["loss"] for row in rows if row["step"] > 0}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def shards(done: Done, step: int = 50) -> dict[str, str]:
+    """The sha256 of each rank's shard."""
+    folder = done.run_dir / "checkpoints" / f"step-{step:08d}"
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("shard-*"))}
+
+
+def test_four_ranks_train_as_under_ddp_and_after_a_kill_continue_bitwise_and_on_two_ranks_equally(
+    lm: Callable[..., Done],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    ddp = losses(lm(4, "ddp", **SIZES))
+    whole = lm(4, "whole", parallel="fsdp", **SIZES)
+    assert losses(whole) == pytest.approx(ddp, abs=1e-5)
+    assert len(shards(whole)) == 4
+    exported = load_file(whole.run_dir / "model" / "model.safetensors")
+    for name, tensor in load_file(tmp_path / "runs" / "ddp" / "model" / "model.safetensors").items():
+        assert exported[name].sub(tensor).abs().max() < 1e-4, name
+
+    def kill_a_rank(process: subprocess.Popen[str], helper: object) -> None:
+        run_dir = tmp_path / "runs" / "cut"
+        wait_for_step(run_dir, 30, process)
+        os.kill(json.loads((run_dir / "attempt" / "start.json").read_text())["ranks"][2]["pid"], signal.SIGKILL)
+
+    cut = lm(4, "cut", parallel="fsdp", during=kill_a_rank, **SIZES)
+    assert cut.status != 0
+    branch(cut, "two", "step-00000020")
+    resumed = lm(4, "cut", parallel="fsdp", **SIZES)
+    assert f"resumed from {cut.run_dir}/checkpoints/step-00000020 (step 20)" in resumed.out
+    assert shards(resumed) == shards(whole)
+
+    two = lm(2, "two", parallel="fsdp", **SIZES)
+    assert "(step 20)" in two.out
+    assert losses(two) == pytest.approx(ddp[20:], abs=1e-5)
