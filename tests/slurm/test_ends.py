@@ -17,6 +17,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import CLUSTERRUN, ONE_RANK, SCRIPTS, Job, Site, until
+from tests.support.patience import HUNG
 
 WAYS = {
     # way to end: (state, outcome, exit status, exit code of `wait`)

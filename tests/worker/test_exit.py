@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HUNG
 from tests.support.rank_files import ends_of
 
 PROGRAM = """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import HUNG
 from tests.support.rank_files import put_end, put_progress
 
 #: The supervisor with a command of bash in the place of the ranks; it prints how often it opened a rank's file.

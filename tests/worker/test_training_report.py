@@ -17,6 +17,7 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
+from tests.support.patience import HUNG
 
 ROOT = Path(__file__).resolve().parents[2]
 
