@@ -98,6 +98,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
         *_ranks(4),
         r"'--train-data', 'train1.csv', 'train2.csv', '--formatter', 'hisco'",
         r"step 20/20.*accuracy_\w+ [\d.]+",
+        r"step 20/20.*exact_sequence [\d.]+",
     ),
     37: ("Distributed environment: MULTI_CPU", "processes: 4 expected, 4 joined"),
     38: (r"model tiny: [\d.]+ M parameters, vocabulary \d+", r"global batch \d+ = micro batch \d+ x 4 ranks"),

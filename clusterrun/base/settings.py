@@ -179,7 +179,8 @@ class _Task(Training):
     on_bad_row: str = _row(DATA, "stop", "stop, or skip rows of the data that do not parse", choices=("stop", "skip"))
     model: str = _row(
         MODEL, "tiny",
-        "tiny, smollm2-135m, smollm2-360m, smollm2-1.7b, gpt2-124m (untrained), a folder, gguf:FILE or hf:org/name",
+        "tiny, smollm2-135m, smollm2-360m, smollm2-1.7b, gpt2-124m, for classify canine-tiny (untrained), a folder,"
+        " gguf:FILE or hf:org/name",
     )  # fmt: skip
     vocab: int = _row(
         MODEL, 1024, "size of the tokenizer trained on the data, for an untrained model", unit="tokens", least=300
@@ -239,6 +240,19 @@ class Classify(_Task):
     text_cols: tuple[str, ...] = _row(DATA, ("text",), "columns of the text")
     formatter: str = _row(
         DATA, "plain", "plain: joins text_cols; hisco: HISCO codes; or a template such as {title}: {body}"
+    )
+    number_cols: tuple[str, ...] = _row(
+        DATA, (), "columns of numbers that the model sees beside the text, scaled by their mean and spread in training"
+    )
+    objective: str = _row(
+        DATA, "auto",
+        "auto: each target by itself, measurements as numbers, others as classes; classes, regression: all targets so;"
+        " set: the labels of all targets as one set; mixed: that, and a decoder that writes the set",
+        choices=("auto", "classes", "regression", "set", "mixed"),
+    )  # fmt: skip
+    separator: str = _row(DATA, "|", "between the labels of a cell, with objective=set or mixed")
+    sequence_weight: float = _row(
+        OPTIMIZER, 0.5, "share of the decoder's loss in the sum of both, with objective=mixed"
     )
     seq_len: int = _row(MODEL, 64, "per text; longer ones are cut", unit="tokens", least=2)
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,9 @@ USED = frozenset({"node", "time", "memory_peak_gib", "node_memory_peak_gib", "gp
 """The fields that say what a rank has used."""
 STEP = "step"
 """What a curve is drawn over, if it is known."""
+SCORES = ("accuracy_", "exact_", "f1_", "r2_", "mae_")
+"""How the names of a task's own scores begin."""
+_MOST_SCORES = 6
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
@@ -45,7 +48,7 @@ class Metrics(NamedTuple):
     """The newest metrics of a training; ``time`` is in epoch seconds. None: not known.
 
     It has ``steps`` in all, and does ``steps_per_second`` on average. ``trained_s`` is how many seconds the steps took
-    that led to this one; steps that a restart repeated count once.
+    that led to this one; steps that a restart repeated count once. ``scores`` are a task's own, by name.
     """
 
     step: int
@@ -57,6 +60,7 @@ class Metrics(NamedTuple):
     trained_s: float | None = None
     steps: int | None = None
     steps_per_second: float | None = None
+    scores: dict[str, float] | None = None
 
 
 class Gpu(NamedTuple):
@@ -126,6 +130,7 @@ def last_metrics(run: RunRecord) -> Metrics | None:
     newest: dict[str, Any] = {}
     for row in last_rows(run.run_dir / "metrics.jsonl"):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
+        newest["scores"] = newest.get("scores", {}) | row
     logged, attempt = as_metrics(newest), run_record.newest_attempt(run)
     current = training_progress.load(attempt) if attempt is not None else None
     return logged if current is None else _join(logged, current)
@@ -174,7 +179,15 @@ def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:
 def as_metrics(data: object) -> Metrics | None:
     """Return metrics from a mapping of their names, None for anything else."""
     found = parse_fields(Metrics, data) if isinstance(data, Mapping) else {"step": None}
-    return Metrics(**found) if found["step"] is not None else None
+    return Metrics(**found, scores=_scores(data.get("scores"))) if found["step"] is not None else None
+
+
+def _scores(values: object) -> dict[str, float] | None:
+    """Return the first scores among values that may be damaged, by name; None if there are none."""
+    if not isinstance(values, Mapping):
+        return None
+    scores = {name: value for name, value in values.items() if name.startswith(SCORES) and is_number(value)}
+    return dict(islice(scores.items(), _MOST_SCORES)) or None
 
 
 def ranks(run: RunRecord, task: int | None = None, only: frozenset[str] | None = None) -> list[RankProgress]:

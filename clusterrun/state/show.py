@@ -426,6 +426,7 @@ def _training(state: RunState, figures: Metrics, now: float) -> str:
         _progress_cell(figures, state.status),
         if_known("loss {:.4g}", figures.loss),
         if_known("held-out loss {:.4g}", figures.val_loss),
+        *(f"{name} {value:.4g}" for name, value in (figures.scores or {}).items()),
         if_known("{:,.0f} tokens/s", figures.tokens_per_second),
         f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
     ]

@@ -22,7 +22,7 @@ from transformers import (
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import labelled, prepared
-from clusterrun.worker.data.targets import MISSING, UNSEEN, Group
+from clusterrun.worker.data.groups import MISSING, UNSEEN, Group
 from clusterrun.worker.rank import distenv
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.tasks import classify, prepare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 
@@ -12,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterrun.base.errors import WorkerError
+from clusterrun.worker.data import groups as outputs
 from clusterrun.worker.data import targets
-from clusterrun.worker.data.targets import MISSING, UNSEEN, Example, Group
+from clusterrun.worker.data.groups import MISSING, UNSEEN, Group
+from clusterrun.worker.data.targets import Example
 from clusterrun.worker.tasks import scores
 
 PLAIN = targets.find_formatter("plain", ("text",))
+HISCO = targets.find_formatter("hisco", ("text",))
 
 
 def write(path: Path, *rows: list[str]) -> str:
@@ -26,7 +30,7 @@ def write(path: Path, *rows: list[str]) -> str:
 
 
 def read(data: str, formatter: targets.Formatter = PLAIN, target_cols: tuple[str, ...] = ("a",), **more: str) -> list:
-    examples, _, _ = targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop"))
+    examples, _, _, _ = targets.read_examples([data], formatter, target_cols, on_bad_row=more.get("on_bad_row", "stop"))
     return examples
 
 
@@ -35,7 +39,7 @@ def answered(*answers: tuple[str | None, ...]) -> list[Example]:
 
 
 def groups(*answers: tuple[str | None, ...], names: tuple[str, ...] = ("a", "b")) -> tuple[Group, ...]:
-    return targets.find_groups(answered(*answers), names, 1)
+    return outputs.find_groups(answered(*answers), names, PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +131,7 @@ def test_an_empty_cell_leaves_out_one_target_and_a_row_without_any_is_bad(tmp_pa
     with pytest.raises(WorkerError, match=r"d\.csv:2: no text in 'text'"):
         read(write(tmp_path / "d.csv", rows[0], rows[4]), target_cols=("a", "b"))
     data = write(tmp_path / "d.csv", *rows)
-    found, skipped, _ = targets.read_examples([data], PLAIN, ("a", "b"), on_bad_row="skip")
+    found, skipped, _, _ = targets.read_examples([data], PLAIN, ("a", "b"), on_bad_row="skip")
     assert [(e.text, e.answers) for e in found] == [("one", ("x", None)), ("two", (None, "y"))] and skipped == 2
 
 
@@ -148,17 +152,18 @@ def column(tmp_path: Path, *cells: str) -> str:
 
 
 def doubts(data: str, text_cols: tuple[str, ...] = ("text",), formatter: str = "plain") -> list[str]:
-    _, _, doubts = targets.read_examples(
-        [data], targets.find_formatter(formatter, text_cols), ("a",), on_bad_row="stop"
-    )
-    return doubts
+    return targets.read_examples([data], targets.find_formatter(formatter, text_cols), ("a",), on_bad_row="stop").doubts
 
 
 @pytest.mark.parametrize("count", [8, 300])
-def test_measurements_are_no_classes(tmp_path: Path, count: int) -> None:
+def test_measurements_are_numbers_unless_classes_are_asked_for(tmp_path: Path, count: int) -> None:
     data = column(tmp_path, *(f"{i * 7 % 259}.25" for i in range(count)), "")
-    with pytest.raises(WorkerError, match=r"target 'a' holds measurements \(.*classify predicts classes") as caught:
-        read(data)
+    table = targets.read_examples([data], PLAIN, ("a",), on_bad_row="skip")
+    assert table.formatter.measured == {"a"}
+    (line,) = table.doubts
+    assert line.startswith("target 'a' holds measurements (0.25, ") and line.endswith(": the number is predicted")
+    with pytest.raises(WorkerError, match=r"target 'a' holds measurements \(.*omit it to predict the number") as caught:
+        read(data, dataclasses.replace(PLAIN, objective="classes"))
     assert caught.value.status == 2 and f"different numbers in {count} rows" in str(caught.value)
 
 
@@ -199,7 +204,7 @@ def test_a_class_may_contain_a_mark_that_joins(tmp_path: Path) -> None:
 def test_classes_come_sorted_from_training_and_others_are_unseen() -> None:
     found = groups(("y", "1"), ("x", None), (None, "10"), ("y", "2"))
     assert found == (Group("a", "a", ("x", "y"), 0), Group("b", "b", ("1", "10", "2"), 2))
-    table, unseen = targets.labels(answered(("x", "2"), ("z", None), ("z", "3")), found)
+    table, unseen = outputs.labels(answered(("x", "2"), ("z", None), ("z", "3")), found)
     assert (table, unseen) == ([[0, 2], [UNSEEN, MISSING], [UNSEEN, UNSEEN]], ["a=z", "b=3"])
 
 
@@ -208,7 +213,7 @@ def test_a_target_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -
         groups(("x", "1"), ("y", "1"))
     with pytest.raises(WorkerError, match="target 'a' has no value in the training rows"):
         groups((None, "1"), (None, "2"))
-    monkeypatch.setattr(targets, "MOST_CLASSES", 2)
+    monkeypatch.setattr(outputs, "MOST_CLASSES", 2)
     with pytest.raises(
         WorkerError, match=r"target 'b' has 3 classes in 3 rows, more than the limit of 2: is the target an identifier"
     ):
@@ -217,11 +222,11 @@ def test_a_target_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_digit_of_a_code_is_a_group_and_one_that_never_changes_is_allowed() -> None:
     examples = answered(tuple("01234"), tuple("01299"), ("-1",) * 5, (None,) * 5)
-    found = targets.find_groups(examples[:2], ("code",), 5)
+    found = outputs.find_groups(examples[:2], ("code",), HISCO)
     assert [(g.name, g.classes) for g in found][2:4] == [("code.3", ("2",)), ("code.4", ("3", "9"))]
-    found = targets.find_groups(examples, ("code",), 5)
+    found = outputs.find_groups(examples, ("code",), HISCO)
     assert found[0] == Group("code.1", "code", ("-1", "0"), 0) and found[4].end == 2 + 2 + 2 + 3 + 3
-    assert targets.groups_of(json.loads(json.dumps(targets.describe(found)))) == found
+    assert outputs.groups_of(json.loads(json.dumps(outputs.describe(found)))) == found
 
 
 answer = st.sampled_from(["x", "y", "z", None])
@@ -232,7 +237,7 @@ guess = st.sampled_from(["x", "y", "z"])
 def test_f1_is_that_of_the_definition_and_sums_add_up(pairs: list[tuple[str | None, str]], cut: int) -> None:
     group = Group("a", "a", ("x", "y"), 0)
     pairs = [(right, "y" if guessed == "z" else guessed) for right, guessed in pairs]  # z is never in training
-    table, _ = targets.labels(answered(*((right,) for right, _ in pairs)), [group])
+    table, _ = outputs.labels(answered(*((right,) for right, _ in pairs)), [group])
     logits = torch.tensor([[float(guessed == name) for name in group.classes] for _, guessed in pairs])
     parts = [(logits[:cut], torch.tensor(table[:cut])), (logits[cut:], torch.tensor(table[cut:]))]
     sums = sum(scores.measure([group], *part) for part in parts if len(part[0]))
@@ -250,8 +255,8 @@ def test_f1_is_that_of_the_definition_and_sums_add_up(pairs: list[tuple[str | No
 
 def test_a_code_is_right_when_every_digit_is_and_a_row_when_every_target_is() -> None:
     examples = answered((*"12", *"7-"), (*"34", None, None), (*"14", *"87"))
-    found = targets.find_groups(examples, ("code", "a b/ø"), 2)
-    table, _ = targets.labels(examples, found)
+    found = outputs.find_groups(examples, ("code", "a b/ø"), dataclasses.replace(PLAIN, parts=2))
+    table, _ = outputs.labels(examples, found)
     logits = torch.zeros(3, found[-1].end)
     for row, guessed in enumerate(["127-", "347-", "1287"]):  # the third row's first code is wrong in one digit
         for group, name in zip(found, guessed, strict=True):

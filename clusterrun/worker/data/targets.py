@@ -1,69 +1,73 @@
-"""Labelled rows: parse them into texts and answers, and map classes to the model's outputs."""
+"""Labelled rows: parse them into texts, numbers and answers."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...base.errors import WorkerError, suggestion
 from ...base.units import plural
-from . import sources
+from . import columns, sources
 from .conversations import Malformed, refuse
 from .formats import excerpt, shown
-from .sources import Rows
 
 NAMED = ("plain", "hisco")
 DIGITS = 5
 NO_CODE = ("-1", "-2", "-3")
-MOST_CLASSES = 10_000
-SAMPLED_ROWS = 100  # rows checked for whether a column is text
-JUDGED_ROWS = 10_000  # rows checked for what a column holds
-MOSTLY = 0.9  # share of a column's cells that are numbers in a column of numbers
-MOST_GRADES = 20  # different fractions that can be classes, such as ratings by halves; more are measurements
-FEW_GRADES = 5  # so many can be classes in a table of a few rows too
-JOINS = "|;,"  # characters that join several labels in a cell
-NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-
-UNSEEN, MISSING = -1, -2  # instead of a class number: a class without training rows; an empty cell
+SETS = ("set", "mixed")  # the objectives with one set of labels for all targets
 
 
 @dataclass(frozen=True)
 class Formatter:
-    """How to parse a row: `columns` make the text, and `answers` splits a target's cell into `parts` classes."""
+    """How to parse a row: `columns` make the text, and `answers` splits a target's cell into `parts` classes.
+
+    The `number_cols` are numbers beside the text. By the objective "set" or "mixed" a cell is any number of labels, and
+    those of all targets are one set. The targets in `measured` are numbers to predict; None: not known yet.
+    """
 
     columns: tuple[str, ...]
     text: Callable[[Sequence[str]], str]
     answers: Callable[[str], tuple[str, ...]] = lambda cell: (cell,)
     parts: int = 1
+    objective: str = "auto"
+    number_cols: tuple[str, ...] = ()
+    measured: frozenset[str] | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a row has one set of labels."""
+        return self.objective in SETS
+
+    def is_measured(self, target: str) -> bool:
+        """Return whether the numbers of a target are predicted."""
+        return self.measured is not None and target in self.measured
 
 
 class Example(NamedTuple):
-    """A text and its class in each group (None where the target's cell is empty); `where` is the place of its row."""
+    """A text and its class in each group (None where the target's cell is empty); `where` is the place of its row.
+
+    Of a set, `answers` are the labels. `numbers` are those of the number columns.
+    """
 
     text: str
     answers: tuple[str | None, ...]
     where: str
+    numbers: tuple[float | None, ...] = ()
 
 
-@dataclass(frozen=True)
-class Group:
-    """Exclusive classes, and the first of the model's outputs for them, in this order.
+class Table(NamedTuple):
+    """The examples of a table, how many bad rows were skipped, and what is doubtful about its columns.
 
-    A target has one group, a HISCO code one for each digit; `name` is the target's, with a number where it has more.
+    `formatter` is the one they were read with, which knows the measured targets.
     """
 
-    name: str
-    target: str
-    classes: tuple[str, ...]
-    start: int
-
-    @property
-    def end(self) -> int:
-        """One past the last output."""
-        return self.start + len(self.classes)
+    examples: list[Example]
+    skipped: int
+    doubts: list[str]
+    formatter: Formatter
 
 
 def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
@@ -86,6 +90,27 @@ def find_formatter(formatter: str, text_cols: Sequence[str]) -> Formatter:
     return plain if formatter == "plain" else Formatter(plain.columns, plain.text, _hisco, DIGITS)
 
 
+def formatter_of(config: Any) -> Formatter:
+    """Return how the rows of the task `classify` are parsed; raises WorkerError (status 2) as find_formatter() does."""
+    found = find_formatter(config.formatter, config.text_cols)
+    number_cols = tuple(filter(None, config.number_cols))
+    found = dataclasses.replace(found, objective=config.objective, number_cols=number_cols)
+    if not found.is_set:
+        return found
+    split_code, separator = found.answers, config.separator
+
+    def labels(cell: str) -> tuple[str, ...]:
+        parts = cell.split(separator) if separator else [cell]
+        return tuple(whole_code(split_code(part.strip())) for part in parts if part.strip())
+
+    return dataclasses.replace(found, answers=labels, parts=1)
+
+
+def whole_code(parts: Sequence[str]) -> str:
+    """Return the code whose digits these are; a code without digits stands for all of them."""
+    return parts[0] if parts[0] in NO_CODE else "".join(parts)
+
+
 def _template(formatter: str) -> Formatter:
     pieces = re.split(r"\{([^{}]*)\}", formatter)
     literals, columns = pieces[::2], tuple(pieces[1::2])
@@ -96,147 +121,28 @@ def _template(formatter: str) -> Formatter:
 
 def read_examples(
     data: Sequence[str], formatter: Formatter, target_cols: Sequence[str], *, on_bad_row: str, most: int | None = None
-) -> tuple[list[Example], int, list[str]]:
+) -> Table:
     """Read the rows of files, globs or built-in data; with `most` only so many of each.
 
-    Return them, how many bad ones were skipped, and what is doubtful about the columns. A row without a text, or
-    without a class for any target, is a bad one. Raises WorkerError for a column that is not there or whose values are
-    no classes (status 2), and for a bad row unless `on_bad_row` is "skip".
+    A row without a text or a number to learn from, or without an answer for any target, is a bad one. Raises
+    WorkerError for a column that is not there or whose values do not fit the objective (status 2), and for a bad row
+    unless `on_bad_row` is "skip".
     """
     rows = sources.read_rows(data, on_bad_row=on_bad_row, most=most)
     what = ", ".join(shown(name) for name in data[:3])
-    require_columns(rows, formatter.columns, target_cols, what)
-    if formatter.parts == 1:
-        for target in target_cols:
-            _require_classes(target, filled_cells(rows, target))
+    columns.require_columns(rows, formatter.columns, target_cols, what, formatter.number_cols)
+    if formatter.measured is None:
+        formatter = dataclasses.replace(formatter, measured=columns.find_measured(rows, formatter, target_cols))
     examples = []
     for row in rows.rows:
         try:
             examples.append(_example(row.values, formatter, target_cols, row.where))
         except Malformed as problem:
             refuse(row.where, problem, on_bad_row)
+    skipped = rows.skipped + len(rows.rows) - len(examples)
     if not examples:
-        raise WorkerError(f"no usable row in {what}: {plural(rows.skipped + len(rows.rows), 'bad row')} skipped")
-    doubts = list(find_doubts(rows, formatter, target_cols))
-    return examples, rows.skipped + len(rows.rows) - len(examples), doubts
-
-
-def _require_classes(target: str, cells: Sequence[str]) -> None:
-    """Raise WorkerError (status 2) for measurements: as classes, no value is nearer to another, and most are rare."""
-    numbers = _numbers(cells)
-    fractions = sorted({number for number in numbers if float(number) % 1}, key=float)
-    different = len({float(number) for number in numbers})
-    few = different <= FEW_GRADES or different * 2 <= len(cells)
-    if not fractions or (few and different <= MOST_GRADES):
-        return
-    raise WorkerError(
-        f"target {target!r} holds measurements ({', '.join(fractions[:3])}, …: {different:,} different numbers in"
-        f" {plural(len(cells), 'row')}), but classify predicts classes, not numbers: add a column with the range of"
-        " each number, such as low or high, and make that the target",
-        status=2,
-    )
-
-
-def find_doubts(rows: Rows, formatter: Formatter, target_cols: Sequence[str]) -> Iterator[str]:
-    """Yield a line for each column that the model learns as something else than it looks like."""
-    for column in formatter.columns:
-        if _numbers(filled_cells(rows, column)):
-            yield f"text column {column!r} holds numbers, which are read as words: how large they are does not count"
-    for target in target_cols if formatter.parts == 1 else ():
-        cells = filled_cells(rows, target)
-        classes = set(cells)
-        if len(classes) > MOST_GRADES and _numbers(cells):
-            found = f"target {target!r} holds {len(classes):,} different numbers"
-            yield f"{found}: each is a class, and how close two are does not count"
-        for mark in JOINS:
-            joined, labels = _joined(classes, mark)
-            if len(joined) > len(labels):
-                yield (
-                    f"target {target!r} joins labels with {mark!r} ({joined[0]}): each of {len(joined):,} combinations"
-                    f" of {len(labels):,} labels is a class; to learn the labels, give each a column and name all"
-                    " columns in target_cols"
-                )
-
-
-def _joined(classes: Iterable[str], mark: str) -> tuple[list[str], set[str]]:
-    """Return the classes that contain the mark, and the different texts between the marks."""
-    joined = sorted(name for name in classes if mark in name)
-    return joined, {part.strip() for name in joined for part in name.split(mark)}
-
-
-def filled_cells(rows: Rows, column: str) -> list[str]:
-    """Return the cells of a column as texts, without empty ones and what is neither text nor a number."""
-    cells = []
-    for row in rows.rows[:JUDGED_ROWS]:
-        try:
-            cells.append(_cell(row.values, column))
-        except Malformed:
-            continue
-    return [cell for cell in cells if cell]
-
-
-def _numbers(cells: Sequence[str]) -> list[str]:
-    """Return the cells that are numbers if nearly all are, else none."""
-    numbers = [cell for cell in cells if NUMBER.fullmatch(cell)]
-    return numbers if len(numbers) >= max(1.0, MOSTLY * len(cells)) else []
-
-
-def find_groups(examples: Sequence[Example], target_cols: Sequence[str], parts: int) -> tuple[Group, ...]:
-    """Return the groups of classes that these (training) examples have, `parts` for each target.
-
-    Raises WorkerError for a target that always has the same class, or more than MOST_CLASSES (status 2).
-    """
-    columns = [set(column) - {None} for column in zip(*(example.answers for example in examples), strict=True)]
-    groups: list[Group] = []
-    for number, target in enumerate(target_cols):
-        mine = columns[number * parts : (number + 1) * parts]
-        most = max(map(len, mine))
-        if most <= 1:
-            has = "only one value" if most else "no value"
-            raise WorkerError(f"nothing to learn: target {target!r} has {has} in the training rows")
-        if most > MOST_CLASSES:
-            raise WorkerError(
-                f"target {target!r} has {most:,} classes in {len(examples):,} rows, more than the limit of"
-                f" {MOST_CLASSES:,}: is the target an identifier or a number?",
-                status=2,
-            )
-        for part, classes in enumerate(mine, 1):
-            start = groups[-1].end if groups else 0
-            name = target if parts == 1 else f"{target}.{part}"
-            groups.append(Group(name, target, tuple(sorted(filter(None, classes))), start))
-    return tuple(groups)
-
-
-def labels(examples: Sequence[Example], groups: Sequence[Group]) -> tuple[list[list[int]], list[str]]:
-    """Return a class number, MISSING or UNSEEN per row and group, and the names of the unseen classes."""
-    numbers = [{None: MISSING} | {name: number for number, name in enumerate(group.classes)} for group in groups]
-    table = []
-    unseen: dict[str, None] = {}
-    for example in examples:
-        row = [of.get(answer, UNSEEN) for of, answer in zip(numbers, example.answers, strict=True)]
-        if UNSEEN in row:
-            unseen |= {
-                f"{g.name}={a}": None for g, a, n in zip(groups, example.answers, row, strict=True) if n == UNSEEN
-            }
-        table.append(row)
-    return table, list(unseen)
-
-
-def describe(groups: Sequence[Group]) -> dict[str, list[dict[str, Any]]]:
-    """Return the outputs and classes of each target, as JSON; groups_of() parses it."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for group in groups:
-        found.setdefault(group.target, []).append({**asdict(group), "end": group.end})
-    return found
-
-
-def groups_of(described: dict[str, list[dict[str, Any]]]) -> tuple[Group, ...]:
-    """Return the groups that describe() was given."""
-    return tuple(
-        Group(one["name"], one["target"], tuple(one["classes"]), one["start"])
-        for of_target in described.values()
-        for one in of_target
-    )
+        raise WorkerError(f"no usable row in {what}: {plural(skipped, 'bad row')} skipped")
+    return Table(examples, skipped, list(columns.find_doubts(rows, formatter, target_cols)), formatter)
 
 
 def _interleave(literals: Sequence[str], cells: Sequence[str]) -> str:
@@ -255,55 +161,43 @@ def _hisco(cell: str) -> tuple[str, ...]:
 
 
 def _example(values: dict[str, Any], formatter: Formatter, target_cols: Sequence[str], where: str) -> Example:
-    cells = [_cell(values, column) for column in formatter.columns]
-    if not any(cells):
-        raise Malformed(f"no text in {', '.join(map(repr, formatter.columns))}")
+    text, numbers = seen(values, formatter)
+    answers = (_labels if formatter.is_set else _classes)(values, formatter, target_cols)
+    if answers is None:
+        raise Malformed(f"no value in {', '.join(map(repr, target_cols))}")
+    return Example(text, tuple(answers), where, numbers)
+
+
+def seen(values: Mapping[str, Any], formatter: Formatter) -> tuple[str, tuple[float | None, ...]]:
+    """Return what the model sees of a row: its text, and its numbers; raises Malformed if there is neither."""
+    cells = [columns.cell_of(values, column) for column in formatter.columns]
+    numbers = tuple(columns.number_in(values, column) for column in formatter.number_cols)
+    if not any(cells) and numbers.count(None) == len(numbers):
+        raise Malformed(f"no text in {', '.join(map(repr, formatter.columns + formatter.number_cols))}")
+    return formatter.text(cells), numbers
+
+
+def _classes(values: dict[str, Any], formatter: Formatter, target_cols: Sequence[str]) -> list[str | None] | None:
+    """Return the class in each group, and a number as its text; None if the row has none at all."""
     answers: list[str | None] = []
     for target in target_cols:
-        cell = _cell(values, target)
+        if formatter.is_measured(target):
+            columns.number_in(values, target)  # refuses the row if it is none
+        cell = columns.cell_of(values, target)
         answers += formatter.answers(cell) if cell else (None,) * formatter.parts
-    if not any(answers):
-        raise Malformed(f"no value in {', '.join(map(repr, target_cols))}")
-    return Example(formatter.text(cells), tuple(answers), where)
+    return answers if any(answers) else None
 
 
-def _cell(values: dict[str, Any], column: str) -> str:
-    """Return a cell as text, stripped; a number as it is written in JSON."""
-    value = values.get(column)
-    if value is None or value != value:  # pandas writes NaN for an empty cell
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if not isinstance(value, str | int | float):
-        raise Malformed(f"{column!r} has type {type(value).__name__}, neither text nor a number")
-    return str(value).strip()
+def _labels(values: dict[str, Any], formatter: Formatter, target_cols: Sequence[str]) -> list[str | None] | None:
+    """Return the different labels of a row, sorted; None if all cells are empty, which a list without labels is not.
 
-
-def require_columns(rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str], what: str) -> None:
-    """Raise WorkerError for missing columns, with those that exist."""
-    columns = sources.list_columns(rows)
-    if not target_cols:
-        raise WorkerError(
-            f"set target_cols to the columns of {what} that the model should predict; {columns}", status=2
-        )
-    for name in (*target_cols, *text_cols):
-        if name not in rows.columns:
-            hint = _column_hint(name, rows, text_cols, target_cols)
-            raise WorkerError(f"no column {name!r} in {what}{hint}; {columns}", status=2)
-
-
-def _column_hint(name: str, rows: Rows, text_cols: Sequence[str], target_cols: Sequence[str]) -> str:
-    """Return what may be meant by a column that is not there, in parentheses."""
-    parts = [part.strip() for part in name.split(",")]
-    if len(parts) > 1 and set(parts) <= set(rows.columns):
-        key = "target_cols" if name in target_cols else "text_cols"
-        several = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
-        return f" (to name several columns, write {key}='{several}')"
-    texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
-    is_clear = name in text_cols and len(texts) == 1
-    return f" (did you mean {texts[0]!r}?)" if is_clear else suggestion(name, rows.columns)
-
-
-def _is_text(rows: Rows, column: str) -> bool:
-    cells = [cell for row in rows.rows[:SAMPLED_ROWS] if (cell := row.values.get(column)) not in (None, "")]
-    return bool(cells) and all(isinstance(cell, str) and any(map(str.isalpha, cell)) for cell in cells)
+    A cell is a list of labels, or a text that joins them.
+    """
+    labels: set[str] = set()
+    known = False
+    for target in target_cols:
+        value = values.get(target)
+        known |= isinstance(value, list)
+        for part in value if isinstance(value, list) else [value]:
+            labels.update(formatter.answers(columns.cell_of({target: part}, target)))
+    return [*sorted(labels)] if labels or known else None

@@ -27,8 +27,16 @@ def digest(tokenizer: PreTrainedTokenizerBase | None) -> str:
     """Return a hash of a tokenizer and its chat template, "" for None."""
     if tokenizer is None:
         return ""
-    text = f"{tokenizer.backend_tokenizer.to_str()}{tokenizer.chat_template}"
-    return hashlib.sha256(text.encode()).hexdigest()
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # one without, such as CANINE's, has no vocabulary
+    own = repr(tokenizer) if backend is None else backend.to_str()
+    return hashlib.sha256(f"{own}{tokenizer.chat_template}".encode()).hexdigest()
+
+
+def keep_whole(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a tokenizer that has cut a text forget it: else it is saved with the tokenizer."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
 
 
 def train_bpe(

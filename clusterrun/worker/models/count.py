@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import WorkerError
-from . import gguf, load
+from . import gguf, load, presets
 
 
 def count(source: load.Source, *, head: str, vocab_size: int, num_labels: int = 0) -> dict[str, int]:
@@ -20,7 +20,8 @@ def count(source: load.Source, *, head: str, vocab_size: int, num_labels: int = 
         import transformers
 
         config = _config(source, vocab_size)
-        config.vocab_size = max(config.vocab_size, vocab_size)
+        if config.model_type != presets.CHARACTERS:
+            config.vocab_size = max(config.vocab_size, vocab_size)
         if head == "classify":
             config.num_labels = num_labels
         with torch.device("meta"):

@@ -49,6 +49,11 @@ def positions(folder: str) -> int | None:
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
+def model_type(folder: str) -> str:
+    """Return the type that config.json names, empty if it names none."""
+    return str(_read(folder, "config.json").get("model_type", ""))
+
+
 def _needs_code(model: str, code: str, file: str) -> str:
     return (
         f"{model} needs code of its own ({code}, named in {file}), which is never run: use a model that the"

@@ -16,7 +16,11 @@ from . import folder, gguf, hub, presets
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-HEADS = {"causal": "AutoModelForCausalLM", "classify": "AutoModelForSequenceClassification"}
+HEADS = {
+    "causal": "AutoModelForCausalLM",
+    "classify": "AutoModelForSequenceClassification",
+    "none": "AutoModel",
+}
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt")
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")
@@ -75,11 +79,9 @@ def _local(model: str, path: str) -> Source:
 
 
 def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
-    """Load the model's own tokenizer; None for a preset and for a folder without one."""
-    if source.kind == "preset":
-        return None
-    if source.kind == "folder" and not any((Path(source.name) / name).is_file() for name in TOKENIZER_FILES):
-        return None
+    """Load the model's own tokenizer; None for a preset and for a folder without one, except of characters."""
+    if _has_no_tokenizer(source):
+        return _of_characters() if _kind(source) == presets.CHARACTERS else None
     with explained(source, "the tokenizer of "):
         refuse_own_code(source)
         if source.kind == "gguf":
@@ -88,6 +90,25 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
 
         loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source.name, **_access(source))
     return loaded
+
+
+def _has_no_tokenizer(source: Source) -> bool:
+    if source.kind == "folder":
+        return not any((Path(source.name) / name).is_file() for name in TOKENIZER_FILES)
+    return source.kind == "preset"
+
+
+def _kind(source: Source) -> str:
+    """Return the type of the model of a preset or a folder."""
+    if source.kind == "preset":
+        return presets.PRESETS[source.name].family
+    return folder.model_type(source.name)
+
+
+def _of_characters() -> Any:
+    from transformers import CanineTokenizer
+
+    return CanineTokenizer()
 
 
 def build(
@@ -105,9 +126,9 @@ def build(
 ) -> PreTrainedModel:
     """Build the model: float32, on the CPU, in train mode, without a key-value cache.
 
-    `head` is "causal" or "classify" (`num_labels` outputs). Weights that are not loaded are drawn from `seed`, so
-    they are the same on every rank. `vocab_size` is the tokenizer's number of tokens: a smaller embedding is enlarged.
-    Token ids that are given replace those of the configuration.
+    `head` is "causal", "classify" (`num_labels` outputs) or "none". Weights that are not loaded are drawn from `seed`,
+    so they are the same on every rank. `vocab_size` is the tokenizer's number of tokens: a smaller embedding is
+    enlarged. Token ids that are given replace those of the configuration.
     Raises WorkerError: status 2 for a `seq_len` (tokens) beyond the model's positions, 1 for what cannot be loaded.
     """
     import torch
@@ -120,7 +141,7 @@ def build(
         auto = getattr(transformers, automatic)
         loaded = gguf.load(Path(source.name)) if source.kind == "gguf" else None
         config = config_of(source, vocab_size) if loaded is None else loaded.config
-        check_length(source, getattr(config, "max_position_embeddings", None), seq_len)
+        check_length(source, _positions_for_text(config), seq_len)
         _set(config, bos_token_id=bos_id, eos_token_id=eos_id, pad_token_id=pad_id)
         if hasattr(config, "use_cache"):
             config.use_cache = False
@@ -135,11 +156,17 @@ def build(
             model = _pretrained(source, auto, config, head)
         else:
             model = auto.from_config(config, dtype=torch.float32, trust_remote_code=False)
-        embeddings: Any = model.get_input_embeddings()
-        if vocab_size is not None and vocab_size > embeddings.num_embeddings:
-            model.resize_token_embeddings(vocab_size)
+        _make_room(model, vocab_size)
     model.train()
     return model
+
+
+def _make_room(model: Any, vocab_size: int | None) -> None:
+    """Enlarge the embeddings for a tokenizer with more tokens."""
+    if vocab_size is None or model.config.model_type == presets.CHARACTERS:
+        return
+    if vocab_size > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(vocab_size)
 
 
 @contextlib.contextmanager
@@ -202,7 +229,7 @@ def config_of(source: Source, vocab_size: int | None) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     config: PreTrainedConfig = AutoConfig.from_pretrained(source.name, **_access(source))
-    if not _has_weights(source):
+    if not _has_weights(source) and config.model_type != presets.CHARACTERS:
         config.vocab_size = max(config.vocab_size, vocab_size or 0)
     return config
 
@@ -218,6 +245,12 @@ def positions(source: Source) -> int | None:
     if source.kind == "preset":
         return presets.PRESETS[source.name].positions
     return folder.positions(source.name) if source.kind == "folder" else None
+
+
+def _positions_for_text(config: Any) -> int | None:
+    """Return the most tokens of a text; a CANINE needs room for padding after it, a molecule and a part of one."""
+    most = getattr(config, "max_position_embeddings", None)
+    return most and most - 2 * getattr(config, "downsampling_rate", 0)
 
 
 def check_length(source: Source, positions: int | None, seq_len: int) -> None:
@@ -257,6 +290,8 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
     )
 
     def replaced(key: str) -> bool:
+        if head == "none":
+            return key.startswith("pooler.")
         body = f"{model.base_model_prefix}."
         return head == "classify" and (not key.startswith(body) or ".pooler." in key)
 

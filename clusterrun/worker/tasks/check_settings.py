@@ -128,11 +128,10 @@ def _require_readable(file: str) -> None:
 
 
 def _check_table(config: Any, files: Sequence[str]) -> list[str]:
-    formatter = targets.find_formatter(config.formatter, config.text_cols)
+    formatter = targets.formatter_of(config)
     target_cols = tuple(filter(None, config.target_cols))
     bad = config.on_bad_row
-    _, _, doubts = targets.read_examples(files, formatter, target_cols, on_bad_row=bad, most=SAMPLED_ROWS)
-    return doubts
+    return targets.read_examples(files, formatter, target_cols, on_bad_row=bad, most=SAMPLED_ROWS).doubts
 
 
 def _check_texts(config: Any, files: Sequence[str]) -> list[str]:

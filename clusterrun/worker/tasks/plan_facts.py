@@ -88,10 +88,9 @@ def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> tuple[int, i
         lengths = tensors["train.used" if config.packing else "train.lengths"]
         return len(lengths), int(lengths.sum()), len(tokenizer), 0
     if name == "classify":
-        corpus, groups, _ = labelled.prepare(config, tokenizer, folder, _ALONE)
-        outputs = sum(len(group.classes) for group in groups)
+        corpus, meaning, _ = labelled.prepare(config, tokenizer, folder, _ALONE)
         tokens = corpus.train.batch(range(len(corpus.train))).tokens
-        return len(corpus.train), tokens, len(corpus.tokenizer), outputs
+        return len(corpus.train), tokens, len(corpus.tokenizer), meaning.outputs
     corpus = texts.prepare(config, tokenizer, folder, _ALONE)
     if name == "diffusion":
         masked.add_mask_token(corpus.tokenizer)
