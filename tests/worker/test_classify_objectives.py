@@ -40,6 +40,12 @@ def model(tmp_path: Path) -> str:
     return str(tmp_path / "m")
 
 
+@pytest.fixture
+def small_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,114,112 characters transformers makes a dictionary, which takes seconds."""
+    monkeypatch.setattr("transformers.models.canine.tokenization_canine.UNICODE_VOCAB_SIZE", 256)
+
+
 def write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([header, *rows])
@@ -148,6 +154,7 @@ def test_codes_are_written_and_chosen_at_once(tmp_path: Path, model: str) -> Non
     assert last["text"] == "trades: 06105, 77610; trades (flat): 06105, 77610"
 
 
+@pytest.mark.usefixtures("small_unicode")
 def test_a_model_of_characters_trains_and_its_folder_loads(tmp_path: Path) -> None:
     shape = SHAPE | {"max_position_embeddings": 128, "num_hash_buckets": 128, "num_hash_functions": 4}
     CanineConfig(**shape).save_pretrained(tmp_path / "c")
@@ -162,6 +169,7 @@ def test_a_model_of_characters_trains_and_its_folder_loads(tmp_path: Path) -> No
     assert (again / "model" / "tokenizer_config.json").exists()
 
 
+@pytest.mark.usefixtures("small_unicode")
 def test_the_preset_of_characters_needs_no_download(tmp_path: Path) -> None:
     rows = [[trade, code, code] for trade, code in TRADES.items()] * 3
     data = write(tmp_path / "t.csv", ["text", "code", "n"], rows)
