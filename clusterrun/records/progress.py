@@ -178,7 +178,9 @@ def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:
 
 def as_metrics(data: object) -> Metrics | None:
     """Return metrics from a mapping of their names, None for anything else."""
-    found = parse_fields(Metrics, data) if isinstance(data, Mapping) else {"step": None}
+    if not isinstance(data, Mapping):
+        return None
+    found = parse_fields(Metrics, data)
     return Metrics(**found, scores=_scores(data.get("scores"))) if found["step"] is not None else None
 
 

@@ -165,7 +165,7 @@ def test_a_doubtful_column_is_named_before_the_training(
     assert "clusterrun: target 'code' joins labels with '|'" in capsys.readouterr().out
     path.write_text("text,code\n" + "".join(f"word,{i}.5\n" for i in range(70)))
     with pytest.raises(WorkerError, match="target 'code' holds measurements"):
-        start(tmp_path, "r2", model=model, data=str(path), target_cols="code", **SMALL, steps=1)
+        start(tmp_path, "r2", model=model, data=str(path), target_cols="code", objective="classes", **SMALL, steps=1)
 
 
 def test_bad_rows_stop_the_run_or_are_counted(tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]) -> None:

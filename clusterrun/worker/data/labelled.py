@@ -116,7 +116,7 @@ def prepare(
 
 def _key(config: Any, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
     """Return what the prepared data depends on."""
-    key = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
+    key: dict[str, Any] = {"name": "classify", "data": marks(*_data(config)), "targets": _target_cols(config)}
     key |= {name: getattr(config, name) for name in CACHE_KEYS}
     for name in CACHE_KEYS_IF_SET:
         if getattr(config, name) != getattr(type(config), name):

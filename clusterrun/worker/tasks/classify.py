@@ -73,7 +73,8 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     for line in notes if dist.rank == 0 else ():
         print(f"clusterrun: {line}", flush=True)
     model = build(source, config, meaning, corpus.tokenizer)
-    for part in (corpus.train, corpus.held_out):
+    parts: tuple[Any, ...] = (corpus.train, corpus.held_out)
+    for part in parts:
         part.molecule = getattr(model.config, "downsampling_rate", 0)
     described = describe(config, meaning)
     predictor = predict.Predictor(model, corpus.tokenizer, described)
@@ -96,12 +97,12 @@ def build(source: Source, config: Config, meaning: Meaning, tokenizer: Any) -> A
     """Return the model: one that transformers has, or with numbers or a decoder a Classifier around its encoder."""
     from ..models import classifier, load
 
-    shape = {"vocab_size": len(tokenizer), "seq_len": config.seq_len, "pad_id": tokenizer.pad_token_id}
+    shape: dict[str, Any] = {"vocab_size": len(tokenizer), "seq_len": config.seq_len, "pad_id": tokenizer.pad_token_id}
     alphabet = meaning.alphabet
     if not meaning.scales and alphabet is None:
         names = meaning.names
-        labels = {"num_labels": len(names), "id2label": dict(enumerate(names))}
-        model = load.build(source, head="classify", seed=config.seed, **shape, **labels)
+        shape |= {"num_labels": len(names), "id2label": dict(enumerate(names))}
+        model = load.build(source, head="classify", seed=config.seed, **shape)
     else:
         encoder = load.build(source, head="none", seed=config.seed, **shape)
         layout = {"features": 2 * len(meaning.scales), "size": 0, "length": 0}

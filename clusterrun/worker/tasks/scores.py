@@ -85,9 +85,9 @@ def _summarize_classes(groups: Sequence[Group], sums: list[float], found: dict[s
             found[_unused(key, found)] = right / rows
     for i in _with_f1(groups):
         size = len(groups[i].classes) + 1
-        guessed, right, both = (rest[n * size : (n + 1) * size] for n in range(3))
+        guessed, wanted, both = (rest[n * size : (n + 1) * size] for n in range(3))
         rest = rest[3 * size :]
-        scores = [2 * b / (g + r) for g, r, b in zip(guessed, right, both, strict=True) if g + r]
+        scores = [2 * b / (g + w) for g, w, b in zip(guessed, wanted, both, strict=True) if g + w]
         if scores:
             found[_unused(f"f1_{groups[i].name}", found)] = sum(scores) / len(scores)
     return rest
