@@ -110,7 +110,6 @@ def test_each_start_of_a_job_has_its_own_reason(ends: Ends) -> None:
 # Python runs it at the start of every process of the job: the supervisor gets SIGTERM a second after its ranks
 LATE_SIGTERM = """
 import signal, sys, threading
-from tests.support.patience import HUNG
 set_handler = signal.signal
 def set_late_handler(signum, handler):
     late = signum == signal.SIGTERM and callable(handler)

@@ -95,7 +95,6 @@ from clusterrun.worker.rank import exit
 from clusterrun.run_folder.ends import Outcome
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank.exit import RankExit
-from tests.support.patience import HUNG
 
 way, sigterm, folder = sys.argv[1:]
 place = SimpleNamespace(rank=0, local_rank=0, node="n1", world_size=2)

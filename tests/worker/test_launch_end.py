@@ -16,7 +16,6 @@ from tests.support.rank_files import put_end, put_progress
 COUNTED = """
 import subprocess, sys
 from clusterrun.worker.job import step, supervisor
-from tests.support.patience import HUNG
 files = []
 sys.addaudithook(lambda event, found: files.append(found[0]) if event == "open" and "node-" in str(found[0]) else None)
 supervisor.ProgressFollower.look = lambda self: None  # it reads rank 0's record every few seconds

@@ -141,7 +141,6 @@ from pathlib import Path
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training.report import Report
 from clusterrun.worker.training.settings import Training
-from tests.support.patience import HUNG
 report = Report(0, RunEnv(run_dir=Path({folder!r})), Training(), 0, {{}})
 report.start(0, 40)
 for step in range(1, 41):
