@@ -70,12 +70,18 @@ def _column_hint(name: str, rows: Rows, text_cols: Sequence[str], target_cols: S
     """Return what may be meant by a column that is not there, in parentheses."""
     parts = [part.strip() for part in name.split(",")]
     if len(parts) > 1 and set(parts) <= set(rows.columns):
-        key = "target_cols" if name in target_cols else "text_cols" if name in text_cols else "number_cols"
+        key = _setting_of(name, text_cols, target_cols)
         several = json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
         return f" (to name several columns, write {key}='{several}')"
     texts = [column for column in rows.columns if column not in target_cols and _is_text(rows, column)]
     is_clear = name in text_cols and len(texts) == 1
     return f" (did you mean {texts[0]!r}?)" if is_clear else suggestion(name, rows.columns)
+
+
+def _setting_of(name: str, text_cols: Sequence[str], target_cols: Sequence[str]) -> str:
+    if name in target_cols:
+        return "target_cols"
+    return "text_cols" if name in text_cols else "number_cols"
 
 
 def _is_text(rows: Rows, column: str) -> bool:
