@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,21 @@ def test_each_loss_that_is_printed_between_two_looks_is_kept_for_the_curve(follo
     followed.after("".join(f"0: step {n}/900 loss {10 - n}\n1: step {n}/900 loss 0\n" for n in range(1, 5)))
     followed.after("0: step 5/900 loss nan\n0: step 6/900 loss 3.5\n")
     assert training_progress.load_losses(followed.folder) == [(1, 9), (2, 8), (3, 7), (4, 6), (6, 3.5)]
+
+
+SWINGS = [2.0 - math.cos(n / 2.5) for n in range(64)]
+
+
+def test_a_loss_that_oscillates_is_said_once_and_recorded(followed: Followed) -> None:
+    for n, loss in enumerate(SWINGS):
+        followed.after(f"0: step {n}/900 loss {loss}\n")
+    assert len(followed.said) == 1 and followed.said[0].startswith("warning: the loss oscillates: it rose by ")
+    assert training_progress.load_warning(followed.folder) == followed.said[0].removeprefix("warning: ")
+
+
+def test_a_launch_that_was_resumed_late_does_not_judge_its_losses(followed: Followed) -> None:
+    followed.after("".join(f"0: step {n + 200}/900 loss {loss}\n" for n, loss in enumerate(SWINGS)))
+    assert followed.said == [] and training_progress.load_warning(followed.folder) == ""
 
 
 def test_a_bar_is_read_while_its_line_is_unfinished_and_never_where_srun_cut_it(followed: Followed) -> None:

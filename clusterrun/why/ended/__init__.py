@@ -15,8 +15,10 @@ from typing import Protocol
 from clusterrun.base.errors import SchedulerError
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.base.units import clause
+from clusterrun.records import run_record
 from clusterrun.records.code_store import project_path
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import training_progress
 from clusterrun.scheduler import Scheduler, SlurmCommands
 from clusterrun.scheduler.slurm.nodes import parse_partitions
 from clusterrun.scheduler.slurm.sacct import exit_status
@@ -177,7 +179,9 @@ def _folder_command(state: RunState, shown: dict[str, str]) -> str:
 def _state_notes(state: RunState) -> list[str]:
     status = state.status
     reason = status.reason if status.outcome in (Outcome.UNKNOWN, Outcome.LOST) else ""
-    return list(filter(None, (reason, clause(state.note, "some information is not available: {}"))))
+    attempt = run_record.newest_attempt(state.record, status.id.task) if state.record is not None else None
+    loss = training_progress.load_warning(attempt) if attempt is not None else ""
+    return list(filter(None, (reason, clause(state.note, "some information is not available: {}"), loss)))
 
 
 def _fact_notes(facts: EndFacts, cause: Cause) -> list[str]:

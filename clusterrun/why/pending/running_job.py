@@ -13,6 +13,7 @@ from clusterrun.logs.files import Stream
 from clusterrun.records import launches, progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
+from clusterrun.run_folder import training_progress
 from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.why.causes.last_lines import last_line_of_most
 from clusterrun.why.causes.model import Line
@@ -59,10 +60,17 @@ def describe_running(job: JobStatus, run: RunRecord | None, now: float) -> list[
     words, repeated = last_line_of_most(logs)
     if repeated:
         lines.append(words)
+    return [*lines, *_warn_of_loss(run, job, logs)]
+
+
+def _warn_of_loss(run: RunRecord, job: JobStatus, logs: Sequence[tuple[Line, ...]]) -> list[str]:
+    """Return a warning of a loss that is NaN, diverges or oscillates; nothing if it does not."""
     for log in logs:
         if loss := find_nan_start(log) or find_divergence(log):
-            return [*lines, f"warning: {loss[1]} ({log[0].file})"]
-    return lines
+            return [f"warning: {loss[1]} ({log[0].file})"]
+    attempt = run_record.newest_attempt(run, job.id.task)
+    warning = training_progress.load_warning(attempt) if attempt is not None else ""
+    return [f"warning: {warning}"] if warning else []
 
 
 def _read_logs(run: RunRecord, job: JobStatus) -> Iterator[tuple[Line, ...]]:

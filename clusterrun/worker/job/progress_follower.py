@@ -1,4 +1,4 @@
-"""Follow the training of one launch: write its progress into `progress.json`, and warn of a loss that stays NaN.
+"""Follow the training of one launch: write its progress into `progress.json`, and warn of a loss that goes wrong.
 
 A thread of the supervisor reads what the launch appends to the job's logs, which are this process's own streams, and
 rank 0's progress record. The record wins: a built-in task or `clusterrun.heartbeat` counts exactly. Lines count for the
@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ...base import oscillation
 from ...base.decode import as_int
 from ...base.printed_progress import LOSSES, PrintedProgress, read_line
 from ...base.series import Thinned
@@ -34,6 +35,7 @@ SLOW_S = 5.0  # of the first steps are slower than the rest: kernels are chosen,
 MOST = 65_536  # bytes of a log that are read in one look, its last ones
 MOST_RANKS = 16  # whose lines are followed
 NAN_LOSSES = 3  # in a row: a single one is often a skipped step
+EARLY = 0.1  # of the steps: the first loss of a launch that has seen the training's start
 _REST = re.compile(rb"\A[^\r\n]*[\r\n]")  # of a line that began before
 _LABEL = re.compile(rb"\s{0,9}(\d{1,9}): ")
 
@@ -117,6 +119,7 @@ class ProgressFollower:
         self._recorded = Thinned[tuple[int, float]](LOSSES)  # the losses in rank 0's record
         self._ended = threading.Event()
         self._has_warned, self._link = False, ""
+        self._oscillation = ""  # of the loss, in words; also when it has ceased
         self._thread = threading.Thread(target=self._run, name="clusterrun-progress", daemon=True)
 
     def start(self) -> None:
@@ -141,10 +144,24 @@ class ProgressFollower:
             self._read_logs(time.time())
         progress, losses = self._find_progress()
         progress = progress and self._measured_when_warm(progress)
+        warning = self._judge(losses)
         if progress is not None and progress != self._written:
             with suppress(OSError):
-                training_progress.write(self._attempt, progress, losses)
+                training_progress.write(self._attempt, progress, losses, warning)
                 self._written = progress
+
+    def _judge(self, losses: Sequence[tuple[int, float]]) -> str:
+        """Return that the loss oscillates, or has, and say so once; empty if it never did.
+
+        A launch that was resumed late in a training does not know its first losses, by which it is judged.
+        """
+        printed = self._counting()
+        points = losses or (printed.losses.values if printed is not None else [])
+        if not self._oscillation and points and points[0][0] <= EARLY * points[-1][0]:
+            self._oscillation = oscillation.describe([loss for _, loss in points])
+            if self._oscillation:
+                self._say(f"warning: {self._oscillation}")
+        return self._oscillation
 
     def _has_written(self, step: int) -> bool:
         return self._written is not None and self._written.step == step

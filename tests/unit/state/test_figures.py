@@ -49,5 +49,16 @@ def test_a_finished_task_says_which_step_its_model_is_of(tmp_path: Path, facts: 
     assert line == "" or as_json["step"] == facts["model_step"]
 
 
+def test_a_warning_of_the_losses_is_shown_whatever_became_of_the_job(tmp_path: Path) -> None:
+    text = "the loss oscillates: it rose by 0.5 or more and fell again 3 times"
+    for outcome in (Outcome.RUNNING, Outcome.DONE):
+        (tmp_path / outcome.value).mkdir()
+        progress = {"step": 5, "stepped": 1.0, "warning": text}
+        assert shown(tmp_path / outcome.value, "progress.json", progress, "warning", outcome) == (
+            f"warning  {text}",
+            text,
+        )
+
+
 def test_a_task_that_failed_after_its_last_step_has_no_model(tmp_path: Path) -> None:
     assert shown(tmp_path, "training.json", {"model_step": 150}, "model", Outcome.FAILED) == ("", None)

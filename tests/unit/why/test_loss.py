@@ -9,9 +9,11 @@ import pytest
 
 from clusterrun.base.job import JobStatus, Outcome, log_paths
 from clusterrun.records.store import Store
+from clusterrun.why import ended
 from clusterrun.why.causes.model import Line
 from clusterrun.why.causes.nan_series import find_divergence
 from clusterrun.why.pending.running_job import describe_running
+from tests.support.ended_runs import Slurm, over
 from tests.support.run_records import attempt, submitted
 
 NOISE = (0.0, 0.2, -0.1, 0.1, -0.2)
@@ -56,6 +58,16 @@ def test_why_warns_of_a_running_job(tmp_path: Path, values: list[str], warning: 
     out.write_text("".join(f"0: step {n} loss {value}\n" for n, value in enumerate(values, 1)))
     found = [line for line in describe_running(job, run, 0.0) if line.startswith("warning")]
     assert found == [warning] * (warning is not None)
+
+
+def test_why_names_a_loss_that_oscillates_while_the_job_runs_and_after_it(tmp_path: Path) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    assert run.job_id is not None
+    oscillates = "the loss oscillates: it rose by 1.5 or more and fell again 3 times"
+    (attempt(run) / "progress.json").write_text(json.dumps({"step": 9, "stepped": 1.0, "warning": oscillates}))
+    job = JobStatus(id=run.job_id, state="RUNNING", outcome=Outcome.RUNNING)
+    assert describe_running(job, run, 0.0)[-1] == f"warning: {oscillates}"
+    assert oscillates in ended.explain(Slurm({}), over(run, "COMPLETED", 0)).notes
 
 
 def test_an_earlier_launch_is_no_reason_to_warn(tmp_path: Path) -> None:
