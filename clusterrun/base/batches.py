@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 
+LOGITS_AT_ONCE = 2**27
+"""The most logits that a head computes at once (half a GB in float32): the loss of more tokens is taken in pieces."""
+
 
 class NoSolution(ValueError):
     """The sizes contradict each other: two give another global batch, or the global batch does not divide.

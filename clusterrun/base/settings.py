@@ -103,7 +103,11 @@ class Training:
         " without float32 activations",
         choices=("ddp", "fsdp"),
     )  # fmt: skip
-    compile: bool = _row(NUMERICS, False, "torch.compile")
+    compile: str = _row(
+        NUMERICS, "auto",
+        "true, false; auto: torch.compile on a GPU, but not with deterministic, fsdp, or where batches differ in length",
+        choices=("auto", "true", "false"),
+    )  # fmt: skip
     deterministic: bool = _row(NUMERICS, False, "the same run gives the same bits on a GPU too (slower)")
     seed: int = _row(NUMERICS, 1, "of weights, order of samples, dropout and noise")
     on_nan: str = _row(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from clusterrun.sizing.batches import GpuPlan, Training, batch_notes, plan_batches
 from clusterrun.sizing.memory import MemoryEstimate, ModelSize, estimate_memory, memory_verdict
-from clusterrun.sizing.speed import Machine, Prediction, count_nodes, predict
+from clusterrun.sizing.speed import Machine, Prediction, compute_seconds, count_nodes, launch_seconds, predict
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Question:
     tokens_per_sample: float = 0.0
     precision: str = "bf16"
     gradient_copies: int = 2
+    whole_logits: bool = True
     device: str = ""
     memory_bytes: float | None = None
     machine: Machine | None = None
@@ -80,14 +81,34 @@ def answer(question: Question) -> Answer:
     copies = question.gradient_copies if plans[-1].gpus > 1 else 1
     for micro in dict.fromkeys(plan.micro_batch for plan in plans):
         found.memory[micro] = estimate_memory(
-            question.model, micro, question.seq_len, question.precision, gradient_copies=copies
+            question.model,
+            micro,
+            question.seq_len,
+            question.precision,
+            gradient_copies=copies,
+            whole_logits=question.whole_logits,
         )
     if question.machine is not None:
         found.predictions.extend(
             predict(plan, question.model, question.tokens_per_sample, question.machine) for plan in plans
         )
+        found.notes.extend(_launch_note(found, question.model, question.machine))
     found.notes.extend(_memory_note(found, question.model))
     return found
+
+
+def _launch_note(found: Answer, model: ModelSize, machine: Machine) -> list[str]:
+    """Return a line if starting the kernels of the first plan's micro batch takes longer than their work."""
+    micro, launching_s = found.plans[0].micro_batch, launch_seconds(model)
+    compute_s = compute_seconds(micro, model, found.question.tokens_per_sample, machine)
+    if compute_s >= launching_s:
+        return []
+    busy, starting = (f"{1000 * seconds:.1f} ms" for seconds in (compute_s, launching_s))
+    text = (
+        f"starting the kernels of a micro batch of {micro} takes {starting} or more, and their work {busy}: a larger"
+        " one takes no longer until the work does"
+    )
+    return [text]
 
 
 def _memory_note(found: Answer, model: ModelSize) -> list[str]:

@@ -75,9 +75,14 @@ def parse_facts(document: str) -> Question:
             model = replace(guess_shape(model.parameters), vocabulary=model.vocabulary)
         job = {name: (settings | read).get(name) for name in ("task", "precision", "seq_len", "lr_scaling")}
         tokens_per_sample = tokens / training.samples
-        # the shipped tasks use gradient_as_bucket_view
         return build(
-            Question, job, training=training, model=model, tokens_per_sample=tokens_per_sample, gradient_copies=1
+            Question,
+            job,
+            training=training,
+            model=model,
+            tokens_per_sample=tokens_per_sample,
+            gradient_copies=1,  # the shipped tasks use gradient_as_bucket_view,
+            whole_logits=False,  # and compute the loss in pieces
         )
     except Damaged as error:
         shown = repr(document.splitlines()[0][:80]) if document else "nothing"

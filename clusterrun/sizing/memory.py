@@ -1,14 +1,17 @@
 """The memory of one GPU under DDP, by part. Pure.
 
 The model: fp32 weights, gradients and two Adam moments, as under mixed precision by autocast; activations of one micro
-batch with fused attention and no activation checkpointing; logits over the whole vocabulary.
+batch with fused attention and no activation checkpointing; logits over the whole vocabulary, which the shipped tasks
+compute for some thousand tokens at once only.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from clusterrun.base.batches import LOGITS_AT_ONCE
 from clusterrun.base.gpus import GIB
 
 _ADAM = 8  # bytes per parameter: two fp32 moments
@@ -58,16 +61,24 @@ def guess_shape(parameters: int) -> ModelSize:
 
 
 def estimate_memory(
-    model: ModelSize, micro_batch: int, seq_len: int, precision: str, *, gradient_copies: int = 1
+    model: ModelSize,
+    micro_batch: int,
+    seq_len: int,
+    precision: str,
+    *,
+    gradient_copies: int = 1,
+    whole_logits: bool = True,
 ) -> MemoryEstimate:
     """Return the memory of one GPU for a micro batch of sequences of ``seq_len`` tokens.
 
-    ``gradient_copies`` is 2 for DDP without ``gradient_as_bucket_view``.
+    ``gradient_copies`` is 2 for DDP without ``gradient_as_bucket_view``. ``whole_logits``: those of all tokens exist at
+    once.
     """
     half, tokens, n = precision != "fp32", micro_batch * seq_len, model.parameters
     vocabularies = (model.vocabulary, model.vocabulary) if model.vocabulary else _VOCABULARIES
+    most_logits = math.inf if whole_logits else LOGITS_AT_ONCE
     low, high = (
-        tokens * (model.layers * model.width * per_unit + vocabulary * per_logit)
+        tokens * model.layers * model.width * per_unit + min(tokens * vocabulary, most_logits) * per_logit
         for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
     )
     return MemoryEstimate(

@@ -1,8 +1,9 @@
 """Predicted tokens per second and efficiency under DDP. Pure.
 
-The model: a micro batch takes FLOPs / (peak x utilization), a third of it forward and two thirds backward. The fp32
-gradients are summed by a ring within each node, then between the nodes, during the backward pass of a step's last
-micro batch. What does not fit into it, and the last bucket, is added to the step.
+The model: a micro batch takes FLOPs / (peak x utilization), a third of it forward and two thirds backward, but never
+less than the CPU needs to start its kernels. The fp32 gradients are summed by a ring within each node, then between the
+nodes, during the backward pass of a step's last micro batch. What does not fit into it, and the last bucket, is added
+to the step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ BACKWARD_SHARE = 2 / 3
 BUCKET_BYTES = 25 * 2**20  # DDP's default bucket_cap_mb
 NETWORK_USE = 0.88  # of a network's bit rate that a large all-reduce reaches
 UTILIZATION = 0.4  # of the peak, for a well-tuned transformer
+KERNELS = 40  # of a layer's passes, compiled: 21 matrix products, attention, and what is fused between them
+LAUNCH_S = 5e-6  # to start one
 DEFAULT_NETWORK = 100.0  # Gbit/s
 DEFAULT_LINK = 2.0  # GB/s, of ranks on CPUs
 
@@ -65,10 +68,20 @@ def count_nodes(gpus: int, gpus_per_node: int) -> int:
 
 def predict(plan: GpuPlan, model: ModelSize, tokens_per_sample: float, machine: Machine) -> Prediction:
     """Predict the speed of one plan."""
-    tokens = plan.micro_batch * tokens_per_sample
+    compute_s = compute_seconds(plan.micro_batch, model, tokens_per_sample, machine)
+    busy_s = max(compute_s, launch_seconds(model))
+    return predict_from(plan, busy_s, 4.0 * model.parameters, tokens_per_sample, machine)
+
+
+def compute_seconds(micro_batch: int, model: ModelSize, tokens_per_sample: float, machine: Machine) -> float:
+    """Return the time that the work of a micro batch takes a GPU."""
     flops = flops_per_token(model.parameters, model.layers, model.width, tokens_per_sample)
-    compute_s = tokens * flops / (machine.peak * machine.utilization)
-    return predict_from(plan, compute_s, 4.0 * model.parameters, tokens_per_sample, machine)
+    return micro_batch * tokens_per_sample * flops / (machine.peak * machine.utilization)
+
+
+def launch_seconds(model: ModelSize) -> float:
+    """Return the least time that it takes to start the kernels of a micro batch, whatever its size."""
+    return model.layers * KERNELS * LAUNCH_S
 
 
 def predict_from(

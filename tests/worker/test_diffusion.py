@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import math
@@ -18,10 +19,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, PreTra
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.models import load, masked, unmask
+from clusterrun.worker.models.token_loss import TokenLoss
 from clusterrun.worker.rank import distenv
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.tasks import diffusion, prepare
 from clusterrun.worker.training import stopping
+from clusterrun.worker.training.work import Tensors
 from tests.worker.small_models import make_config, make_model, make_tokenizer
 
 CPU = torch.device("cpu")
@@ -52,6 +55,11 @@ class Fixed(torch.nn.Module):
 # --- the loss ----------------------------------------------------------------------------------------------------
 
 
+def loss_of(model: Any, batch: Tensors, eps: float, training: bool) -> torch.Tensor:
+    loss = TokenLoss(model, functools.partial(masked.label, mask_id=MASK, eps=eps))
+    return loss(model, loss.prepare(batch, torch.default_generator, training=training))
+
+
 def exact_bound(model: PreTrainedModel, ids: torch.Tensor) -> float:
     """The integral over t in (0, 1) of what is expected to be lost, over every set of masked tokens."""
     n = len(ids)
@@ -74,7 +82,7 @@ def test_the_loss_is_on_average_the_bound_on_the_likelihood(training: bool) -> N
     ids = torch.tensor([5, 8, 5])
     batch = {"input_ids": ids.expand(2_000, 3)}
     torch.manual_seed(0)
-    draws = [masked.masked_loss(model, batch, MASK, 1e-4).item() / 2_000 for _ in range(25)]
+    draws = [loss_of(model, batch, 1e-4, training).item() / 2_000 for _ in range(25)]
     mean, error = torch.tensor(draws).mean().item(), torch.tensor(draws).std().item() / 5
     bound = exact_bound(model, ids)
     assert error < 0.02 * bound
@@ -83,7 +91,7 @@ def test_the_loss_is_on_average_the_bound_on_the_likelihood(training: bool) -> N
 
 def test_each_token_is_masked_with_the_probability_that_its_loss_is_divided_by() -> None:
     torch.manual_seed(0)
-    weights = masked.at_random(4_000, 200, 0.1)
+    weights = masked.at_random(4_000, 200, 0.1, torch.default_generator)
     t = 1 / weights.max(1).values
     assert ((weights == 0) | (weights == weights.max(1, keepdim=True).values)).all()
     assert t.min() >= 0.1
@@ -94,7 +102,7 @@ def test_each_token_is_masked_with_the_probability_that_its_loss_is_divided_by()
 
 
 def test_to_evaluate_the_numbers_of_masked_tokens_are_spread_evenly() -> None:
-    weights = masked.evenly(16, 16)
+    weights = masked.evenly(16, 16, torch.default_generator)
     counts = (weights > 0).sum(1)
     assert sorted(counts.tolist()) == list(range(1, 17))
     assert torch.allclose(weights.sum(1), torch.full((16,), 16.0))
@@ -105,9 +113,9 @@ def test_only_masked_tokens_are_hidden_and_cost_each_at_its_own_place(training: 
     model = Fixed(torch.randn(8, 12)).train(training)
     ids = torch.randint(4, 12, (5, 8))
     torch.manual_seed(7)
-    loss = masked.masked_loss(model, {"input_ids": ids}, MASK, 0.01)
-    torch.manual_seed(7)
-    weights = masked.at_random(5, 8, 0.01) if training else masked.evenly(5, 8)
+    loss = loss_of(model, {"input_ids": ids}, 0.01, training)
+    random = torch.Generator().manual_seed(7)
+    weights = masked.at_random(5, 8, 0.01, random) if training else masked.evenly(5, 8, random)
     assert torch.equal(model.seen[0], torch.where(weights > 0, MASK, ids))
     each = -model.logits.log_softmax(-1)[torch.arange(8), ids]
     assert loss.item() == pytest.approx((each * weights).sum().item(), rel=1e-5)

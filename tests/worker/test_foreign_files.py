@@ -22,9 +22,8 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data.prepared import prepare
 from clusterrun.worker.models import gguf, load
 from clusterrun.worker.rank.distenv import DistEnv
-from clusterrun.worker.training import checkpoint, resume
+from clusterrun.worker.training import checkpoint, compiling, resume
 from clusterrun.worker.training.checkpoint import Snapshot
-from clusterrun.worker.training.ddp import compiled
 from tests.worker.small_gguf import write_gguf
 from tests.worker.small_models import make_model, make_tokenizer
 from tests.worker.small_training import go
@@ -216,7 +215,7 @@ def test_a_folder_of_compiled_code_that_another_user_prepared_is_not_used(
     if theirs:
         usual.mkdir()
         os.chown(usual, STRANGER, STRANGER)
-    compiled(torch.nn.Linear(2, 2))  # nothing is compiled before the first call
+    compiling.use_own_cache()
     used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
     assert (used == usual) is not theirs
     assert stat.S_IMODE(used.stat().st_mode) == 0o700 and used.stat().st_uid == os.geteuid()

@@ -28,7 +28,7 @@ STARTING = ("starting", "checking", "joining")  # the join barrier has a limit o
 LIMITS = {
     **dict.fromkeys(STARTING, 1800.0),
     "loading": 36_000.0,  # rank 0 may prepare the data meanwhile
-    **dict.fromkeys(("evaluating", "saving", "ending"), 3600.0),
+    **dict.fromkeys(("compiling", "evaluating", "saving", "ending"), 3600.0),
 }
 
 

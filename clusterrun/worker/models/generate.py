@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import WorkerError
+from . import attention
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def _continue(model: Any, tokenizer: Any, prompt: list[int], tokens: int, device
     prompt = prompt or _start(tokenizer)
     ends = end_ids(model, tokenizer)
     ids, past = list(prompt), None
-    with undisturbed(model, device):
+    with undisturbed(model, device), attention.usual(model):
         step = torch.tensor([prompt], device=device)
         for _ in range(tokens):
             out = model(input_ids=step, past_key_values=past, use_cache=True)

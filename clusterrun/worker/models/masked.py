@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from ...base.errors import WorkerError
-from ..training.work import Tensors
+from ..training.work import IGNORED, Tensors
+from .token_loss import Labelled
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,34 +44,32 @@ def make_bidirectional(model: PreTrainedModel) -> None:
         )
 
 
-def masked_loss(model: torch.nn.Module, tensors: Tensors, mask_id: int, eps: float) -> torch.Tensor:
-    """Return the weighted sum (nats) of the cross-entropy over the masked tokens of `input_ids`.
+def label(tensors: Tensors, random: torch.Generator, training: bool, *, mask_id: int, eps: float) -> Labelled:
+    """Hide tokens of `input_ids`: the model is to predict them, with weights.
 
-    Divided by the number of all tokens, masked or not, it estimates a bound on the mean of -log p(token): a model in
-    training with the weights of `at_random`, one that is evaluated with those of `evenly`. Both draw from the default
-    CPU generator, so that the device makes no difference.
+    The weighted sum of the losses (nats), divided by the number of all tokens, masked or not, estimates a bound on the
+    mean of -log p(token): in training with the weights of `at_random`, to evaluate with those of `evenly`. Both draw
+    from a generator of the CPU, so that the device makes no difference.
     """
     ids = tensors["input_ids"]
-    weights: torch.Tensor = (at_random(*ids.shape, eps) if model.training else evenly(*ids.shape)).to(ids.device)
-    logits: torch.Tensor = model(input_ids=ids.masked_fill(weights > 0, mask_id), use_cache=False).logits
-    losses = cross_entropy(logits.float().flatten(0, 1), ids.flatten(), reduction="none")
-    return (losses * weights.flatten()).sum()
+    rows, length = ids.shape
+    weights = at_random(rows, length, eps, random) if training else evenly(rows, length, random)
+    is_hidden = weights > 0
+    return Labelled({"input_ids": ids.masked_fill(is_hidden, mask_id)}, ids.masked_fill(~is_hidden, IGNORED), weights)
 
 
-@torch.compiler.disable  # compiled code would draw other random numbers
-def at_random(sequences: int, length: int, eps: float) -> torch.Tensor:
+def at_random(sequences: int, length: int, eps: float, random: torch.Generator) -> torch.Tensor:
     """For each sequence t ~ U(eps, 1): return 1/t for the tokens to be masked, each with probability t, and else 0."""
-    t = eps + (1 - eps) * torch.rand(sequences, 1)
-    return (torch.rand(sequences, length) < t) / t
+    t = eps + (1 - eps) * torch.rand(sequences, 1, generator=random)
+    return (torch.rand(sequences, length, generator=random) < t) / t
 
 
-@torch.compiler.disable
-def evenly(sequences: int, length: int) -> torch.Tensor:
+def evenly(sequences: int, length: int, random: torch.Generator) -> torch.Tensor:
     """For each sequence k ~ U{1 … length}, k spread over the sequences: return length/k for k tokens, and else 0.
 
     The same on average as `at_random` for small eps, with a fraction of its noise.
     """
-    places = (torch.rand(1) + torch.arange(sequences) / sequences) % 1
+    places = (torch.rand(1, generator=random) + torch.arange(sequences) / sequences) % 1
     k = 1 + (places * length).long().clamp(max=length - 1)[:, None]
-    ranks = torch.rand(sequences, length).argsort(1).argsort(1)
+    ranks = torch.rand(sequences, length, generator=random).argsort(1).argsort(1)
     return (ranks < k) * (length / k)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import attention
 from .generate import end_ids, undisturbed
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def sample(
         tokens = min(tokens, positions - 1)
         before = before[-(positions - tokens) :]
     ids = torch.tensor([*before, *[tokenizer.mask_token_id] * tokens], device=device)
-    with undisturbed(model, device):
+    with undisturbed(model, device), attention.usual(model):
         filled = unmask(model, ids, tokenizer.mask_token_id, rounds).tolist()
     ends = end_ids(model, tokenizer)
     end = next((i for i in range(len(before), len(filled)) if filled[i] in ends), len(filled))

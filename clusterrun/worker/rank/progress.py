@@ -45,11 +45,11 @@ GIB = 2**30
 class Progress:
     """The progress of this rank, as plain attributes that the training loop sets.
 
-    `entered` is the phase (starting, checking, joining, loading, training, evaluating, saving, script, ending) and its
-    start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu` returns the GPU's
-    figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this launch, done at
-    `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own that this rank
-    has started, in words (worlds.py).
+    `entered` is the phase (starting, checking, joining, loading, compiling, training, evaluating, saving, script,
+    ending) and its start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu`
+    returns the GPU's figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this
+    launch, done at `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own
+    that this rank has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:

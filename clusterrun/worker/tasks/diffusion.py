@@ -24,7 +24,8 @@ def check(config: Config, world_size: int) -> None:
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..models import load, masked, unmask
+    from ..models import attention, load, masked, unmask
+    from ..models.token_loss import TokenLoss
     from ..training.work import Work
     from .finish import cache_folder, train_and_save
 
@@ -46,11 +47,15 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         tokens, rounds = config.sample_tokens, config.sample_steps
         return unmask.sample(model, tokenizer, prompt, tokens=tokens, rounds=rounds, device=device)
 
+    attention.install(model, device, config.precision, packed=False)
+    loss = TokenLoss(model, functools.partial(masked.label, mask_id=mask_id, eps=config.eps))
     work = Work(
         model=model,
         train=corpus.train,
         held_out=corpus.held_out,
-        loss=functools.partial(masked.masked_loss, mask_id=mask_id, eps=config.eps),
+        loss=loss,
+        prepare=loss.prepare,
+        one_shape=True,
         sample=sample,
         tokenizer=tokenizer,
         fingerprint=corpus.fingerprint,

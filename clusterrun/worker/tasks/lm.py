@@ -20,8 +20,9 @@ check = settings.check
 def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> None:
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import texts
-    from ..models import generate, load
-    from ..training.work import Work, next_token
+    from ..models import attention, generate, load
+    from ..models.token_loss import TokenLoss
+    from ..training.work import Work
     from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
@@ -35,11 +36,15 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         pad_id=tokenizer.pad_token_id,
         seed=config.seed,
     )
+    attention.install(model, device, config.precision, packed=False)
+    loss = TokenLoss(model)
     work = Work(
         model=model,
         train=corpus.train,
         held_out=corpus.held_out,
-        loss=next_token,
+        loss=loss,
+        prepare=loss.prepare,
+        one_shape=True,
         sample=lambda prompt: generate.sample(model, tokenizer, prompt, tokens=config.sample_tokens, device=device),
         tokenizer=tokenizer,
         fingerprint=corpus.fingerprint,

@@ -31,6 +31,10 @@ class Packed:
     def __len__(self) -> int:
         return len(self._used)
 
+    def most_documents(self) -> int:
+        """Return the most documents of a row; its padding counts as one."""
+        return int((self._rows["position_ids"] == 0).sum(1).max())
+
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return (rows, seq_len) input ids, position ids that restart with each conversation, and labels."""
         from ..training.work import IGNORED, Batch
@@ -74,7 +78,8 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     """Train on all ranks of the open process group (or on one process alone)."""
     from ..data import chat, packing, prepared
     from ..models import generate, load
-    from ..training.work import Work, next_token
+    from ..models.token_loss import TokenLoss
+    from ..training.work import Work
     from .finish import cache_folder, train_and_save
 
     source = load.resolve(config.model)
@@ -106,11 +111,16 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
             f"the model {config.model} would mix conversations packed into one row: set packing=false", status=2
         )
 
+    train = _samples(config, tensors, "train", tokenizer)
+    held_out = _samples(config, tensors, "held_out", tokenizer)
+    loss = TokenLoss(model, most_documents=_documents_told(config, model, [train, held_out], device))
     work = Work(
         model=model,
-        train=_samples(config, tensors, "train", tokenizer),
-        held_out=_samples(config, tensors, "held_out", tokenizer),
-        loss=next_token,
+        train=train,
+        held_out=held_out,
+        loss=loss,
+        prepare=loss.prepare,
+        one_shape=config.packing,
         sample=lambda prompt: generate.sample_chat(
             model, tokenizer, prompt, tokens=config.sample_tokens, device=device
         ),
@@ -118,6 +128,16 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
         fingerprint=folder.name,
     )
     train_and_save(work, config, dist, run, device)
+
+
+def _documents_told(config: Config, model: Any, samples: Sequence[Packed | Padded], device: torch.device) -> int:
+    """Choose the attention of packed rows. Return the most documents of a row if it is told their lengths, else 0."""
+    from ..models import attention
+
+    packed = [part for part in samples if isinstance(part, Packed)]
+    if not packed or attention.install(model, device, config.precision, packed=True) != attention.DOCUMENTS:
+        return 0
+    return max(part.most_documents() for part in packed)
 
 
 def _samples(config: Config, tensors: dict[str, Any], part: str, tokenizer: Any) -> Packed | Padded:

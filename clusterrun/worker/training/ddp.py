@@ -1,13 +1,10 @@
-"""The model under DDP, its optimizer, and moving batches to the device."""
+"""The model under DDP, and its optimizer."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import math
-import os
-import stat
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ...base.units import plural
 from . import memory
 from .consensus import Consensus
+from .feed import prepared
 from .precision import Precision
 from .sizes import BatchSizes
 from .work import Tensors, Work
@@ -43,22 +41,6 @@ class ModelWithLoss(torch.nn.Module):
 
     def free(self) -> None:
         """Free the weights that a forward pass without a backward pass gathered."""
-
-
-def compiled(model: torch.nn.Module) -> torch.nn.Module:
-    """Compile a module, with a cache folder that no other user can write to.
-
-    torch's default is a fixed name in /tmp, and torch unpickles and runs what it finds there.
-    """
-    if not os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
-        folder = os.path.join(tempfile.gettempdir(), f"clusterrun-compiled-{os.geteuid()}")
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        found = os.lstat(folder)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-            folder = tempfile.mkdtemp(prefix="clusterrun-compiled-")
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-    return torch.compile(model)  # type: ignore[return-value]
 
 
 def wrap_ddp(model: torch.nn.Module, world_size: int, device: torch.device) -> torch.nn.Module:
@@ -120,49 +102,47 @@ def own_part(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def to_device(tensors: Tensors, device: torch.device) -> Tensors:
-    """Move a micro batch to the device; to a GPU without waiting."""
-    if device.type == "cpu":
-        return tensors
-    return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
-
-
 def accumulating(ddp_model: torch.nn.Module) -> contextlib.AbstractContextManager[Any]:
     """Return the context for a micro batch that is not the last of its step: gradients are not averaged yet."""
     return ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) else contextlib.nullcontext()
 
 
-def fit_memory(
+def try_step(
     ddp_model: torch.nn.Module,
     work: Work,
-    sizes: BatchSizes,
+    rows: int,
     precision: Precision,
     device: torch.device,
     optimizer: torch.optim.Optimizer,
-    consensus: Consensus,
+) -> None:
+    """Run the passes of a micro batch that changes nothing, with memory for the optimizer's state reserved.
+
+    It does not communicate.
+    """
+    reserved = [torch.empty_like(p) for g in optimizer.param_groups for p in g["params"] for _ in (1, 2)]
+    batch = work.train.batch([i % len(work.train) for i in range(rows)])
+    try:
+        with accumulating(ddp_model):
+            with precision.autocast():
+                loss = ddp_model(prepared(work, batch, device, rows=rows))
+            (loss * 0).backward()
+    finally:
+        optimizer.zero_grad(set_to_none=True)
+        del reserved
+
+
+def fit_memory(
+    sizes: BatchSizes, attempt: Callable[[int], None], consensus: Consensus, device: torch.device, precision: Precision
 ) -> BatchSizes:
-    """Halve the micro batch until a step fits on every rank, with memory for the optimizer's state reserved."""
-
-    def attempt(sizes: BatchSizes) -> None:
-        reserved = [torch.empty_like(p) for g in optimizer.param_groups for p in g["params"] for _ in (1, 2)]
-        samples = [i % len(work.train) for i in range(sizes.micro_batch_size)]
-        try:
-            with accumulating(ddp_model):
-                with precision.autocast():
-                    loss = ddp_model(to_device(work.train.batch(samples).tensors, device))
-                (loss * 0).backward()
-        finally:
-            optimizer.zero_grad(set_to_none=True)
-            del reserved
-
-    fits = memory.fit_micro_batch(sizes, attempt, consensus)
+    """Halve the micro batch until `attempt`, a step of so many rows, fits on every rank."""
+    fits = memory.fit_micro_batch(sizes, lambda sizes: attempt(sizes.micro_batch_size), consensus)
     if fits is None:
         raise memory.explain(device, BatchSizes(sizes.global_batch_size, 1, 1, sizes.world_size), precision.name)
     return fits
 
 
 def settle_buckets(
-    ddp_model: torch.nn.Module, work: Work, device: torch.device, optimizer: torch.optim.Optimizer
+    ddp_model: torch.nn.Module, work: Work, device: torch.device, optimizer: torch.optim.Optimizer, rows: int
 ) -> None:
     """Let DDP rebuild its buckets before the first step.
 
@@ -172,5 +152,5 @@ def settle_buckets(
     if not isinstance(ddp_model, DistributedDataParallel) or torch_dist.get_world_size() < 3:  # a + b = b + a
         return
     for _ in range(2):
-        (ddp_model(to_device(work.train.batch([0]).tensors, device)) * 0).backward()
+        (ddp_model(prepared(work, work.train.batch([0]), device, rows=rows)) * 0).backward()
         optimizer.zero_grad(set_to_none=True)

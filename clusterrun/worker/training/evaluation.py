@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from .compiling import eagerly
 from .consensus import Consensus
-from .ddp import to_device
+from .feed import prepared
 from .precision import Precision
 from .sampler import seed_of
 from .sizes import BatchSizes
@@ -35,18 +36,17 @@ def evaluate(
     indices = spread(len(work.held_out), config.eval_samples)
     micro = sizes.micro_batch_size
     chunks = [indices[i : i + micro] for i in range(0, len(indices), micro)]
-    uncompiled = getattr(model, "_orig_mod", model)
     totals = torch.zeros(2, dtype=torch.float64)
     was_training = work.model.training
     work.model.eval()
     for i in range(rank, math.ceil(len(chunks) / sizes.world_size) * sizes.world_size, sizes.world_size):
         batch = work.held_out.batch(chunks[i] if i < len(chunks) else [0])
-        tensors = to_device(batch.tensors, device)
         torch.manual_seed(seed_of(config.seed, "evaluation", i))
-        with precision.autocast():
+        tensors = prepared(work, batch, device, training=False)
+        with precision.autocast(), eagerly(model):
             sums = torch.tensor([model(tensors).item(), batch.weight], dtype=torch.float64)
             if work.measure is not None:
-                sums = torch.cat([sums, uncompiled(tensors, work.measure).cpu()])
+                sums = torch.cat([sums, model(tensors, work.measure).cpu()])
         totals = totals.new_zeros(len(sums)) if len(totals) < len(sums) else totals
         totals += sums if i < len(chunks) else 0
     work.model.train(was_training)

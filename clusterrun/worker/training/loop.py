@@ -18,22 +18,22 @@ from ...base.gpus import peak_flops
 from ...base.units import plural
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.progress import here
-from . import ddp, memory, schedule
+from . import compiling, ddp, memory, schedule
 from .checkpointing import Checkpointer
 from .consensus import Consensus
 from .ddp import (
     ModelWithLoss,
     accumulating,
     clip_gradients,
-    compiled,
     fit_memory,
     make_optimizer,
     settle_buckets,
-    to_device,
+    try_step,
     wrap_ddp,
 )
 from .evaluation import evaluate
 from .facts import add_facts, write_facts
+from .feed import Feed, MicroBatch
 from .finite import FiniteCheck, StepResult
 from .precision import Precision, choose
 from .report import Report, model_flops_per_token
@@ -42,9 +42,7 @@ from .settings import batch_sizes
 from .sizes import BatchSizes
 from .stopping import StopRequest, stop_reason
 from .throughput import BusyTimes, Throughput
-from .work import Batch, Work
-
-MicroBatches = list[tuple[int, list[int], Batch]]  # of this rank in one step: slot, sample indices, batch
+from .work import Work
 
 
 def train(
@@ -115,15 +113,23 @@ class Loop:
         self._bare = self._place()
         self._optimizer = make_optimizer(work.model, config)
         self._scaler = self._precision.scaler()
-        self._model: torch.nn.Module = self._bare
-        if config.compile:
-            self._model = compiled(self._model)
+        self._model = self._bare
         in_parts = config.parallel == "fsdp"
         self._ddp_model = self._model if in_parts else wrap_ddp(self._model, dist.world_size, device)
+
+        def attempt(rows: int) -> None:
+            try_step(self._ddp_model, work, rows, self._precision, device, self._optimizer)
+
+        compiles, how = compiling.is_wanted(config, work, device), ""
+        if compiles:
+            rows = sizes.micro_batch_size
+            how = compiling.compile_model(self._model, work, lambda: attempt(rows), consensus)
         if config.auto_micro_batch:
-            sizes = fit_memory(self._ddp_model, work, sizes, self._precision, device, self._optimizer, consensus)
+            sizes = fit_memory(sizes, attempt, consensus, device, self._precision)
         self._sizes = sizes
+        rows = sizes.micro_batch_size if compiles and work.one_shape else 0
         self._sampler = Sampler(len(work.train), sizes, config.seed, config.drop_last)
+        self._feed = Feed(work, self._sampler, config.seed, dist.rank, device, rows)
         self._steps = steps = config.steps or math.ceil(config.epochs * self._sampler.steps_per_epoch)
         self._top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
 
@@ -131,7 +137,7 @@ class Loop:
         settings = settings_of(config, sizes, work, steps)
         checkpointer.restore(work.model, self._optimizer, self._scaler, settings)
         self.step = self._start = checkpointer.start
-        settle_buckets(self._ddp_model, work, device, self._optimizer)
+        settle_buckets(self._ddp_model, work, device, self._optimizer, rows)
 
         name = self._precision.name
         self._eval_every = schedule.in_steps(config.eval_every, self._sampler.steps_per_epoch)
@@ -139,7 +145,7 @@ class Loop:
         write_facts(self._sampler, consensus, dist, run, precision=name, requested=config.precision, steps=steps)
         self._report = Report(dist.rank, run, config, self._start, settings)
         lines = banner(work, config, self._sampler, steps, self._precision, self._top_lr)
-        for line in [*lines, ddp.warn_of_batch_norm(work.model, sizes), *checkpointer.announce()]:
+        for line in [*lines, how, ddp.warn_of_batch_norm(work.model, sizes), *checkpointer.announce()]:
             self._report.say(line)
         self._logged = self._start  # the step of the last row
         self._val_loss = math.nan  # of the last evaluation
@@ -202,11 +208,10 @@ class Loop:
         self._val_loss = measures["val_loss"]
         return measures
 
-    def _load_step(self) -> tuple[MicroBatches, Callable[[], list[float]]]:
+    def _load_step(self) -> tuple[list[MicroBatch], Callable[[], list[float]]]:
         """Load this rank's part of the next step, and start to sum its weight, tokens and stop flags over the ranks."""
         self._throughput.begin_step()
-        slots = self._sampler.rank_slots(self.step + 1, self._dist.rank)
-        micro_batches = [(slot, samples, self._work.train.batch(samples or [0])) for slot, samples in slots]
+        micro_batches = self._feed.step(self.step + 1, self._steps)
         self._throughput.data_ready()
         filled = [batch for _, samples, batch in micro_batches if samples]
         flags = self._stop.flags(self._checkpointer.saving_s + self._throughput.step_s)
@@ -223,7 +228,7 @@ class Loop:
         return lr
 
     def _add_gradients(
-        self, micro_batches: MicroBatches, wait_for_sums: Callable[[], list[float]]
+        self, micro_batches: list[MicroBatch], wait_for_sums: Callable[[], list[float]]
     ) -> tuple[torch.Tensor, int, str]:
         """Run the forward and backward passes of a step.
 
@@ -235,9 +240,10 @@ class Loop:
         with self._memory_explained():
             for i, (slot, samples, batch) in enumerate(micro_batches):
                 reseed(seed_of(self._config.seed, "step", self.step + 1, slot), self._device)
+                tensors = self._feed.tensors(batch)
                 with self._averaging(is_last=i == len(micro_batches) - 1):
                     with self._precision.autocast(), self._busy.forward():
-                        loss = self._ddp_model(to_device(batch.tensors, self._device))
+                        loss = self._ddp_model(tensors)
                     if i == 0:
                         weight, tokens, *flags = wait_for_sums()
                         if reason := stop_reason(flags):
@@ -256,7 +262,7 @@ class Loop:
         measures_alone = self._config.measure and self.step >= self._config.measure
         return contextlib.nullcontext() if is_last and not measures_alone else accumulating(self._ddp_model)
 
-    def _take_step(self, micro_batches: MicroBatches, local_loss: torch.Tensor, tokens: int, lr: float) -> None:
+    def _take_step(self, micro_batches: list[MicroBatch], local_loss: torch.Tensor, tokens: int, lr: float) -> None:
         """Let the optimizer take a step by gradients that are finite, and write what is due after it."""
         config = self._config
         self.step += 1

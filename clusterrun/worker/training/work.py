@@ -53,8 +53,10 @@ class Work:
     """What a task gives to the training loop.
 
     `loss(model, tensors)` returns the SUM of the losses over the micro batch in nats, a float32 scalar on the model's
-    device, where the tensors are. The loop seeds torch's default CPU generator by (seed, step, slot) before each call,
-    also while evaluating.
+    device, where the tensors are.
+    `prepare(tensors, random, rows, training)` makes the loss's tensors of a batch's, on the CPU and perhaps in another
+    thread. It draws what is random from the generator, which is seeded by (seed, step, slot), also while evaluating.
+    With `rows` it fills the batch up to so many. `one_shape`: all batches then have tensors of the same shapes.
     `measure(model, tensors)` returns a 1-D float64 tensor of sums over the micro batch (correct answers, confusion
     counts …). They are added over batches and ranks, and `summarize` turns the total into named numbers.
     `sample(prompt)` generates text with the model; only rank 0 calls it.
@@ -69,6 +71,8 @@ class Work:
     measure: Callable[[torch.nn.Module, Tensors], torch.Tensor] | None = None
     summarize: Callable[[torch.Tensor], dict[str, float]] | None = None
     sample: Callable[[str], str] | None = None
+    prepare: Callable[[Tensors, torch.Generator, int, bool], Tensors] | None = None
+    one_shape: bool = False
     tokenizer: Any = None
     fingerprint: str = ""
     files: dict[str, str] = field(default_factory=dict)
