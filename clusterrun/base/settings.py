@@ -105,7 +105,7 @@ class Training:
     )  # fmt: skip
     compile: str = _row(
         NUMERICS, "auto",
-        "true, false; auto: torch.compile on a GPU, but not with deterministic, fsdp, or where batches differ in length",
+        "true, false; auto: torch.compile on a GPU, but not with deterministic, fsdp or batches that differ in length",
         choices=("auto", "true", "false"),
     )  # fmt: skip
     deterministic: bool = _row(NUMERICS, False, "the same run gives the same bits on a GPU too (slower)")
