@@ -103,6 +103,9 @@ class Training:
         " without float32 activations",
         choices=("ddp", "fsdp"),
     )  # fmt: skip
+    recompute: bool = _row(
+        NUMERICS, False, "activation checkpointing: compute layers again for the backward pass; less memory, slower"
+    )
     compile: str = _row(
         NUMERICS, "auto",
         "true, false; auto: torch.compile on a GPU, but not with deterministic, fsdp or batches that differ in length",
@@ -185,6 +188,10 @@ class _Task(Training):
         MODEL, "tiny",
         "tiny, smollm2-135m, smollm2-360m, smollm2-1.7b, gpt2-124m, for classify canine-tiny (untrained), a folder,"
         " gguf:FILE or hf:org/name",
+    )  # fmt: skip
+    lora: int = _row(
+        MODEL, 0, "rank of LoRA adapters, trained in place of the weights and merged at the end (needs peft); 0: none",
+        least=0,
     )  # fmt: skip
     vocab: int = _row(
         MODEL, 1024, "size of the tokenizer trained on the data, for an untrained model", unit="tokens", least=300

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.decode import parse_object
 from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
+from . import lora
 from .hub import push_to_hub
 from .load import quiet
 
@@ -78,14 +79,17 @@ def export(
     folder = check_target(folder, run_id)
     # a name per attempt: an older attempt that still runs must not write into it
     temporary = folder.with_name(f".{folder.name}.{run_id}.{attempt_number.number()}.tmp")
+    copies = _copies(model, weights)
     try:
         for left in folder.parent.glob(f"{glob.escape(f'.{folder.name}.{run_id}.')}*tmp"):
             shutil.rmtree(left, ignore_errors=True)  # of an attempt that was killed
         temporary.mkdir(parents=True)
         with quiet():
-            _standalone(model, weights).save_pretrained(temporary)
+            _standalone(model, copies).save_pretrained(temporary)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
+        if lora.has_adapters(model):
+            lora.write_adapter(temporary, model, copies)
         for name, text in (files or {}).items():
             (temporary / name).write_text(text, encoding="utf-8")
         (temporary / CARD).write_text(json.dumps({"run_id": run_id, "card": card}, indent=2) + "\n", encoding="utf-8")
@@ -99,23 +103,37 @@ def export(
     return folder
 
 
-def _standalone(model: Any, weights: Mapping[str, torch.Tensor] | None) -> PreTrainedModel:
+def _copies(model: Any, weights: Mapping[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
+    """Return the weights in host memory, in float32."""
+    import torch
+
+    return {
+        name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
+        for name, tensor in (weights or _unwrapped(model).state_dict()).items()
+    }
+
+
+def _unwrapped(model: Any) -> Any:
+    for wrapper in ("_orig_mod", "module", "_orig_mod"):  # torch.compile around DDP or within it
+        model = getattr(model, wrapper, model)
+    return model
+
+
+def _standalone(model: Any, weights: dict[str, torch.Tensor]) -> PreTrainedModel:
     """Return a second model with float32 copies of the weights, as saving changes the configuration."""
     import torch
 
-    for wrapper in ("_orig_mod", "module", "_orig_mod"):  # torch.compile around DDP or within it
-        model = getattr(model, wrapper, model)
+    model = _unwrapped(model)
     config, generation = copy.deepcopy(model.config), copy.deepcopy(getattr(model, "generation_config", None))
     for settings in (config, generation):
         if settings is not None and hasattr(settings, "use_cache"):
             settings.use_cache = True
     with torch.device("meta"):
         alone: PreTrainedModel = type(model)(config)
-    copies = {
-        name: tensor.detach().to("cpu", torch.float32 if tensor.is_floating_point() else tensor.dtype)
-        for name, tensor in (weights or model.state_dict()).items()
-    }
-    alone.load_state_dict(copies, assign=True)
+    if lora.has_adapters(model):
+        alone = lora.merge(alone, model, weights)
+    else:
+        alone.load_state_dict(weights, assign=True)
     alone.tie_weights()
     if generation is not None:  # a classifier generates nothing
         alone.generation_config = generation

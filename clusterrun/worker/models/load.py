@@ -262,6 +262,16 @@ def check_length(source: Source, positions: int | None, seq_len: int) -> None:
         )
 
 
+def require_trained(source: Source, lora: int) -> None:
+    """Raise WorkerError (status 2) if adapters are to be trained of a model that has no weights."""
+    if lora and source.kind == "preset":
+        raise WorkerError(
+            f"lora={lora} needs a trained model, and model={source.name} is untrained: set model=FOLDER, gguf:FILE or"
+            " hf:org/name",
+            2,
+        )
+
+
 def _set(config: PreTrainedConfig, **ids: int | None) -> None:
     for name, value in ids.items():
         if value is not None:

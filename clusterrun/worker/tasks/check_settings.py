@@ -62,6 +62,7 @@ def examine(config: Any) -> tuple[list[str], list[str]]:
         load.refuse_own_code(source)
     if source:
         load.check_length(source, load.positions(source), config.seq_len)
+        load.require_trained(source, config.lora)
     return [*missing, *_missing_beside_data(config)], doubts
 
 
@@ -80,6 +81,8 @@ def _missing_beside_data(config: Any) -> Iterator[str]:
     for key in ("tensorboard", "wandb"):
         if getattr(config, key) and importlib.util.find_spec(key) is None:
             yield f"{key} is set, but the {key} package is not installed: pip install {key}"
+    if config.lora and importlib.util.find_spec("peft") is None:
+        yield "lora is set, but the peft package is not installed: pip install peft"
     if config.push_to_hub and not hub.has_token(os.environ):
         yield f"push_to_hub={config.push_to_hub}: {hub.TOKENS[0]} is not set"
 

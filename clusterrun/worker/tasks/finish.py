@@ -37,10 +37,13 @@ def train_and_save(work: Work, config: Any, dist: DistEnv, run: RunEnv, device: 
 
     A run that stopped early saves no model. Raises WorkerError before the first step if the folder is not writable.
     """
-    from ..models import export
+    from ..models import export, load, lora
     from ..training.loop import train
 
     folder = output_folder(config, run)
+    if config.lora:
+        load.require_trained(load.resolve(config.model), config.lora)
+        lora.add(work.model, config.lora, config.model, config.seed)
     if folder is not None and dist.rank == 0:
         export.check_target(folder, run.run_id)
     if config.push_to_hub and folder is None:

@@ -86,12 +86,11 @@ class BestModel:
 
 def copy_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Copy what training changes to host memory: all but frozen weights, and tied ones once."""
-    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
     first: dict[Any, str] = {}
     copies = {}
-    for name, weight in model.state_dict(keep_vars=True).items():
+    for name, weight in checkpoint.trained_state(model).items():
         tensor = ddp.own_part(weight.detach())
-        if name not in frozen and first.setdefault(checkpoint.memory_key(tensor) or id(weight), name) == name:
+        if first.setdefault(checkpoint.memory_key(tensor) or id(weight), name) == name:
             copies[name] = tensor.to("cpu", copy=True)
     return copies
 

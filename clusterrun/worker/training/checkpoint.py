@@ -58,7 +58,7 @@ class Snapshot:
 def take(model: torch.nn.Module, optimizer: Any, scaler: Any, state: dict[str, Any], step: int) -> Snapshot:
     """Copy the unwrapped model, the optimizer and the scaler (or None) to host memory; only this blocks training."""
     first: dict[Any, str] = {}
-    kept = {k: v for k, v in model.state_dict().items() if first.setdefault(memory_key(v) or k, k) == k}
+    kept = {k: v for k, v in trained_state(model).items() if first.setdefault(memory_key(v) or k, k) == k}
     trainer = {"optimizer": optimizer.state_dict(), "scaler": None if scaler is None else scaler.state_dict()}
     return copied(model, kept, trainer, state, step)
 
@@ -77,6 +77,12 @@ def copied(
     if any(tensor.is_cuda for tensor in tensors.values()):
         torch.cuda.current_stream().synchronize()
     return snapshot
+
+
+def trained_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what training changes of a model: its state without frozen weights; all of it if none is frozen."""
+    frozen = {name for name, weight in model.named_parameters(remove_duplicate=False) if not weight.requires_grad}
+    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in frozen}
 
 
 def memory_key(tensor: torch.Tensor) -> tuple[Any, ...] | None:

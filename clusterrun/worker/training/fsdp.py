@@ -14,6 +14,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from ...base.errors import WorkerError
+from . import layers
 from .ddp import ModelWithLoss
 from .precision import Precision
 from .work import Work
@@ -67,19 +68,11 @@ def shard(work: Work, precision: Precision, device: torch.device) -> tuple[Model
     policy = in_bf16 if precision.name == "bf16" else MixedPrecisionPolicy()
     model = ModelInParts(work)
     model.frees_layers = not _fits_whole(model, precision, device)
-    for layer in layers(model):
+    for layer in layers.outermost(model):
         fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=model.frees_layers)
     # what is in no layer, such as the embedding, is needed first and last
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
     return model, dataclasses.replace(precision, has_autocast=False)
-
-
-def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the layers of a model: the entries of its outermost lists of modules."""
-    outermost: list[torch.nn.Module] = []
-    for child in model.children():
-        outermost += child if isinstance(child, torch.nn.ModuleList) else layers(child)
-    return outermost
 
 
 def whole_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:

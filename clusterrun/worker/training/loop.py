@@ -18,7 +18,7 @@ from ...base.gpus import peak_flops
 from ...base.units import plural
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.progress import here
-from . import compiling, ddp, memory, schedule
+from . import compiling, ddp, layers, memory, schedule
 from .checkpointing import Checkpointer
 from .consensus import Consensus
 from .ddp import (
@@ -152,6 +152,8 @@ class Loop:
 
     def _place(self) -> ModelWithLoss:
         """Put the model, or this rank's part of it, on this rank's device; return it with its loss."""
+        if self._config.recompute:
+            layers.recompute(self._work.model)
         if self._config.parallel == "fsdp":
             from . import fsdp  # takes a while to import
 
@@ -373,14 +375,16 @@ def banner(work: Work, config: Any, sampler: Sampler, steps: int, precision: Pre
     """Return the lines of the start banner: settings, model size, batch sizes, steps, precision."""
     sizes = sampler.sizes
     parameters = sum(p.numel() for p in work.model.parameters())
+    trained = sum(p.numel() for p in work.model.parameters() if p.requires_grad)
+    share = f" ({trained / 1e6:.2f} M of them trained)" if trained < parameters else ""
     vocabulary = f", vocabulary {len(work.tokenizer):,}" if work.tokenizer is not None else ""
     chosen = [f"{f.name}={v}" for f in dataclasses.fields(config) if (v := getattr(config, f.name)) != f.default]
     scaled = "" if lr == config.lr else f" ({config.lr_scaling} scaling from {config.lr:g})"
     return [
         f"{config.task}: {' '.join(chosen) or 'default settings'}",
         (
-            f"model {getattr(config, 'model', '')}: {parameters / 1e6:.2f} M parameters{vocabulary}, {precision.name};"
-            f" {len(work.train):,} training and {len(work.held_out):,} held-out samples"
+            f"model {getattr(config, 'model', '')}: {parameters / 1e6:.2f} M parameters{share}{vocabulary},"
+            f" {precision.name}; {len(work.train):,} training and {len(work.held_out):,} held-out samples"
         ),
         (
             f"global batch {sizes.global_batch_size} = micro batch {sizes.micro_batch_size}"

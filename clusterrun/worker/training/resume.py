@@ -85,7 +85,7 @@ def load_weights(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], so
 
     Tied tensors may have any of their names.
     """
-    here = model.state_dict()
+    here = checkpoint.trained_state(model)
     foreign = f"checkpoint {source} belongs to a different model"
     shapes = {key: tensor.shape for key, tensor in tensors.items()}
     _compare_shapes({key: tensor.shape for key, tensor in here.items()}, shapes, foreign)

@@ -178,7 +178,7 @@ def _write_shard(folder: Path, snapshot: Snapshot, rank: int) -> tuple[dict[str,
 def _tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """Return the weights (tied ones once) and the optimizer's state by name; a new optimizer gets one to be loaded."""
     first: dict[int, str] = {}
-    weights = model.state_dict(keep_vars=True)
+    weights = checkpoint.trained_state(model)
     tensors = {name: tensor for name, tensor in weights.items() if first.setdefault(id(tensor), name) == name}
     flat = StateDictOptions(flatten_optimizer_state_dict=True)
     for name, value in get_optimizer_state_dict(model, optimizer, options=flat).items():
