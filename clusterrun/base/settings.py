@@ -147,7 +147,7 @@ class Training:
     resume: str = _row(
         CHECKPOINTS, "auto",
         "auto (after a requeue this run's own), no, a checkpoint, a folder of them, or a .pt file with a"
-        " model_state_dict",
+        " model_state_dict (and with epoch and optimizer_state_dict to continue after that epoch)",
     )  # fmt: skip
     time_margin: float = _row(
         CHECKPOINTS, 0.0,
@@ -161,6 +161,10 @@ class Training:
     keep: str = _row(
         RESULTS, "best", "the finished model: best (of the evaluation with the lowest held-out loss) or last (step)",
         choices=("best", "last"),
+    )  # fmt: skip
+    export: str = _row(
+        RESULTS, "", "also write checkpoint_epoch_N.pt after each epoch N (without an N: one at the end), with epoch,"
+        " model_state_dict and optimizer_state_dict",
     )  # fmt: skip
     push_to_hub: str = _row(RESULTS, "", "org/name on the Hugging Face Hub, with the token of HF_TOKEN")
     tensorboard: bool = _row(RESULTS, False, "also log to TensorBoard, in the run's folder")

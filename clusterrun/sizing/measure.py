@@ -23,7 +23,7 @@ from clusterrun.submit.request import SubmitArgs
 # nothing is evaluated at length, generated, saved or uploaded
 _QUIET = {
     "eval_every": "0", "eval_samples": "1", "early_stopping": "0", "save_every": "0", "resume": "no",
-    "sample_prompts": "[]", "wandb": "", "tensorboard": "false", "push_to_hub": "", "save_path": "",
+    "sample_prompts": "[]", "wandb": "", "tensorboard": "false", "push_to_hub": "", "save_path": "", "export": "",
     "checkpoint_dir": "", "auto_micro_batch": "false", "global_batch_size": "0", "drop_last": "true",
 }  # fmt: skip
 

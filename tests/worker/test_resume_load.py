@@ -63,20 +63,14 @@ def test_the_weights_of_a_pt_file_whatever_wrapped_them(tmp_path: Path, prefix: 
     assert (loaded.step, loaded.state, loaded.trainer) == (0, {}, None)
 
 
-def test_the_guides_checkpoint_says_its_epoch_and_what_is_not_taken(tmp_path: Path) -> None:
-    model = tiny()
-    optimizer = torch.optim.AdamW(model.parameters())
-    content = {
-        "epoch": 5,
-        "model_state_dict": nn.DataParallel(model).state_dict(),
-        "optimizer_state_dict": optimizer.state_dict(),
-        "loss": 2.5,
-    }
-    path = saved(tmp_path / "checkpoint_epoch_5.pt", content)
-    assert resume.load(path).notes == (
-        f"{path}: only the weights were loaded (epoch 5); starting at step 0",
-        f"{path}: its optimizer_state_dict is ignored",
-    )
+def test_a_file_that_lacks_its_optimizer_or_its_epoch_says_what_is_not_taken(tmp_path: Path) -> None:
+    weights = nn.DataParallel(tiny()).state_dict()
+    path = saved(tmp_path / "checkpoint_epoch_5.pt", {"epoch": 5, "model_state_dict": weights, "loss": 2.5})
+    assert resume.load(path).notes == (f"{path}: only the weights were loaded (epoch 5); starting at step 0",)
+    for epoch in ("x", -1, None, 10**30):
+        path = saved(tmp_path / "x.pt", {"epoch": epoch, "model_state_dict": weights, "optimizer_state_dict": {}})
+        assert resume.load(path).epoch is None
+        assert resume.load(path).notes[1] == f"{path}: its optimizer_state_dict is ignored"
 
 
 def test_a_name_inside_the_model_is_no_prefix(tmp_path: Path) -> None:

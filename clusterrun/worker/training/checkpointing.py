@@ -18,7 +18,7 @@ from ...base.errors import WorkerError
 from ...run_folder import attempt_number, ends
 from ...run_folder.atomic import Check
 from ..rank.distenv import DistEnv, RunEnv
-from . import checkpoint, folder_owner, resume, stopping
+from . import checkpoint, epoch_file, folder_owner, resume, stopping
 from .background_writer import BackgroundWriter, Write
 from .best import BestModel, load_best
 from .consensus import Consensus
@@ -31,7 +31,8 @@ class Checkpointer:
     """Rank 0 finds the checkpoint to resume from, all ranks load it, and rank 0 saves.
 
     `trained_s` are the seconds that the steps up to the loaded checkpoint took in this run, and from then on those up
-    to the next one; None if they are not known. `best` is the best evaluation, which a resumed run keeps too.
+    to the next one; None if they are not known. `start` is the step of the loaded checkpoint, 0 for a run from the
+    beginning; of a .pt file it is known after `restore`. `best` is the best evaluation, which a resumed run keeps too.
     """
 
     def __init__(self, config: Any, dist: DistEnv, run: RunEnv, consensus: Consensus) -> None:
@@ -47,6 +48,7 @@ class Checkpointer:
         start, self._notes = consensus.broadcast(self._choose_start() if dist.rank == 0 else ("", []))
         self._from = Path(start) if start else None
         self._loaded = self._read(self._from) if self._from else None
+        self.start = self._loaded.step if self._loaded else 0
         self.best = BestModel(config, dist.rank)
         self.trained_s: float | None = 0.0
         if self._loaded:
@@ -73,11 +75,6 @@ class Checkpointer:
         """Seconds from the last `write` until the checkpoint was on disk; 0 before the first."""
         return self._writer.seconds if self._writer else 0.0
 
-    @property
-    def start(self) -> int:
-        """The step of the loaded checkpoint; 0 for a run from the beginning."""
-        return self._loaded.step if self._loaded else 0
-
     def sizes(self, configured: BatchSizes) -> BatchSizes:
         """Return the batch sizes to use: those that auto_micro_batch found before, else the configured ones."""
         settings = self._loaded.state.get("settings", {}) if self._loaded else {}
@@ -93,6 +90,7 @@ class Checkpointer:
         optimizer: torch.optim.Optimizer,
         scaler: torch.amp.GradScaler,
         settings: dict[str, Any],
+        steps_per_epoch: int,
     ) -> None:
         """Load the checkpoint, if any, into the model and optimizer; keep `settings` for later checkpoints.
 
@@ -104,6 +102,9 @@ class Checkpointer:
         # first: with another model the data differ as well
         self._load_into(model, optimizer, scaler, self._from, self._loaded)
         resume.check_same_order(self._loaded.state, settings)
+        if self._loaded.epoch is not None:
+            self.start = self._loaded.step or self._loaded.epoch * steps_per_epoch
+            resume.check_not_past(self._from, self._loaded.epoch, self.start, settings["steps"])
         load = functools.partial(self._load_best, self._from, model)
         self.best.restore(self._loaded.state.get("best_model") or {}, model, self.start, load)
 
@@ -117,7 +118,10 @@ class Checkpointer:
     ) -> None:
         resume.load_weights(model, loaded.tensors, path)
         if loaded.trainer:
-            optimizer.load_state_dict(loaded.trainer["optimizer"])
+            if loaded.epoch is None:
+                optimizer.load_state_dict(loaded.trainer["optimizer"])
+            elif not epoch_file.continue_adam(optimizer, model, loaded.trainer["optimizer"]):
+                self._notes.append(f"{path}: its optimizer_state_dict is not AdamW's for this model, and is left out")
             if loaded.trainer.get("scaler"):
                 scaler.load_state_dict(loaded.trainer["scaler"])
             loaded.trainer.clear()
@@ -253,7 +257,8 @@ class Checkpointer:
         if self._writer is not None:
             self._writer.wait()
             return self._writer.last_saved == step
-        return self._from is not None and self._from.parent == self._folder and self.start == step
+        is_own = self._from is not None and self._from.parent == self._folder and self._from.is_dir()
+        return is_own and self.start == step
 
 
 def other_parallel(path: Path, saved: str) -> WorkerError:

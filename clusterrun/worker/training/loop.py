@@ -31,6 +31,7 @@ from .ddp import (
     try_step,
     wrap_ddp,
 )
+from .epoch_file import EpochFiles
 from .evaluation import evaluate
 from .facts import add_facts, write_facts
 from .feed import Feed, MicroBatch
@@ -134,14 +135,16 @@ class Loop:
         self._top_lr = schedule.scaled(config.lr, config.lr_scaling, sizes.global_batch_size, config.base_batch_size)
 
         # load the checkpoint: from here on a resumed run is in the same state as an uninterrupted one
-        settings = settings_of(config, sizes, work, steps)
-        checkpointer.restore(work.model, self._optimizer, self._scaler, settings)
+        self._settings = settings = settings_of(config, sizes, work, steps)
+        per_epoch = self._sampler.steps_per_epoch
+        checkpointer.restore(work.model, self._optimizer, self._scaler, settings, per_epoch)
         self.step = self._start = checkpointer.start
         settle_buckets(self._ddp_model, work, device, self._optimizer, rows)
 
         name = self._precision.name
-        self._eval_every = schedule.in_steps(config.eval_every, self._sampler.steps_per_epoch)
-        self._save_every = schedule.in_steps(config.save_every, self._sampler.steps_per_epoch)
+        self._eval_every = schedule.in_steps(config.eval_every, per_epoch)
+        self._save_every = schedule.in_steps(config.save_every, per_epoch)
+        self._epoch_files = EpochFiles(config, dist, run, per_epoch, steps)
         write_facts(self._sampler, consensus, dist, run, precision=name, requested=config.precision, steps=steps)
         self._report = Report(dist.rank, run, config, self._start, settings)
         lines = banner(work, config, self._sampler, steps, self._precision, self._top_lr)
@@ -271,6 +274,7 @@ class Loop:
         eval_due = self._is_due(self._eval_every)
         save_due = not config.measure and self._is_due(self._save_every)
         log_due = eval_due or save_due or self.step % config.log_every == 0 or self.step == self._start + 1
+        log_due = log_due or self._epoch_files.are_due(self.step, is_last=False)
         self._scaler.unscale_(self._optimizer)
         norm = clip_gradients(self._work.model, config.clip)
         samples = [i for _, samples, _ in micro_batches for i in samples]
@@ -310,7 +314,7 @@ class Loop:
         if not math.isfinite(row["loss"] or 0.0):
             raise self._finite_check.error(result, since=self._logged + 1)
         self._logged = step
-        if eval_due or save_due:
+        if eval_due or save_due or self._epoch_files.are_due(step, is_last=False):
             self._finite_check.weights(self._work.model, step, result.lr)
         if eval_due:
             row |= self._evaluate()
@@ -320,8 +324,15 @@ class Loop:
                 row["save_stall_s"] = checkpointer.copy(
                     step, self._work.model, self._optimizer, self._scaler, row.get("val_loss")
                 )
+        self._export()
         self._report.row(step, self._steps, row)
         checkpointer.write()  # after the row: a run that resumes from this step does not write it again
+
+    def _export(self) -> None:
+        """Write the file that `export` asks for, if one is due after this step."""
+        if self._epoch_files.are_due(self.step, self.step == self._steps or self._best.ends_training):
+            with here.during("saving"):
+                self._epoch_files.write(self.step, self._work.model, self._optimizer, self._scaler, self._settings)
 
     def _save_and_stop(self, reason: str) -> str:
         """Save the last step; return the line to print."""
@@ -340,7 +351,8 @@ class Loop:
         if self._dist.rank == 0:
             add_facts(self._run, self._work.card)
         first = self._checkpointer.first_val(None) or math.nan
-        lines = [f"validation loss {first:.3f} -> {self._val_loss:.3f} in {plural(step, 'step')}, {seconds:.0f} s"]
+        before = f"{first:.3f} -> " if math.isfinite(first) else ""
+        lines = [f"validation loss {before}{self._val_loss:.3f} in {plural(step, 'step')}, {seconds:.0f} s"]
         if step == self._start:
             lines = [f"already trained to step {step}: nothing to do"]
         if ended_early:

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 
+from ...base.decode import as_int
 from ...base.errors import WorkerError, suggestion
+from ...base.units import plural
 from ..rank.failures import first_line
-from . import atomic_files, checkpoint
+from . import atomic_files, checkpoint, epoch_file
 
 FILES = (".pt", ".pth")
 DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_last", "data")
@@ -25,6 +27,7 @@ DATA_ORDER = ("seed", "global_batch_size", "micro_batch_size", "seq_len", "drop_
 class Loaded:
     """A checkpoint in host memory; with weights only, `trainer` is None and `step` is 0.
 
+    `epoch` is how many a .pt file has finished that has its optimizer too; its `step` is 0 if that is not known.
     `notes` are lines for the user, the same on every rank; rank 0 prints them.
     """
 
@@ -33,6 +36,7 @@ class Loaded:
     tensors: dict[str, torch.Tensor]
     trainer: dict[str, Any] | None
     notes: tuple[str, ...] = ()
+    epoch: int | None = None
 
 
 def find(resume: str, own: Path) -> tuple[Path | None, list[str]]:
@@ -146,6 +150,17 @@ def check_same_order(state: Mapping[str, Any], settings: Mapping[str, Any]) -> N
         )
 
 
+def check_not_past(path: Path, epoch: int, start: int, steps: int) -> None:
+    """Raise WorkerError (status 2) if a .pt file has finished more than a run's steps."""
+    if start > steps:
+        raise WorkerError(
+            f"resume={path} has finished {plural(epoch, 'epoch')}, which is step {start:,}, but this run ends at step"
+            f" {steps:,}: set steps=0 and more epochs (of a file without its optimizer_state_dict only the weights are"
+            " used)",
+            status=2,
+        )
+
+
 def _find_own(own: Path) -> tuple[Path | None, list[str]]:
     path, skipped = checkpoint.newest_valid(own)
     if path is None and skipped:
@@ -187,14 +202,26 @@ def _load_folder(path: Path) -> Loaded:
 
 
 def _load_file(path: Path) -> Loaded:
+    """Return the weights of a .pt file, and if it has both the epochs that it has finished with its optimizer."""
     whole = _load_content(path)
+    weights = _find_weights(path, whole)
+    tensors, epoch = _plain_names(weights), _finished_epochs(path, whole.get("epoch"))
+    if epoch is not None and isinstance(whole.get("optimizer_state_dict"), dict):
+        state = epoch_file.own_state(whole)
+        trainer = {"optimizer": whole["optimizer_state_dict"], "scaler": whole.get("scaler_state_dict")}
+        return Loaded(state.get("step") or 0, state, tensors, trainer, epoch=epoch)
+    notes = () if weights is whole else _notes_on(path, whole)
+    return Loaded(0, {}, tensors, None, notes)
+
+
+def _find_weights(path: Path, whole: dict[Any, Any]) -> dict[Any, Any]:
+    """Return the weights in a file, which are all of it or under a usual name; raises WorkerError."""
     nested = (whole[key] for key in ("model_state_dict", "state_dict", "model") if isinstance(whole.get(key), dict))
     weights = next(nested, whole)
     if not weights or not all(isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in weights.items()):
         holds = f": it contains {_some([str(key) for key in whole], 'key')}" if whole else ""
         raise WorkerError(f"{path} has no model_state_dict{holds}")
-    notes = () if weights is whole else _notes_on(path, whole)
-    return Loaded(0, {}, _plain_names(weights), None, notes)
+    return weights
 
 
 def _load_content(path: Path) -> dict[Any, Any]:
@@ -210,6 +237,18 @@ def _load_content(path: Path) -> dict[Any, Any]:
             " arbitrary code; save only the weights: torch.save({'model_state_dict': model.state_dict()}, …)"
         ) from None
     return content if isinstance(content, dict) else {}
+
+
+def _finished_epochs(path: Path, epoch: object) -> int | None:
+    """Return how many epochs a file has finished, None if it does not say.
+
+    Scripts count from 0 on, but name their files from 1 on: `checkpoint_epoch_5.pt` with epoch 4 has finished five.
+    """
+    number = as_int(epoch)
+    if number is None or number < 0:
+        return None
+    named = re.search(r"epoch[_-]?([0-9]{1,9})\.", path.name)
+    return number + 1 if named and int(named[1]) == number + 1 else number
 
 
 def _notes_on(path: Path, whole: Mapping[str, Any]) -> tuple[str, ...]:

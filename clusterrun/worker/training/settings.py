@@ -25,6 +25,8 @@ def check(config: Any, world_size: int) -> None:
         )
     if config.early_stopping and config.eval_every == 0:
         raise WorkerError("early_stopping needs evaluations before the end: set eval_every, such as 1ep", status=2)
+    if config.export and not config.export.endswith((".pt", ".pth")):
+        raise WorkerError(f"export={config.export} must name a .pt file, such as checkpoint_epoch_N.pt", status=2)
     _check_parallel(config)
     _check_prompts(config.sample_prompts)
     batch_sizes(config, world_size)
@@ -42,6 +44,8 @@ def _check_parallel(config: Any) -> None:
     """Refuse what needs the whole model on each rank, or gradients without FSDP's sums."""
     if config.parallel != "fsdp":
         return
+    if config.export:
+        raise WorkerError("export needs parallel=ddp: it writes the whole model and its optimizer", status=2)
     if config.auto_micro_batch:
         raise WorkerError("auto_micro_batch needs parallel=ddp: set micro_batch_size instead", status=2)
     if config.precision == "fp16":
