@@ -98,7 +98,7 @@ class EpochFiles:
 
 def in_one_group(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> dict[str, Any]:
     """Return an optimizer's state as one of all parameters of a model, in their order, has it."""
-    numbers = {parameter: number for number, parameter in enumerate(model.parameters())}
+    numbers: dict[torch.Tensor, int] = {parameter: number for number, parameter in enumerate(model.parameters())}
     state = {numbers[parameter]: _on_cpu(of_one) for parameter, of_one in optimizer.state.items()}
     group = {name: value for name, value in optimizer.param_groups[0].items() if name != "params"}
     return {"state": dict(sorted(state.items())), "param_groups": [{**group, "params": list(numbers.values())}]}
