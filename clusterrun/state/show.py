@@ -63,8 +63,8 @@ OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s",
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
-    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "warning", "model", "limit",
-    "goodput", "ranks", "slow", "group", "source", "code", "run", "logs", "page",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "scores", "warning", "model",
+    "limit", "goodput", "ranks", "slow", "group", "source", "code", "run", "logs", "page",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -415,9 +415,10 @@ def _expected(job: JobStatus, now: float) -> str:
 def progress_facts(state: RunState, figures: Metrics | None) -> dict[str, str]:
     """Return how far a job's training is, and that it will miss its time limit; empty if that is not known."""
     if figures is None:
-        return {"training": "", "limit": ""}
+        return {"training": "", "scores": "", "limit": ""}
     now = time.time()
-    return {"training": _training(state, figures, now), "limit": _limit(state, figures, now)}
+    scores = ", ".join(f"{name} {format_score(value)}" for name, value in (figures.scores or {}).items())
+    return {"training": _training(state, figures, now), "scores": scores, "limit": _limit(state, figures, now)}
 
 
 def _training(state: RunState, figures: Metrics, now: float) -> str:
@@ -426,7 +427,6 @@ def _training(state: RunState, figures: Metrics, now: float) -> str:
         _progress_cell(figures, state.status),
         if_known("loss {:.4g}", figures.loss),
         if_known("held-out loss {:.4g}", figures.val_loss),
-        *(f"{name} {value:.4g}" for name, value in (figures.scores or {}).items()),
         if_known("{:,.0f} tokens/s", figures.tokens_per_second),
         f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
     ]
@@ -478,6 +478,11 @@ def _limit(state: RunState, figures: Metrics, now: float) -> str:
 def format_figure(value: float | None) -> str:
     """Return a loss or another metric as a cell; empty if it is not known."""
     return if_known("{:.4g}", value)
+
+
+def format_score(value: float) -> str:
+    """Return a score of a task: a share, or an error in a unit of its own."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else format_figure(value)
 
 
 def _moment(at: int | None, now: float) -> str:

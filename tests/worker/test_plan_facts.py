@@ -50,6 +50,16 @@ def test_rows_are_counted(tmp_path: Path) -> None:
     assert facts["samples"] == 30 and facts["settings"]["micro_batch_size"] == 0
 
 
+def test_a_decoder_and_numbers_count_as_parameters(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("text,kind,n\n" + "a stone,grey,1\na leaf,green,2\nthe sea,blue,3\n" * 20)
+    words = ["classify", f"data={file}", "target_cols=kind", "vocab=300"]
+    plain = plan_facts.find_facts(words)["model"]["parameters"]
+    with_numbers = plan_facts.find_facts([*words, "number_cols=n"])["model"]["parameters"]
+    mixed = plan_facts.find_facts([*words, "objective=mixed"])["model"]["parameters"]
+    assert plain < with_numbers < plain + 128 * 140 < mixed
+
+
 def test_given_samples_leave_the_data_alone() -> None:
     facts = plan_facts.find_facts(["diffusion", "--samples", "77", "data=/nowhere/*.txt", "seq_len=128"])
     assert (facts["samples"], facts["tokens"]) == (77, 77 * 128)

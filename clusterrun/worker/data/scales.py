@@ -21,10 +21,10 @@ class Scale(NamedTuple):
 
 
 def scale_of(column: str, numbers: Iterable[float | None]) -> Scale:
-    """Return the scale of (training) numbers; those that are all the same, or not known, stay as far as they are."""
+    """Return the scale of (training) numbers; of those that are all the same it is 1."""
     known = [number for number in numbers if number is not None]
-    if not known:
-        return Scale(column, 0.0, 1.0)
+    if not known or min(known) == max(known):
+        return Scale(column, known[0] if known else 0.0, 1.0)
     mean = math.fsum(known) / len(known)
     return Scale(column, mean, statistics.pstdev(known, mean) or 1.0)
 

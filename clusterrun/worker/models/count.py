@@ -9,7 +9,9 @@ from ...base.errors import WorkerError
 from . import gguf, load, presets
 
 
-def count(source: load.Source, *, head: str, vocab_size: int, num_labels: int = 0) -> dict[str, int]:
+def count(
+    source: load.Source, *, head: str, vocab_size: int, num_labels: int = 0, layout: dict[str, int] | None = None
+) -> dict[str, int]:
     """Return `parameters`, `layers`, `width` and `vocabulary` of the model that `load.build` would build.
 
     Layers and width are 0 for an architecture that names them otherwise. Raises WorkerError as `load.build` does.
@@ -26,6 +28,10 @@ def count(source: load.Source, *, head: str, vocab_size: int, num_labels: int = 
             config.num_labels = num_labels
         with torch.device("meta"):
             model: Any = getattr(transformers, load.HEADS[head]).from_config(config, trust_remote_code=False)
+            if layout is not None:
+                from . import classifier
+
+                model = classifier.around(model, num_labels, layout, 0)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "layers": getattr(config, "num_hidden_layers", 0),

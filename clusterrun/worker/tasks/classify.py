@@ -98,19 +98,25 @@ def build(source: Source, config: Config, meaning: Meaning, tokenizer: Any) -> A
     from ..models import classifier, load
 
     shape: dict[str, Any] = {"vocab_size": len(tokenizer), "seq_len": config.seq_len, "pad_id": tokenizer.pad_token_id}
-    alphabet = meaning.alphabet
-    if not meaning.scales and alphabet is None:
+    layout = layout_of(meaning)
+    if layout is None:
         names = meaning.names
         shape |= {"num_labels": len(names), "id2label": dict(enumerate(names))}
         model = load.build(source, head="classify", seed=config.seed, **shape)
     else:
         encoder = load.build(source, head="none", seed=config.seed, **shape)
-        layout = {"features": 2 * len(meaning.scales), "size": 0, "length": 0}
-        if alphabet is not None:
-            layout |= {"size": alphabet.size, "length": alphabet.length}
         model = classifier.around(encoder, meaning.outputs, layout, config.seed)
-    classifier.freeze_unreached(model, uses_states=alphabet is not None)
+    classifier.freeze_unreached(model, uses_states=meaning.alphabet is not None)
     return model
+
+
+def layout_of(meaning: Meaning) -> dict[str, int] | None:
+    """Return the layout of a Classifier; None if a model of transformers will do."""
+    alphabet = meaning.alphabet
+    if not meaning.scales and alphabet is None:
+        return None
+    decoder = {"size": alphabet.size, "length": alphabet.length} if alphabet is not None else {"size": 0, "length": 0}
+    return {"features": 2 * len(meaning.scales), **decoder}
 
 
 def describe(config: Config, meaning: Meaning) -> dict[str, Any]:

@@ -58,11 +58,10 @@ def find_facts(arguments: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="clusterrun-plan-") as folder:
         if samples:
             vocabulary = config.vocab if tokenizer is None else len(tokenizer)
-            tokens, outputs = samples * config.seq_len, 2
+            tokens, meaning = samples * config.seq_len, None
         else:
-            samples, tokens, vocabulary, outputs = _count(name, config, tokenizer, Path(folder))
-    head = "classify" if name == "classify" else "causal"
-    model = count.count(source, head=head, vocab_size=vocabulary, num_labels=outputs)
+            samples, tokens, vocabulary, meaning = _count(name, config, tokenizer, Path(folder))
+    model = count.count(source, vocab_size=vocabulary, **_head(name, meaning))
     return {
         "version": VERSION,
         "task": name,
@@ -74,8 +73,19 @@ def find_facts(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> tuple[int, int, int, int]:
-    """Return the samples to train on, their tokens, the tokenizer's size, and a classifier's outputs."""
+def _head(name: str, meaning: Any) -> dict[str, Any]:
+    """Return what the model has beside a text's states, as count() takes it."""
+    from . import classify
+
+    if name != "classify":
+        return {"head": "causal"}
+    outputs = meaning.outputs if meaning else 2
+    layout = classify.layout_of(meaning) if meaning else None
+    return {"head": "none" if layout else "classify", "num_labels": outputs, "layout": layout}
+
+
+def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> tuple[int, int, int, Any]:
+    """Return the samples to train on, their tokens, the tokenizer's size, and the meaning of a classifier's outputs."""
     from ..data import chat, labelled, texts
     from ..models import load, masked
     from . import sft
@@ -86,12 +96,12 @@ def _count(name: str, config: Any, tokenizer: Any, folder: Path) -> tuple[int, i
         tensors = sft.tokenize(config, tokenizer, folder)
         tokenizer = tokenizer or load.tokenizer(load.Source("folder", str(folder)))
         lengths = tensors["train.used" if config.packing else "train.lengths"]
-        return len(lengths), int(lengths.sum()), len(tokenizer), 0
+        return len(lengths), int(lengths.sum()), len(tokenizer), None
     if name == "classify":
         corpus, meaning, _ = labelled.prepare(config, tokenizer, folder, _ALONE)
         tokens = corpus.train.batch(range(len(corpus.train))).tokens
-        return len(corpus.train), tokens, len(corpus.tokenizer), meaning.outputs
+        return len(corpus.train), tokens, len(corpus.tokenizer), meaning
     corpus = texts.prepare(config, tokenizer, folder, _ALONE)
     if name == "diffusion":
         masked.add_mask_token(corpus.tokenizer)
-    return len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer), 0
+    return len(corpus.train), len(corpus.train) * config.seq_len, len(corpus.tokenizer), None

@@ -75,11 +75,12 @@ class Predictor:
 
     def sample(self, prompt: str, device: torch.device) -> str:
         """Return the answers for a row, typed as JSON or as its text, on one line."""
+        row: Row
         try:
-            row = json.loads(prompt)
-        except (ValueError, RecursionError):
+            row = parse_object(prompt)
+        except ValueError:
             row = prompt
-        (answers,) = self([row if isinstance(row, dict) else prompt], device)
+        (answers,) = self([row], device)
         return "; ".join(f"{target}: {_in_words(answer)}" for target, answer in answers.items())
 
     def _tensors(self, rows: Sequence[Row]) -> Tensors:

@@ -113,6 +113,15 @@ def test_the_newest_of_each_figure_is_told(tmp_path: Path) -> None:
     assert last_metrics(record(tmp_path)) == expected
 
 
+def test_a_tasks_own_scores_are_told_by_name(tmp_path: Path) -> None:
+    metrics(tmp_path, {"step": 0, "r2_a": 0.5, "mae_a": 2}, {"step": 9, "r2_a": 0.75, "mae_b": "nan", "lr": 1.0})
+    found = last_metrics(record(tmp_path))
+    assert found is not None and found.scores == {"r2_a": 0.75, "mae_a": 2}
+    metrics(tmp_path, {"step": 9, "scores": [], **{f"f1_{i}": 1.0 for i in range(99)}})
+    found = last_metrics(record(tmp_path))
+    assert found is not None and found.scores is not None and len(found.scores) == 6
+
+
 def test_a_half_written_last_row_is_not_told_yet(tmp_path: Path) -> None:
     metrics(tmp_path, {"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}, end="")
     found = last_metrics(record(tmp_path))

@@ -60,5 +60,13 @@ def test_a_warning_of_the_losses_is_shown_whatever_became_of_the_job(tmp_path: P
         )
 
 
+def test_the_scores_of_a_task_have_a_line(tmp_path: Path) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    row = {"step": 300, "r2_price": 0.99861, "mae_price": 15244.3, "exact_set": 1.0}
+    (run.run_dir / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    lines = [line.strip() for line in state_lines(RunState(run, unknown_status(run, "")))]
+    assert "scores  r2_price 0.9986, mae_price 15,244, exact_set 1" in lines
+
+
 def test_a_task_that_failed_after_its_last_step_has_no_model(tmp_path: Path) -> None:
     assert shown(tmp_path, "training.json", {"model_step": 150}, "model", Outcome.FAILED) == ("", None)
