@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 from pathlib import Path
@@ -90,6 +91,8 @@ def _install(ui: Ui, shell: str) -> None:
     script, start_file = _places(shell, home)
     line = f"source {shlex.quote(str(script))} 2>/dev/null  # clusterrun completion"
     try:
+        if start_file is not None:
+            _require_regular(start_file)
         script.parent.mkdir(parents=True, exist_ok=True)
         replace(script, SCRIPTS[shell].encode(), 0o644)
         is_new = start_file is not None and _add_line(start_file, line)
@@ -116,6 +119,12 @@ def _places(shell: str, home: Path) -> tuple[Path, Path | None]:
 def _folder(variable: str, default: Path) -> Path:
     value = os.environ.get(variable, "")
     return Path(value) if value.startswith("/") else default
+
+
+def _require_regular(path: Path) -> None:
+    """Raise OSError for a file that exists and is no regular one: a FIFO would block for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def _add_line(path: Path, line: str) -> bool:

@@ -14,7 +14,7 @@ from clusterrun.cli.common.show import list_jobs, no_jobs_message
 from clusterrun.state import filters
 from clusterrun.state.filters import JobFilter
 from clusterrun.state.show import LIST_COLUMNS, list_row, state_json
-from clusterrun.terminal.tables import Column
+from clusterrun.terminal.tables import filled
 from clusterrun.terminal.ui import Ui
 
 T = TypeVar("T")
@@ -69,21 +69,25 @@ def list_command(
     if as_json:
         ui.data([state_json(job) for job in listing.states])
     elif listing.states:
-        _show(ui, _chosen(LIST_COLUMNS, shown), [_chosen(list_row(job), shown) for job in listing.states], html)
+        _show(ui, shown, [list_row(job) for job in listing.states], html)
     else:
         ui.note(no_jobs_message(job_filter))
 
 
-def _show(ui: Ui, columns: Sequence[Column], rows: Sequence[Sequence[str]], html: str | None) -> None:
-    """Print the table, or write it as a page to the file ``html``, without columns that have no cell."""
+def _show(ui: Ui, chosen: Sequence[int] | None, rows: Sequence[Sequence[str]], html: str | None) -> None:
+    """Print the table, or write it as a page to the file ``html``: the chosen columns, else those with a value.
+
+    In a pipe nothing is left out, so that a program finds each column at its place.
+    """
+    is_for_people = html is not None or ui.on_terminal
+    shown = chosen or (filled(LIST_COLUMNS, rows) if is_for_people else range(len(LIST_COLUMNS)))
+    columns, cells = _chosen(LIST_COLUMNS, shown), [_chosen(row, shown) for row in rows]
     if html is None:
-        ui.table(columns, rows)
+        ui.table(columns, cells)
         return
     from clusterrun.report import page
 
-    filled = [at for at, _ in enumerate(columns) if any(row[at] for row in rows)]
-    text = page.table_page("Jobs", _chosen(columns, filled), [_chosen(row, filled) for row in rows], time.time())
-    page.send(ui, text, html)
+    page.send(ui, page.table_page("Jobs", columns, cells, time.time()), html)
 
 
 def _chosen(values: Sequence[T], shown: Sequence[int]) -> list[T]:
@@ -97,10 +101,10 @@ def _refuse_without_table(**options: str | None) -> None:
             raise RequestError(f"--{name} cannot be combined with --watch or --json", hint="use one of them")
 
 
-def _columns(names: str | None) -> Sequence[int]:
-    """Return the positions of the named columns, of all if None; raises RequestError for another name."""
+def _columns(names: str | None) -> Sequence[int] | None:
+    """Return the positions of the named columns, None without names; raises RequestError for another name."""
     if names is None:
-        return range(len(LIST_COLUMNS))
+        return None
     known = {column.name.lower(): at for at, column in enumerate(LIST_COLUMNS)}
     wanted = [name.strip().lower() for name in names.split(",")]
     for name in wanted:

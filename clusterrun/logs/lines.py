@@ -27,6 +27,7 @@ BARS_CAP = 4 * 1024 * 1024
 BLANK = b" \t\r"
 """Bytes that wipe a line, or are invisible at its end."""
 _TASKS_CAP = 65_536
+_CUT = 3  # bytes: so many backspaces may be the beginning of a longer run
 _BACK = re.compile(rb"(?<=\r)\x08+|\x08{4,}")
 #: To the line above, where a bar around this one is; and the wiping of a line.
 _MOVES = re.compile(rb"\x1b\[\d{0,3}[AK]")
@@ -390,16 +391,20 @@ class _Unfinished:
     def append(self, data: bytes) -> None:
         if not self.payload:
             self.first = first_state(as_returns(data))
-        self.payload += data
-        if draws(data):
+        if draws(data):  # what is kept has been through this, all but a run of backspaces that was cut
+            data = as_returns(bytes(self.payload[-_CUT:]) + data)
+            del self.payload[-_CUT:]
+            self.payload += data
             self._shorten_bar()
+        else:
+            self.payload += data
         excess = len(self.payload) - LINE_CAP
         if excess > 0:
             self.lost += excess
             del self.payload[LINE_CAP:]
 
     def _shorten_bar(self) -> None:
-        payload = as_returns(bytes(self.payload))
+        payload = bytes(self.payload)
         if b"\r" not in payload:
             return
         whole = last_state(payload[: payload.rfind(b"\r")])

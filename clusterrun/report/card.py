@@ -21,7 +21,8 @@ class Usage(NamedTuple):
 
     ``seconds`` is how long its last start took, of at most ``asked_s``; ``gpu_hours`` counts all starts. ``gpu_busy``
     is the part of the time in which its GPUs worked, from 0 to 1. Memory is in GiB, that of the node or of the GPU that
-    used most. ``is_whole``: the run completed in one start, so that it takes ``seconds``.
+    used most. ``is_whole``: the run completed in one start, so that it takes ``seconds``. ``was_too_little``: it was
+    killed for memory, so that it needed more than it had.
     """
 
     gpu_hours: float | None = None
@@ -32,6 +33,7 @@ class Usage(NamedTuple):
     seconds: float | None = None
     asked_s: float | None = None
     is_whole: bool = False
+    was_too_little: bool = False
 
 
 class Request(NamedTuple):
@@ -67,13 +69,15 @@ class Efficiency(NamedTuple):
 def learn(usage: Usage, earlier: Sequence[Usage] = ()) -> Request:
     """Return what to ask for next time, by the most that this run and ``earlier`` ones of the same job used.
 
-    Only runs that completed count, as others may have needed more; this run must be one.
+    Only runs that completed count, as others may have needed more; this run must be one. What a run had that was
+    killed for memory is a floor.
     """
     if not usage.is_whole:
         return Request()
     runs = [usage, *(run for run in earlier if run.is_whole)]
     seconds = _plain([run.seconds for run in runs], _SECONDS, SHORTEST_S)
-    memory = _plain([run.memory_gib for run in runs], _GIB, SMALLEST_GIB)
+    too_little = [run.asked_memory_gib or run.memory_gib for run in earlier if run.was_too_little]
+    memory = _plain([*(run.memory_gib for run in runs), *filter(None, too_little)], _GIB, SMALLEST_GIB)
     return Request(_if_less(seconds, usage.asked_s), _if_less(memory, usage.asked_memory_gib))
 
 

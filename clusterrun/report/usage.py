@@ -46,6 +46,7 @@ def usage_of(run: RunRecord, job: JobStatus) -> Usage:
         seconds=job.elapsed,
         asked_s=job.time_limit if _option(run, "time") else None,  # else it is the partition's
         is_whole=_is_whole(run, job, len(folders)),
+        was_too_little=job.state == "OUT_OF_MEMORY",
     )
 
 

@@ -36,6 +36,11 @@ def fit(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int = U
     return [cut(GAP.join(cells).rstrip(), width) for cells in zip(*padded, strict=True)]
 
 
+def filled(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the positions of the columns to show: all but the optional ones that no row has a value for."""
+    return [at for at, column in enumerate(columns) if not column.leaves or any(row[at] for row in rows)]
+
+
 def _narrow(
     columns: Sequence[Column], by_column: list[list[str]], natural: list[int], width: int
 ) -> tuple[list[int], list[int]]:

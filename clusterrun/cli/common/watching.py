@@ -17,7 +17,7 @@ from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import Listing, RunState, Target
 from clusterrun.state.show import LIST_COLUMNS, list_row
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.terminal.tables import UNLIMITED, fit
+from clusterrun.terminal.tables import UNLIMITED, filled, fit
 from clusterrun.terminal.ui import Ui
 
 #: Seconds between two drawings on a terminal: times and steps come from the runs' files, without a query to Slurm.
@@ -144,7 +144,9 @@ class JobList:
         """Return the jobs as lines that fit this width."""
         if not states:
             return [no_jobs_message(self._filter)]
-        return fit(LIST_COLUMNS, [[safe_line(cell) for cell in list_row(state)] for state in states], width)
+        rows = [[safe_line(cell) for cell in list_row(state)] for state in states]
+        shown = filled(LIST_COLUMNS, rows)
+        return fit([LIST_COLUMNS[at] for at in shown], [[row[at] for at in shown] for row in rows], width)
 
 
 class NamedJobs:

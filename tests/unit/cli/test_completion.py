@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,11 @@ def test_a_home_that_cannot_be_written_is_one_line(desk: Desk, tmp_path: Path) -
     (tmp_path / "home" / ".local").write_text("a file")
     said = desk.type("completion", "bash", "--install")
     assert said.status == 2 and "cannot write" in said.err and not (tmp_path / "home" / ".bashrc").exists()
+
+
+def test_a_start_file_that_is_no_regular_file_is_left_alone(desk: Desk, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    os.mkfifo(home / ".bashrc")
+    said = desk.type("completion", "bash", "--install")
+    assert said.status == 2 and f"cannot write {home}/.bashrc: not a regular file" in said.err
+    assert [path.name for path in home.iterdir()] == [".bashrc"]

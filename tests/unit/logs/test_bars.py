@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.logs.lines import EVERY, SETTLED, LineReader
+from clusterrun.logs import lines as log_lines
+from clusterrun.logs.lines import EVERY, SETTLED, LineReader, as_returns
 from tests.support.log_texts import pieces, texts
 
 
@@ -165,3 +166,18 @@ def test_of_a_bar_of_backspaces_the_last_state_is_shown(size: int, labelled: boo
 def test_a_few_backspaces_are_text() -> None:
     reader = LineReader("out")
     assert [line.text for line in reader.feed(b"a\x08b |\x08/\x08-\n")] == ["a\x08b |\x08/\x08-"]
+
+
+def test_a_long_line_with_backspaces_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = 0
+
+    def counting(data: bytes) -> bytes:
+        nonlocal searched
+        searched += len(data)
+        return as_returns(data)
+
+    monkeypatch.setattr(log_lines, "as_returns", counting)
+    reader, piece = LineReader("out"), b"|\b/\b-\b+\b" * 128
+    for _ in range(300):
+        reader.feed(b"0: " + piece + b"\n")
+    assert searched < 3 * 300 * len(piece)

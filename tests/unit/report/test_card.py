@@ -69,3 +69,10 @@ def test_json_has_the_values() -> None:
     data = Efficiency(RUN, learn(RUN)).json()
     assert data["gpu_busy"] == 0.71 and data["next"] == {"time_s": 4 * HOUR, "memory_gib": 15}
     assert json.dumps(data)
+
+
+def test_memory_is_to_be_more_than_what_a_run_of_the_job_had_that_was_killed_for_memory() -> None:
+    killed = RUN._replace(is_whole=False, was_too_little=True, asked_memory_gib=32.0, memory_gib=31.0)
+    assert learn(RUN).memory_gib == 15 and learn(RUN, [killed]).memory_gib == 40
+    assert learn(RUN, [killed._replace(asked_memory_gib=None)]).memory_gib == 40, "its peak, where it asked for none"
+    assert learn(RUN, [killed._replace(asked_memory_gib=64.0)]).memory_gib is None, "the request fits"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from clusterrun.state.show import LIST_COLUMNS
 from clusterrun.terminal.safe_text import safe_line
-from clusterrun.terminal.tables import Column, as_html, cell_width, cut, fit
+from clusterrun.terminal.tables import Column, as_html, cell_width, cut, filled, fit
 
 COLUMNS = [Column("ID"), Column("NAME", least=4), Column("SPARE", leaves=1), Column("TIME", leaves=9), Column("WHY", 5)]
 ROWS = [["1", "a-long-name", "gpu", "0:01", "Resources"], ["22", "b", "low", "0:02", ""]]
@@ -60,3 +60,8 @@ def test_a_notebook_table_escapes_markup_and_control_characters() -> None:
     assert html == (
         "<table><tr><th>A</th><th>B</th></tr><tr><td>&lt;b&gt;1&lt;/b&gt;</td><td>x\\x1b[2J\\x0ay</td></tr></table>"
     )
+
+
+def test_optional_columns_without_a_value_are_not_filled() -> None:
+    columns = (Column("JOBID"), Column("LOSS", leaves=7), Column("STEP", leaves=6), Column("REASON", least=10))
+    assert filled(columns, [["1", "", "", ""], ["2", "", "5", ""]]) == [0, 2, 3]
