@@ -63,8 +63,8 @@ OF_RANK = ("rank", "node", "phase", "step", "steps", "time", "step_s", "data_s",
 #: The facts of `status`, in the order of their lines.
 _FACTS = (
     "job", "also", "state", "outcome", "reason", "nodes", *(key for key, _, _ in EXTRA_FIELDS), "held", "attempt",
-    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "scores", "warning", "model",
-    "limit", "goodput", "ranks", "slow", "group", "source", "code", "run", "logs", "page",
+    "launch", "time", "submitted", "started", "start", "ended", "training", "loss", "scores", "warning", "early",
+    "model", "limit", "goodput", "ranks", "slow", "group", "source", "code", "run", "logs", "page",
 )  # fmt: skip
 #: A longer list of array tasks is shown as their number.
 _LONGEST_LIST = 16
@@ -261,7 +261,7 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "launch": launches.launch_line(of_run),
         "loss": _loss_curve(run),
         "warning": _warning(run, job),
-        "model": _model_line(_final_model(run, job)),
+        **_model_facts(_final_model(run, job)),
         "goodput": launches.goodput_line(launches.goodput_of(state, of_run)),
         "ranks": ranks_line(ranks, now),
         "slow": format_stragglers(find_stragglers(ranks)),
@@ -456,11 +456,11 @@ def _warning(run: RunRecord, job: JobStatus) -> str:
     return training_progress.load_warning(folder) if folder is not None else ""
 
 
-def _model_line(model: Mapping[str, Any] | None) -> str:
+def _model_facts(model: Mapping[str, Any] | None) -> dict[str, str]:
     if model is None:
-        return ""
+        return {}
     lowest = if_known(", the lowest held-out loss: {:.4g}", model["val_loss"])
-    return f"step {model['step']}{lowest}{clause(model['ended_early'], '; ended early: {}')}"
+    return {"model": f"step {model['step']}{lowest}", "early": clause(model["ended_early"], "ended by {}")}
 
 
 def _limit(state: RunState, figures: Metrics, now: float) -> str:

@@ -104,6 +104,25 @@ def test_two_ranks_stopped_by_a_signal_to_one_resume_bitwise_on_two_ranks_and_on
     assert weights(alone) == weights(whole)
 
 
+def test_ranks_end_early_together_and_a_resumed_run_ends_where_and_with_the_model_that_the_whole_one_does(
+    lm: Callable[..., Done],
+) -> None:
+    """With this learning rate no weight changes: the second and third evaluation are not better than the first."""
+    settings: dict[str, object] = {"global_batch_size": 8, "micro_batch_size": 4, "steps": 40, "eval_samples": 16}
+    settings |= {"eval_every": 5, "early_stopping": 2, "lr": 1e-30, "save_every": 10}
+
+    def model_of(done: Done) -> bytes:
+        assert done.status == 0 and not (done.run_dir / "attempt" / "stopped").exists(), done.err
+        assert "ended early at step 15 of 40: 2 evaluations without a lower held-out loss" in done.out
+        assert "the model is that of step 5 of 15, with the lowest held-out loss" in done.out
+        return (done.run_dir / "model" / "model.safetensors").read_bytes()
+
+    whole = lm(2, "whole", **settings)
+    assert whole.statuses() == {0: 0, 1: 0}
+    branch(whole, "cut", "step-00000010")
+    assert model_of(lm(1, "cut", **settings)) == model_of(whole)
+
+
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_three_and_four_ranks_resume_bitwise(lm: Callable[..., Done], ranks: int) -> None:
     settings = {"micro_batch_size": 2, "steps": 40, "save_every": 20}

@@ -36,7 +36,7 @@ def shown(folder: Path, file: str, document: Any, name: str, outcome: Outcome = 
         ({"model_step": 150}, "model  step 150"),
         (
             {"model_step": 100, "model_val_loss": 2, "ended_early": WHY},
-            f"model  step 100, the lowest held-out loss: 2; ended early: {WHY}",
+            "model  step 100, the lowest held-out loss: 2",
         ),
         ({"model_step": "x", "model_val_loss": [], "ended_early": 1}, ""),
         ({}, ""),
@@ -47,6 +47,16 @@ def test_a_finished_task_says_which_step_its_model_is_of(tmp_path: Path, facts: 
     assert text == line
     assert (as_json is not None) == bool(line)
     assert line == "" or as_json["step"] == facts["model_step"]
+
+
+def test_an_early_end_is_explained(tmp_path: Path) -> None:
+    facts = {"model_step": 100, "model_val_loss": 2, "ended_early": WHY}
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    (run.run_dir / "attempts").mkdir(exist_ok=True)
+    (attempt(run, 0, 0) / "training.json").write_text(json.dumps(facts))
+    state = RunState(run, replace(unknown_status(run, ""), state="COMPLETED", outcome=Outcome.DONE))
+    assert f"    early  ended by {WHY}" in state_lines(state)
+    assert status_json(state)["model"] == {"step": 100, "val_loss": 2, "ended_early": WHY}
 
 
 def test_a_warning_of_the_losses_is_shown_whatever_became_of_the_job(tmp_path: Path) -> None:
