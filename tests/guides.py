@@ -114,7 +114,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
     51: ("global batch 16 = micro batch 2 x 2 ranks x 4 accumulation steps",),
     52: ("128 GB on every GPU", r"A100-80GB.*\n.*\tno"),
     53: ("all-reduce over 8 ranks",),
-    55: ("step 20/20",),
+    55: ("step 20/20", r"model LLaDA-8B-Base: [\d.]+ M parameters", r"model written to \S+"),
     56: ("step 20/20",),
     57: (r"samples: \d+ in the first epoch, each on exactly one rank",),
     58: ("same loss at step 20, within 2%",),
@@ -126,6 +126,8 @@ class Guides:
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        from tests.worker.small_llada import make_llada  # imports torch
+
         make_project(site.project)
         for name in FILES:
             if not FILES[name] and name.endswith(".py"):
@@ -136,6 +138,7 @@ class Guides:
             (site.project / "jobs" / f"{task}.toml").write_text(f'task = "{name}"\n{SMALL}')
         (site.project / "shakespeare_processed").mkdir()
         (site.project / "shakespeare_processed" / "play.txt").write_text("To be, or not to be.\n" * 60)
+        make_llada(site.project / "LLaDA-8B-Base")
         bin_dir = Path(CLUSTERRUN[0]).parent
         self.env = site.env | {"PATH": f"{bin_dir}:{site.env['PATH']}"}
         self._printed: dict[str, tuple[int, str]] = {}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ...base.decode import parse_object
 from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
-from . import lora
+from . import llada, lora
 from .hub import push_to_hub
 from .load import quiet
 
@@ -85,7 +85,11 @@ def export(
             shutil.rmtree(left, ignore_errors=True)  # of an attempt that was killed
         temporary.mkdir(parents=True)
         with quiet():
-            _standalone(model, copies).save_pretrained(temporary)
+            alone = _standalone(model, copies)
+            if llada.is_from(alone.config):
+                llada.save(alone, temporary)
+            else:
+                alone.save_pretrained(temporary)
             if tokenizer is not None:
                 tokenizer.save_pretrained(temporary)
         if lora.has_adapters(model):

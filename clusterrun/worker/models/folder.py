@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import WorkerError
+from . import llada
 
 MODEL_TYPES = ("models/auto/auto_mappings.py", "models/auto/configuration_auto.py")
 TOKENIZERS = ("models/auto/tokenization_auto.py", "__init__.py")
@@ -25,7 +26,7 @@ def refuse_own_code(folder: str) -> None:
     config = _read(folder, "config.json")
     kind = config.get("model_type")
     types = _library_text(MODEL_TYPES)
-    if types and not _names(types, kind):
+    if types and kind != llada.KIND and not _names(types, kind):
         code = _own_code(config, "AutoConfig")
         if code:
             raise WorkerError(_needs_code(f"model={folder!r}", code, "config.json"))
@@ -42,16 +43,22 @@ def refuse_own_code(folder: str) -> None:
 
 def positions(folder: str) -> int | None:
     """Return the most tokens of a sequence by config.json; None if it names no limit."""
-    config = _read(folder, "config.json")
+    config = document(folder)
     kind = str(config.get("model_type")).replace("-", "_")
     own = POSITIONS.search(_library_text([f"models/{kind}/configuration_{kind}.py"])) if kind.isidentifier() else None
-    number = config.get(own[1] if own else "max_position_embeddings", config.get("max_position_embeddings"))
+    key = llada.SETTINGS["max_position_embeddings"] if kind == llada.KIND else "max_position_embeddings"
+    number = config.get(own[1] if own else key, config.get(key))
     return number if isinstance(number, int) and not isinstance(number, bool) else None
+
+
+def document(folder: str) -> dict[str, Any]:
+    """Return config.json, empty if it is missing or not JSON."""
+    return _read(folder, "config.json")
 
 
 def model_type(folder: str) -> str:
     """Return the type that config.json names, empty if it names none."""
-    return str(_read(folder, "config.json").get("model_type", ""))
+    return str(document(folder).get("model_type", ""))
 
 
 def _needs_code(model: str, code: str, file: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import WorkerError, suggestion
-from . import folder, gguf, hub, presets
+from . import folder, gguf, hub, llada, presets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -89,6 +89,8 @@ def tokenizer(source: Source) -> PreTrainedTokenizerFast | None:
         from transformers import AutoTokenizer
 
         loaded: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(source.name, **_access(source))
+        if _kind(source) == llada.KIND:
+            llada.name_mask_token(loaded, folder.document(source.name))
     return loaded
 
 
@@ -228,7 +230,11 @@ def config_of(source: Source, vocab_size: int | None) -> PreTrainedConfig:
         return presets.config(source.name, vocab_size)
     from transformers import AutoConfig
 
-    config: PreTrainedConfig = AutoConfig.from_pretrained(source.name, **_access(source))
+    config: PreTrainedConfig
+    if source.kind == "folder" and folder.model_type(source.name) == llada.KIND:
+        config = llada.config(folder.document(source.name), source.name)
+    else:
+        config = AutoConfig.from_pretrained(source.name, **_access(source))
     if not _has_weights(source) and config.model_type != presets.CHARACTERS:
         config.vocab_size = max(config.vocab_size, vocab_size or 0)
     return config
@@ -294,6 +300,7 @@ def _pretrained(source: Source, auto: Any, config: PreTrainedConfig, head: str) 
         config=config,
         dtype=torch.float32,
         **_access(source),
+        key_mapping=llada.key_mapping(config),
         weights_only=True,  # the default; safetensors are preferred, and a .bin is loaded as tensors and numbers only
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # checked below: another number of labels is intended, another width is not
