@@ -14,13 +14,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModel, CanineConfig, LlamaConfig
+from transformers import AutoModel, BertConfig, CanineConfig, LlamaConfig
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import codes, groups, targets
 from clusterrun.worker.data.groups import MISSING, NUMBER, SET, UNSEEN, Group
 from clusterrun.worker.data.meaning import Meaning, of_json
 from clusterrun.worker.data.scales import Scale, scale_of
+from clusterrun.worker.data.tokenizer import train_bpe
+from clusterrun.worker.models import load
 from clusterrun.worker.models.code_decoder import CodeDecoder
 from clusterrun.worker.tasks import check_settings, classify, predict, prepare, scores
 from clusterrun.worker.tasks.classify import Config
@@ -186,6 +188,35 @@ def test_a_text_of_characters_is_padded_by_a_molecule_that_the_model_leaves_out(
     samples.molecule = 4
     assert samples.batch([0]).tensors["input_ids"].shape == (1, 8)
     assert samples.batch([0, 1]).tensors["input_ids"].shape == (2, 12)
+
+
+ENCODERS = {
+    "llama": LlamaConfig(**SHAPE, num_key_value_heads=1, vocab_size=300),
+    "bert": BertConfig(**SHAPE, vocab_size=300),
+    "canine": CanineConfig(**SHAPE, max_position_embeddings=64, num_hash_buckets=64, num_hash_functions=4),
+}
+
+
+@pytest.mark.parametrize("architecture", ENCODERS)
+@pytest.mark.parametrize("kind", ["plain", "numbers", "mixed"])
+def test_a_gradient_reaches_all_that_is_trained(tmp_path: Path, architecture: str, kind: str) -> None:
+    """DDP waits for the gradient of each parameter."""
+    ENCODERS[architecture].save_pretrained(tmp_path)
+    is_mixed = kind == "mixed"
+    group = Group("a", "a", ("x", "y"), 0, SET) if is_mixed else Group("a", "a", ("x", "y"), 0)
+    meaning = Meaning(
+        (group,), (Scale("n", 0.0, 1.0),) if kind == "numbers" else (), codes.Alphabet("xy", 4) if is_mixed else None
+    )
+    tokenizer = train_bpe(["a text"], 300)
+    model = classify.build(load.Source("folder", str(tmp_path)), Config(seq_len=16), meaning, tokenizer)
+    tensors = {"input_ids": torch.ones(2, 8).long(), "attention_mask": torch.ones(2, 8).long()}
+    tensors |= {"labels": torch.tensor([[0], [1]]), "features": torch.ones(2, 2), "codes": torch.ones(2, 4).int()}
+    unused = {"plain": ("features", "codes"), "numbers": ("codes",), "mixed": ("features",)}[kind]
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in unused}
+    classify.sum_of_losses(model, tensors, meaning.groups).backward()
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    lacking = [name for name, parameter in trained.items() if parameter.grad is None]
+    assert trained and lacking == []
 
 
 @pytest.mark.parametrize(

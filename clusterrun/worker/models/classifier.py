@@ -53,13 +53,15 @@ class Classifier(PreTrainedModel):  # type: ignore[misc]
     ) -> Outputs:
         """Return the outputs; with `codes` (texts, length) those of the decoder for each of its numbers too."""
         states, pooled = self.encode(input_ids, attention_mask)
-        if self.join is not None and features is not None:
-            pooled = torch.cat([pooled, features.to(pooled.dtype)], 1)
-            pooled = torch.cat([pooled, nn.functional.gelu(self.join(pooled))], 1)
         written = None
         if self.decoder is not None and codes is not None:
             written = self.decoder(states, attention_mask, codes)
-        return Outputs(self.score(pooled), written)
+        with torch.autocast(pooled.device.type, enabled=False):  # numbers in 16 bits are too coarse
+            pooled = pooled.float()
+            if self.join is not None and features is not None:
+                pooled = torch.cat([pooled, features], 1)
+                pooled = torch.cat([pooled, nn.functional.gelu(self.join(pooled))], 1)
+            return Outputs(self.score(pooled), written)
 
     def encode(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the states of all tokens (texts, tokens, width), and that of each text (texts, width)."""
