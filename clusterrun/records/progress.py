@@ -181,10 +181,10 @@ def as_metrics(data: object) -> Metrics | None:
     if not isinstance(data, Mapping):
         return None
     found = parse_fields(Metrics, data)
-    return Metrics(**found, scores=_scores(data.get("scores"))) if found["step"] is not None else None
+    return Metrics(**found, scores=as_scores(data.get("scores"))) if found["step"] is not None else None
 
 
-def _scores(values: object) -> dict[str, float] | None:
+def as_scores(values: object) -> dict[str, float] | None:
     """Return the first scores among values that may be damaged, by name; None if there are none."""
     if not isinstance(values, Mapping):
         return None

@@ -223,7 +223,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "", used
     ranks: Sequence[RankProgress] = ()
     if run is not None:
         ranks = _ranks(run, state.status, progress.SCREEN if run.world_size <= FEW else progress.SUMMARY)
-        facts |= _run_facts(state, run, ranks, now) | progress_facts(state, figures)
+        facts |= progress_facts(state, figures) | _run_facts(state, run, ranks, now)
         sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
     shown += zip(("used", "", ""), used, strict=False)
@@ -417,7 +417,7 @@ def progress_facts(state: RunState, figures: Metrics | None) -> dict[str, str]:
     if figures is None:
         return {"training": "", "scores": "", "limit": ""}
     now = time.time()
-    scores = ", ".join(f"{name} {format_score(value)}" for name, value in (figures.scores or {}).items())
+    scores = _scores_line(figures.scores)
     return {"training": _training(state, figures, now), "scores": scores, "limit": _limit(state, figures, now)}
 
 
@@ -448,7 +448,8 @@ def _final_model(run: RunRecord, job: JobStatus) -> dict[str, Any] | None:
     if step is None:
         return None
     val_loss, ended_early = as_number(facts.get("model_val_loss")), as_text(facts.get("ended_early"))
-    return {"step": step, "val_loss": val_loss, "ended_early": ended_early or None}
+    scores = progress.as_scores(facts.get("model_scores"))
+    return {"step": step, "val_loss": val_loss, "scores": scores, "ended_early": ended_early or None}
 
 
 def _warning(run: RunRecord, job: JobStatus) -> str:
@@ -460,7 +461,12 @@ def _model_facts(model: Mapping[str, Any] | None) -> dict[str, str]:
     if model is None:
         return {}
     lowest = if_known(", the lowest held-out loss: {:.4g}", model["val_loss"])
-    return {"model": f"step {model['step']}{lowest}", "early": clause(model["ended_early"], "ended by {}")}
+    scores = {"scores": _scores_line(model["scores"])} if model["scores"] else {}  # not those of the last step
+    return {"model": f"step {model['step']}{lowest}", "early": clause(model["ended_early"], "ended by {}"), **scores}
+
+
+def _scores_line(scores: Mapping[str, float] | None) -> str:
+    return ", ".join(f"{name} {format_score(value)}" for name, value in (scores or {}).items())
 
 
 def _limit(state: RunState, figures: Metrics, now: float) -> str:

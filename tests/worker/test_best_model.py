@@ -20,6 +20,7 @@ from tests.worker.small_training import Counting, Net, go, rows, weights
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
 LOSSES = (5.0, 4.0, 2.0, 3.0, 3.0, 2.5, 2.25)  # of the evaluations of a run of twelve steps, the first one before it
+BEST = {"model_step": 4, "model_val_loss": 2.0, "model_scores": {"accuracy": 0.04}}
 Tensors = list[torch.Tensor]
 
 
@@ -31,7 +32,7 @@ def evaluated(monkeypatch: pytest.MonkeyPatch) -> dict[int, Tensors]:
     def evaluate(model: torch.nn.Module, *given: Any) -> dict[str, float]:
         step = 2 * len(seen) if not seen else max(seen) + 2
         seen[step] = [p.detach().clone() for p in model.parameters()]
-        return {"val_loss": LOSSES[step // 2]}
+        return {"val_loss": LOSSES[step // 2], "accuracy": step / 100}
 
     monkeypatch.setattr(loop, "evaluate", evaluate)
     return seen
@@ -54,7 +55,7 @@ def test_the_finished_model_is_that_of_the_lowest_held_out_loss_and_says_so(
     assert not same(weights(work), evaluated[12])
     lines = capsys.readouterr().out.splitlines()
     assert lines[-1] == "the model is that of step 4 of 12, with the lowest held-out loss: 2.000"
-    assert work.card == facts(tmp_path) == {"model_step": 4, "model_val_loss": 2.0}
+    assert work.card == facts(tmp_path) == BEST
 
 
 def test_keep_last_leaves_the_weights_of_the_last_step(
@@ -97,7 +98,7 @@ def test_a_killed_run_resumes_with_the_best_weights_and_ends_bitwise_the_same(
         del evaluated[step]
     done, work = go(tmp_path, Counting(64), **settings)
     assert done and same(weights(work), best_weights)
-    assert facts(tmp_path) == {"model_step": 4, "model_val_loss": 2.0}
+    assert facts(tmp_path) == BEST
 
 
 def test_evaluations_without_a_better_one_end_the_training_as_done(
@@ -135,14 +136,14 @@ def test_a_checkpoint_of_a_run_that_kept_the_last_begins_to_look_for_the_best_an
     with pytest.raises(OSError, match="the node is gone"):
         go(tmp_path, Dying(8), eval_every=2, save_every=6, keep="last")
     _, work = go(tmp_path, eval_every=2)
-    assert work.card == {"model_step": 12, "model_val_loss": 2.25}
+    assert work.card == {"model_step": 12, "model_val_loss": 2.25, "model_scores": {"accuracy": 0.12}}
     assert same(weights(work), evaluated[12])
 
 
 def test_a_loss_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     found = best.BestModel(loop_config(), rank=0)
     for step, loss in enumerate((float("nan"), 3.0, float("nan"))):
-        found.note(step, loss, Net(), is_last=False)
+        found.note(step, {"val_loss": loss}, Net(), is_last=False)
     assert (found.step, found.waited) == (1, 1)
 
 

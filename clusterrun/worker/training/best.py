@@ -20,12 +20,14 @@ class BestModel:
 
     Under FSDP every rank has a copy of its parts of them.
 
-    `step` is None before the first one. `waited` counts the evaluations since, none of which was better.
+    `step` is None before the first one. `scores` are the task's own. `waited` counts the evaluations since, none of
+    which was better.
     """
 
     def __init__(self, config: Any, rank: int) -> None:
         self.step: int | None = None
         self.val_loss = math.inf
+        self.scores: dict[str, Any] = {}
         self.waited = 0
         self._patience: int = config.early_stopping
         self._keeps = config.keep == "best" and not config.measure
@@ -37,17 +39,19 @@ class BestModel:
         """Whether there were as many evaluations without a better one as early_stopping allows."""
         return 0 < self._patience <= self.waited
 
-    def note(self, step: int, val_loss: float, model: torch.nn.Module, is_last: bool) -> None:
+    def note(self, step: int, measures: Mapping[str, float], model: torch.nn.Module, is_last: bool) -> None:
         """Compare an evaluation with the best one, and copy the weights of a better one. NaN is never better."""
         self.waited += 1
-        if val_loss < self.val_loss:
-            self.step, self.val_loss, self.waited = step, val_loss, 0
+        if measures["val_loss"] < self.val_loss:
+            self.step, self.val_loss, self.waited = step, measures["val_loss"], 0
+            self.scores = {name: value for name, value in measures.items() if name != "val_loss"}
             self._weights = copy_weights(model) if self._holds and not is_last else {}
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores, as JSON; its weights are those of `unsaved`."""
         val_loss = None if self.step is None else self.val_loss
-        return {"step": self.step, "val_loss": val_loss, "waited": self.waited, "kept": self._keeps}
+        found = {"step": self.step, "val_loss": val_loss, "scores": self.scores}
+        return {**found, "waited": self.waited, "kept": self._keeps}
 
     def unsaved(self, step: int) -> dict[str, torch.Tensor]:
         """Return the weights that the checkpoint of a step must have beside the model's own: none if these are best."""
@@ -64,6 +68,8 @@ class BestModel:
         if best is None or val_loss is None or (self._keeps and not state.get("kept")):
             return
         self.step, self.val_loss, self.waited = best, val_loss, as_int(state.get("waited")) or 0
+        scores = state.get("scores")
+        self.scores = dict(scores) if isinstance(scores, dict) else {}
         if self._holds:
             self._weights = copy_weights(model) if best == step else load()
 
@@ -74,10 +80,11 @@ class BestModel:
             ddp.own_part(weights[name]).copy_(best)
 
     def kept(self, step: int) -> dict[str, Any]:
-        """Return the step and the held-out loss of the finished model; without the loss if no evaluation counts."""
+        """Return the step, held-out loss and scores of the finished model; the step alone if no evaluation counts."""
         if not self._keeps or self.step is None:
             return {"model_step": step}
-        return {"model_step": self.step, "model_val_loss": self.val_loss}
+        scores = {"model_scores": self.scores} if self.scores else {}
+        return {"model_step": self.step, "model_val_loss": self.val_loss, **scores}
 
     def reason(self) -> str:
         """Return why the training ended before its last step."""

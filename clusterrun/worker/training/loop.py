@@ -317,8 +317,9 @@ class Loop:
         if eval_due or save_due or self._epoch_files.are_due(step, is_last=False):
             self._finite_check.weights(self._work.model, step, result.lr)
         if eval_due:
-            row |= self._evaluate()
-            self._best.note(step, self._val_loss, self._work.model, step == self._steps)
+            measures = self._evaluate()
+            row |= measures
+            self._best.note(step, measures, self._work.model, step == self._steps)
         if save_due or self._best.ends_training:
             with here.during("saving"):
                 row["save_stall_s"] = checkpointer.copy(

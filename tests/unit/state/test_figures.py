@@ -56,7 +56,19 @@ def test_an_early_end_is_explained(tmp_path: Path) -> None:
     (attempt(run, 0, 0) / "training.json").write_text(json.dumps(facts))
     state = RunState(run, replace(unknown_status(run, ""), state="COMPLETED", outcome=Outcome.DONE))
     assert f"    early  ended by {WHY}" in state_lines(state)
-    assert status_json(state)["model"] == {"step": 100, "val_loss": 2, "ended_early": WHY}
+    assert status_json(state)["model"] == {"step": 100, "val_loss": 2, "scores": None, "ended_early": WHY}
+
+
+def test_the_scores_of_a_finished_task_are_those_of_its_model_and_not_of_its_last_step(tmp_path: Path) -> None:
+    facts = {"model_step": 100, "model_val_loss": 2, "model_scores": {"accuracy_code": 0.9375, "f1_code": "x"}}
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    (run.run_dir / "attempts").mkdir(exist_ok=True)
+    (attempt(run, 0, 0) / "training.json").write_text(json.dumps(facts))
+    (run.run_dir / "metrics.jsonl").write_text(json.dumps({"step": 150, "accuracy_code": 0.5}) + "\n")
+    job = unknown_status(run, "")
+    ended, running = replace(job, state="X", outcome=Outcome.DONE), replace(job, state="X", outcome=Outcome.RUNNING)
+    for status, score in ((ended, "0.9375"), (running, "0.5")):
+        assert f"   scores  accuracy_code {score}" in state_lines(RunState(run, status))
 
 
 def test_a_warning_of_the_losses_is_shown_whatever_became_of_the_job(tmp_path: Path) -> None:
