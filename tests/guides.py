@@ -107,6 +107,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
     43: (*_ranks(2),),
     44: ("NCCL_TREE_THRESHOLD=0 has no effect",),
     45: ("grad_accum_steps=2 lr=0.001 warmup=15", "x 2 accumulation steps"),
+    46: ("same loss at step 20, within 2%",),
     47: (r"8\t1\t[\d,]+\t8\.0x", r"LIMITED BY\n(.*\n)+?2\t2\t[\d,]+\t[\d.]+x.*"),
     48: (r"8\t1\t\S+\t\S+\t100%", r"16\t2\t\S+\t\S+\t59%"),
     49: ("RUNG", "same loss at step 20"),
