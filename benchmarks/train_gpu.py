@@ -34,7 +34,7 @@ from clusterrun.worker.training.report import model_flops_per_token
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = Path(__file__).resolve().parent / "peers"
 LR = 1e-3
-PARTS = "attention,head,ahead"  # as peers/switched.py calls them
+PARTS = "attention,head,feed"  # as peers/switched.py calls them
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Way:
 
     def __str__(self) -> str:
         """Name the way by what is on: all parts of ours, or those that are left."""
-        left = [part for part in PARTS.split(",") if part not in self.without]
+        left = [part for part in PARTS.split(",") if part not in self.without.split(",")]
         on = "" if self.task == "Trainer" or self.without == "-" else f" {'+'.join(left) or 'as before'}"
         return f"{self.case.preset} {self.task}{on}{', compiled' if self.compiled else ', eager'}"
 
@@ -86,17 +86,20 @@ def ways_of(small: Case, others: list[Case], compiled: bool) -> list[Way]:
         lines.append(Way(small, "Trainer", True))
     lines += [Way(small, "sft", compiled), Way(small, "lm", False, PARTS)]
     lines += [Way(case, "lm", compiled) for case in others[:1]]
-    lines += [Way(small, "lm", False, "head,ahead"), Way(small, "lm", False, "ahead"), Way(small, "lm", False)]
+    lines += [Way(small, "lm", False, "head,feed"), Way(small, "lm", False, "feed"), Way(small, "lm", False)]
     lines += [Way(small, "sft", False, PARTS), Way(small, "sft", False)]
     lines += [Way(case, "lm", compiled) for case in others[1:]]
-    return [*lines, *(Way(case, "Trainer", compiled) for case in others)]
+    lines += [Way(case, "Trainer", compiled) for case in others]
+    return list(dict.fromkeys(lines))
 
 
 def main() -> None:
     """Print the hardware and a line for each way."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=1, help="turns of all ways, as long as there is time")
-    parser.add_argument("--seconds", type=float, default=480.0, help="time for all of it")
+    parser.add_argument(
+        "--seconds", type=float, default=480.0, help="time for all of it; what it has no room for is named"
+    )
     parser.add_argument("--tiny", action="store_true", help="a tiny model on whatever is here, to see that it runs")
     options = parser.parse_args()
     has_gpu = torch.cuda.is_available()

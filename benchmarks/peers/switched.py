@@ -1,7 +1,7 @@
 """Our worker with parts of its speed switched off, to see what each is worth.
 
 `switched.py PARTS OUT task lm KEY=VALUE …`: PARTS is a comma-separated list of `attention` (masks as transformers makes
-them), `head` (the logits of all positions) and `ahead` (batches are prepared between the steps), or `-`. OUT gets the
+them), `head` (the logits of all positions) and `feed` (batches are prepared between the steps), or `-`. OUT gets the
 number of times that the CPU waited for the GPU (null without one).
 """
 
@@ -35,7 +35,8 @@ def whole_head(token_loss):
 
 
 def main() -> int:
-    parts, out, *arguments = sys.argv[1:]
+    without, out, *arguments = sys.argv[1:]
+    parts = without.split(",")
     package = ModuleType(PACKAGE)
     package.__path__ = [str(WORKER.parent)]
     sys.modules[PACKAGE] = package
@@ -48,7 +49,7 @@ def main() -> int:
         of("models.attention").choose = lambda *args, **more: ""
     if "head" in parts:
         whole_head(of("models.token_loss"))
-    if "ahead" in parts:
+    if "feed" in parts:
         feed = of("training.feed").Feed
         begin = feed.__init__
         feed.__init__ = lambda self, *args, **more: begin(self, *args, **more, ahead=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from clusterrun.base.errors import RequestError
@@ -10,6 +12,7 @@ from clusterrun.cli.plan import parse_gpu_counts, parse_parameters
 from clusterrun.sizing.answer import Question, answer
 from clusterrun.sizing.batches import Training
 from clusterrun.sizing.memory import guess_shape
+from clusterrun.sizing.speed import Machine, launch_seconds
 from clusterrun.sizing.text import format_count, format_rate
 
 
@@ -56,6 +59,19 @@ def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Que
 def test_one_line_about_memory(micro: int, gigabytes: float, parameters: int, line: str | None) -> None:
     notes = answer(question(micro, gigabytes, parameters)).notes
     assert (line is None and notes == []) or (len(notes) == 1 and str(line) in notes[0])
+
+
+@pytest.mark.parametrize(("micro", "is_said"), [(1, True), (16, False)])
+def test_a_micro_batch_whose_kernels_start_later_than_they_work_is_no_faster_for_being_small(
+    micro: int, is_said: bool
+) -> None:
+    asked = replace(question(micro, 1000), gpu_counts=[1], machine=Machine(989e12, 0.4, 370e9, 12.5e9, 8))
+    found = answer(replace(asked, seq_len=256, tokens_per_sample=256.0 if is_said else 2048.0))
+    notes = [note for note in found.notes if "starting the kernels" in note]
+    assert len(notes) == is_said
+    if is_said:
+        assert found.predictions[0].step_s == pytest.approx(launch_seconds(guess_shape(135_000_000)))
+        assert "starting the kernels of a micro batch of 1 takes 1.8 ms or more, and their work 0.5 ms" in notes[0]
 
 
 def test_numbers_as_people_read_them() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from clusterrun.base.batches import LOGITS_AT_ONCE
 from clusterrun.base.gpus import GIB, find_device
 from clusterrun.sizing.memory import ModelSize, estimate_memory, guess_shape, memory_verdict
 
@@ -28,6 +29,17 @@ def test_activations_follow_the_micro_batch_and_fp32_needs_more() -> None:
     assert four == (4 * one[0], 4 * one[1])
     full = estimate_memory(SMOLLM2_135M, 1, 2048, "fp32").activations
     assert full[0] > one[0] and full[1] > one[1]
+
+
+def test_a_loss_in_pieces_leaves_the_logits_of_long_batches_out() -> None:
+    whole, pieces = (
+        estimate_memory(SMOLLM2_135M, 16, 2048, "bf16", whole_logits=whole).activations for whole in (True, False)
+    )
+    logits = 16 * 2048 * SMOLLM2_135M.vocabulary
+    assert whole[0] - pieces[0] == 6 * (logits - LOGITS_AT_ONCE)
+    assert whole[1] - pieces[1] == 14 * (logits - LOGITS_AT_ONCE)
+    short = (estimate_memory(SMOLLM2_135M, 1, 1024, "bf16", whole_logits=whole) for whole in (True, False))
+    assert len(set(short)) == 1
 
 
 def test_eight_billion_parameters_fit_no_gpu_of_80_gigabytes() -> None:
