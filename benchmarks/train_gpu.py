@@ -89,7 +89,7 @@ def ways_of(small: Case, others: list[Case], compiled: bool) -> list[Way]:
     lines += [Way(small, "lm", False, "head,feed"), Way(small, "lm", False, "feed"), Way(small, "lm", False)]
     lines += [Way(small, "sft", False, PARTS), Way(small, "sft", False)]
     lines += [Way(case, "lm", compiled) for case in others[1:]]
-    lines += [Way(case, "Trainer", compiled) for case in others]
+    lines += [Way(small, "lm", compiled, PARTS), *(Way(case, "Trainer", compiled) for case in others)]
     return list(dict.fromkeys(lines))
 
 

@@ -18,6 +18,7 @@ from clusterrun.worker.data.packing import fill
 from clusterrun.worker.models import attention, generate, masked, torch_features
 from clusterrun.worker.models.attention import DOCUMENTS, FLEX, MASK, document_bounds, one_by_one, use
 from clusterrun.worker.models.token_loss import TokenLoss
+from clusterrun.worker.tasks.sft import Packed
 from tests.worker.small_models import make_model, make_tokenizer
 from tests.worker.test_packing import documents_of
 
@@ -31,28 +32,35 @@ def gpt2(**changes: Any) -> PreTrainedModel:
     )
 
 
-def packed() -> tuple[dict[str, torch.Tensor], int]:
-    """Rows of 24 positions with documents of many lengths, and the most documents of a row."""
+def packed() -> tuple[dict[str, torch.Tensor], tuple[int, int]]:
+    """Rows of 24 positions, the most documents of one, and the tokens of the longest document."""
     rows = fill(documents_of([9, 5, 24, 1, 3, 11, 2, 7, 1]), 24, 0)
     names = ("input_ids", "labels", "position_ids")
-    return {name: rows[name].long() for name in names}, int((rows["position_ids"] == 0).sum(1).max())
+    return {name: rows[name].long() for name in names}, Packed(rows).documents()
 
 
-def loss_and_gradients(model: PreTrainedModel, most_documents: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    loss = TokenLoss(model, most_documents=most_documents)
+def loss_and_gradients(
+    model: PreTrainedModel, documents: tuple[int, int] | None = None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    loss = TokenLoss(model, documents=documents)
     found = loss(model, loss.prepare(packed()[0], torch.default_generator))
     model.zero_grad()
     found.backward()
     return found.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def test_by_the_documents_lengths_loss_and_gradients_are_those_of_the_mask() -> None:
-    model, most = make_model(), packed()[1]
-    wanted = loss_and_gradients(model, 0)
+def test_by_the_documents_lengths_loss_and_gradients_are_those_of_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    def checked(q: Any, k: Any, v: Any, bounds: torch.Tensor, longest: int, scale: float | None) -> torch.Tensor:
+        assert bounds.diff().max() == longest
+        return one_by_one(q, k, v, bounds, longest, scale)
+
+    model, documents = make_model(), packed()[1]
+    wanted = loss_and_gradients(model)
     assert use(model, DOCUMENTS, packed=True)
-    found = loss_and_gradients(model, most)
+    monkeypatch.setattr(attention, "one_by_one", checked)
+    found = loss_and_gradients(model, documents)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
-    unaware = loss_and_gradients(model, 0)  # it was not told where documents end
+    unaware = loss_and_gradients(model)  # it was not told where documents end
     assert abs(unaware[0] - wanted[0]) > 1e-3
 
 
@@ -126,7 +134,7 @@ def test_a_model_that_does_not_hand_on_the_bounds_keeps_its_mask(monkeypatch: py
     monkeypatch.setattr(attention, "attend", deaf)
     assert not use(model, DOCUMENTS, packed=True)
     assert model.config._attn_implementation == "sdpa"
-    torch.testing.assert_close(loss_and_gradients(model, 0), loss_and_gradients(make_model(), 0))
+    torch.testing.assert_close(loss_and_gradients(model), loss_and_gradients(make_model()))
 
 
 def test_each_device_model_and_precision_gets_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:

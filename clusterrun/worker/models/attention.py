@@ -29,7 +29,8 @@ _OWN_PATTERNS = ("sliding_window", "attention_chunk_size", "attn_logit_softcappi
 def install(model: PreTrainedModel, device: torch.device, precision: str, *, packed: bool) -> str:
     """Let a model on the CPU attend on `device` in the fastest way that it can; return which: MASK, FLEX or DOCUMENTS.
 
-    `packed` rows hold several documents: with DOCUMENTS the model then has to get `cu_seq_lens_q` (`document_bounds`).
+    `packed` rows hold several documents: with DOCUMENTS the model then has to get `cu_seq_lens_q` (`document_bounds`)
+    and `max_length_q`, the tokens of the longest one.
     """
     kind = choose(model, device, packed=packed, half=choose_precision(precision, device).name != "fp32")
     return kind if kind != MASK and use(model, kind, packed=packed) else MASK
@@ -105,6 +106,7 @@ def attend(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     cu_seq_lens_q: torch.Tensor | None = None,
+    max_length_q: int = 0,
     scaling: float | None = None,
     **more: Any,
 ) -> tuple[torch.Tensor, None]:
@@ -123,7 +125,7 @@ def attend(
     # rotary embeddings leave queries and keys in float32 under autocast
     queries, keys, values = (t.to(value.dtype).transpose(1, 2).flatten(0, 1) for t in (query, key, value))
     within = _by_lengths if query.is_cuda else one_by_one
-    return within(queries, keys, values, cu_seq_lens_q, length, scaling).unflatten(0, (rows, length)), None
+    return within(queries, keys, values, cu_seq_lens_q, max_length_q, scaling).unflatten(0, (rows, length)), None
 
 
 def _by_lengths(
@@ -176,11 +178,11 @@ def _fits(model: PreTrainedModel) -> bool:
 def _outputs(model: PreTrainedModel, packed: bool, bounds: bool) -> torch.Tensor:
     """Return the logits of two short rows on the CPU; packed, each has two documents."""
     ids = torch.arange(16).view(2, 8) % model.config.vocab_size
-    inputs = {"input_ids": ids}
+    inputs: dict[str, Any] = {"input_ids": ids}
     if packed:
         inputs["position_ids"] = torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 6, 0]])
     if bounds:
-        inputs["cu_seq_lens_q"] = document_bounds(inputs["position_ids"], 2)
+        inputs |= {"cu_seq_lens_q": document_bounds(inputs["position_ids"], 2), "max_length_q": 7}
     was_training = model.training
     model.eval()
     try:

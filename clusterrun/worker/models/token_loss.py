@@ -41,12 +41,15 @@ def next_tokens(tensors: Tensors, random: torch.Generator, training: bool) -> La
 class TokenLoss:
     """Prepares batches on the CPU, and returns the sum of their cross-entropy (nats), for `Work`.
 
-    `label` says what is to be predicted. `most_documents` of a packed row are told to the attention; 0: it uses a mask.
+    `label` says what is to be predicted. With `documents`, the most of a packed row and the tokens of the longest one,
+    the attention is told where they begin; None: it uses a mask.
     """
 
-    def __init__(self, model: PreTrainedModel, label: Label = next_tokens, most_documents: int = 0) -> None:
+    def __init__(
+        self, model: PreTrainedModel, label: Label = next_tokens, documents: tuple[int, int] | None = None
+    ) -> None:
         self._label = label
-        self._most_documents = most_documents
+        self._documents = documents
         self._parts = split(model)
         self._at_once = max(1, LOGITS_AT_ONCE // model.config.vocab_size)  # positions, as many as one piece has
         self._is_compiled = False
@@ -75,13 +78,15 @@ class TokenLoss:
             of_loss["weights"] = pad(weights.flatten()[positions], missing, 0)
         if rows:
             inputs = {name: fill_up(tensor, rows) for name, tensor in inputs.items()}
-        if self._most_documents:
-            inputs["cu_seq_lens_q"] = attention.document_bounds(inputs["position_ids"], self._most_documents)
+        if self._documents:
+            inputs["cu_seq_lens_q"] = attention.document_bounds(inputs["position_ids"], self._documents[0])
         return inputs | of_loss
 
     def __call__(self, model: torch.nn.Module, tensors: Tensors) -> torch.Tensor:
         """Return the sum of the losses of a prepared batch."""
-        inputs = {name: tensor for name, tensor in tensors.items() if name not in OF_LOSS}
+        inputs: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if name not in OF_LOSS}
+        if self._documents:
+            inputs["max_length_q"] = self._documents[1]
         targets, positions, weights = tensors["targets"], tensors.get("positions"), tensors.get("weights")
         if self._parts is None:
             logits = chosen(model(**inputs, use_cache=False).logits.flatten(0, 1), positions)

@@ -31,9 +31,10 @@ class Packed:
     def __len__(self) -> int:
         return len(self._used)
 
-    def most_documents(self) -> int:
-        """Return the most documents of a row; its padding counts as one."""
-        return int((self._rows["position_ids"] == 0).sum(1).max())
+    def documents(self) -> tuple[int, int]:
+        """Return the most documents of a row, and the tokens of the longest one; a row's padding counts as one."""
+        positions = self._rows["position_ids"]
+        return int((positions == 0).sum(1).max()), int(positions.max()) + 1
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return (rows, seq_len) input ids, position ids that restart with each conversation, and labels."""
@@ -113,7 +114,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
     train = _samples(config, tensors, "train", tokenizer)
     held_out = _samples(config, tensors, "held_out", tokenizer)
-    loss = TokenLoss(model, most_documents=_documents_told(config, model, [train, held_out], device))
+    loss = TokenLoss(model, documents=_documents_told(config, model, [train, held_out], device))
     work = Work(
         model=model,
         train=train,
@@ -130,14 +131,17 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
     train_and_save(work, config, dist, run, device)
 
 
-def _documents_told(config: Config, model: Any, samples: Sequence[Packed | Padded], device: torch.device) -> int:
-    """Choose the attention of packed rows. Return the most documents of a row if it is told their lengths, else 0."""
+def _documents_told(
+    config: Config, model: Any, samples: Sequence[Packed | Padded], device: torch.device
+) -> tuple[int, int] | None:
+    """Choose the attention of packed rows. Return what `TokenLoss` tells it of the documents, None if it uses masks."""
     from ..models import attention
 
     packed = [part for part in samples if isinstance(part, Packed)]
     if not packed or attention.install(model, device, config.precision, packed=True) != attention.DOCUMENTS:
-        return 0
-    return max(part.most_documents() for part in packed)
+        return None
+    most, longest = zip(*(part.documents() for part in packed), strict=True)
+    return max(most), max(longest)
 
 
 def _samples(config: Config, tensors: dict[str, Any], part: str, tokenizer: Any) -> Packed | Padded:
