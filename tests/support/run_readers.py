@@ -52,7 +52,8 @@ CHECK = {"version": 1, "ok": False, "backend": "gloo", "ranks": 2, "gpus-per-nod
          }  # fmt: skip
 TRAINING = {"version": 1, "precision": "bf16", "precision_requested": "auto", "samples": 100, "micro_batch_size": 4,
             "grad_accum_steps": 2, "steps_per_epoch": 6, "shared_steps": 1, "shared_samples": 3, "seen_samples": 97,
-            "each_once": True, "drop_last": False}  # fmt: skip
+            "each_once": True, "drop_last": False, "model_step": 5, "model_val_loss": 2.25, "ended_early": "why",
+            "model_scores": {"accuracy_code": 0.5}}  # fmt: skip
 HEARTBEAT = {"version": 1, "rank": 0, "node": "n1", "time": AT + 590.5, "interval": 10.0, "phase": "training",
              "since": AT + 9.0, "pid": 77, "step": 7, "steps": 9, "stepped": AT + 500.0, "step_s": 0.5, "data_s": 0.1,
              "compute_s": 0.3, "tokens_per_second": 900.0, "memory_peak_gib": 9.5, "node_memory_peak_gib": 20.0,
@@ -62,7 +63,7 @@ METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_
           "trained_s": 400.0}  # fmt: skip
 SAMPLE = {"step": 7, "prompt": "Once", "text": "upon a time"}
 PROGRESS = {"version": 1, "step": 8, "stepped": AT + 510.0, "steps": 9, "loss": 2.25, "first_step": 1,
-            "first_step_at": AT + 9.5, "losses": [[1, 2.5], [8, 2.25]]}  # fmt: skip
+            "first_step_at": AT + 9.5, "losses": [[1, 2.5], [8, 2.25]], "warning": "the loss oscillates"}  # fmt: skip
 SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
         "nodes": 2, "gpus-per-node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
         "python": "/usr/bin/python3",

@@ -150,6 +150,8 @@ def test_files_of_another_run_are_kept_and_its_own_are_written_again(tmp_path: P
     other = dataclasses.replace(run_env(tmp_path / "b"), run_id="r2")
     with pytest.raises(WorkerError, match=r"e_1\.pt exists and does not belong to this run: give a new name"):
         go(tmp_path / "b", env=other, export=export)
+    (tmp_path / "e_best.pt").write_bytes(b"another's, and no epoch")
+    go(tmp_path / "a", export=export, resume="no", steps=16)
     (tmp_path / "e_1.pt").write_bytes(b"no PyTorch file")
     with pytest.raises(WorkerError, match=r"e_1\.pt exists and does not belong"):
         go(tmp_path / "a", export=export, resume="no", steps=20)
@@ -167,7 +169,7 @@ def test_a_disk_that_takes_no_file_does_not_end_the_training(
     done, _ = go(tmp_path / "a", Blocking(64), export=str(tmp_path / "e_N.pt"))
     assert done and load(tmp_path / "e_3.pt")["epoch"] == 3
     assert f"cannot write {tmp_path / 'e_1.pt'}: " in capsys.readouterr().err
-    assert not list(tmp_path.glob(".e_*"))
+    assert not list(tmp_path.glob(".tmp*"))
 
 
 def test_tied_weights_have_both_names_and_are_saved_once(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ the settings that a run must share to continue from it.
 
 from __future__ import annotations
 
-import glob
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,8 @@ from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
 from ..node.log import say
 from ..rank.distenv import DistEnv, RunEnv
-from . import atomic_files, checkpoint
+from ..rank.failures import first_line
+from . import checkpoint
 
 OWN = "clusterrun"
 EPOCH = re.compile(r"(?<![A-Za-z0-9])N(?![A-Za-z0-9])")  # in the file's name
@@ -74,26 +75,23 @@ class EpochFiles:
             OWN: json.loads(json.dumps({"run_id": self._run_id, "step": step, "settings": settings})),
         }
         path = self._path.with_name(EPOCH.sub(str(epoch), self._path.name))
-        temporary = path.with_name(f".{path.name}.{self._run_id}.tmp")
         try:
-            attempt_number.check()
-            atomic_files.write_file(temporary, lambda out: torch.save(content, out))  # type: ignore[arg-type]
-            atomic_files.publish(temporary, path, attempt_number.check)
-            atomic.sync(path.parent)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            say(f"cannot write {path}: {error.strerror}; training continues")
+            with atomic.replacing(path, mode=None, check=attempt_number.check) as file:
+                torch.save(content, file)
+        except (OSError, RuntimeError) as error:  # torch hides a full disk behind a RuntimeError
+            say(f"cannot write {path}: {getattr(error, 'strerror', None) or first_line(error)}; training continues")
 
     def _refuse_others(self) -> None:
-        """Raise WorkerError if a file exists that this run has not written, or the folder takes no files."""
-        pattern = EPOCH.sub("*", glob.escape(str(self._path)))
+        """Make the folder; raise WorkerError if that fails, or it has such a file that this run has not written."""
+        folder, name = self._path.parent, re.compile(EPOCH.sub("[0-9]+", re.escape(self._path.name)))
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            there = sorted(filter(name.fullmatch, os.listdir(folder)))
         except OSError as error:
-            raise WorkerError(f"export={self._path}: cannot make its folder ({error.strerror})", status=2) from None
-        for name in sorted(glob.glob(pattern)):
-            if not _is_of(Path(name), self._run_id):
-                raise WorkerError(f"export: {name} exists and does not belong to this run: give a new name", status=2)
+            raise WorkerError(f"export={self._path}: its folder cannot be used ({error.strerror})", status=2) from None
+        for path in (folder / file for file in there):
+            if not _is_of(path, self._run_id):
+                raise WorkerError(f"export: {path} exists and does not belong to this run: give a new name", status=2)
 
 
 def in_one_group(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> dict[str, Any]:
