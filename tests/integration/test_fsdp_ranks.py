@@ -17,6 +17,7 @@ from .conftest import Done
 from .test_training_ranks import branch, lm, model, text, wait_for_step  # noqa: F401  (fixtures)
 
 SIZES = {"steps": 50, "global_batch_size": 8, "micro_batch_size": 1, "log_every": 1, "save_every": 20}
+SAMPLES = {"eval_every": 25, "eval_samples": 8, "sample_prompts": '["line 1"]', "sample_tokens": 3}  # by rank 0 alone
 
 
 def losses(done: Done) -> list[float]:
@@ -37,8 +38,8 @@ def test_four_ranks_train_as_under_ddp_and_after_a_kill_continue_bitwise_and_on_
     lm: Callable[..., Done],  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    ddp = losses(lm(4, "ddp", **SIZES))
-    whole = lm(4, "whole", parallel="fsdp", **SIZES)
+    ddp = losses(lm(4, "ddp", **SIZES, **SAMPLES))
+    whole = lm(4, "whole", parallel="fsdp", **SIZES, **SAMPLES)
     assert losses(whole) == pytest.approx(ddp, abs=1e-5)
     assert len(shards(whole)) == 4
     exported = load_file(whole.run_dir / "model" / "model.safetensors")
@@ -50,13 +51,13 @@ def test_four_ranks_train_as_under_ddp_and_after_a_kill_continue_bitwise_and_on_
         wait_for_step(run_dir, 30, process)
         os.kill(json.loads((run_dir / "attempt" / "start.json").read_text())["ranks"][2]["pid"], signal.SIGKILL)
 
-    cut = lm(4, "cut", parallel="fsdp", during=kill_a_rank, **SIZES)
+    cut = lm(4, "cut", parallel="fsdp", during=kill_a_rank, **SIZES, **SAMPLES)
     assert cut.status != 0
     branch(cut, "two", "step-00000020")
-    resumed = lm(4, "cut", parallel="fsdp", **SIZES)
+    resumed = lm(4, "cut", parallel="fsdp", **SIZES, **SAMPLES)
     assert f"resumed from {cut.run_dir}/checkpoints/step-00000020 (step 20)" in resumed.out
     assert shards(resumed) == shards(whole)
 
-    two = lm(2, "two", parallel="fsdp", **SIZES)
+    two = lm(2, "two", parallel="fsdp", **SIZES, **SAMPLES)
     assert "(step 20)" in two.out
     assert losses(two) == pytest.approx(ddp[20:], abs=1e-5)

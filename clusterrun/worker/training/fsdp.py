@@ -44,9 +44,16 @@ class ModelInParts(ModelWithLoss):
             self.free()
 
     def free(self) -> None:
-        """Free the weights that a forward pass without a backward pass gathered."""
+        """Free the weights that a forward pass without a backward pass gathered, and forget in which order layers ran.
+
+        In that order the next backward pass gathers ahead, and a rank that ran the model alone would wait for ever.
+        """
         for part in self._parts():
             part.reshard()
+            if (group := part._get_fsdp_state()._fsdp_param_group) is not None:
+                group._post_forward_indices.clear()
+        root: FSDPModule = self
+        getattr(root._get_fsdp_state()._comm_ctx, "post_forward_order", []).clear()  # torch 2.13 has reset_iter_state()
 
     def _parts(self) -> list[FSDPModule]:
         return [module for module in self.modules() if isinstance(module, FSDPModule)]
