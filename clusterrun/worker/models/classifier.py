@@ -57,9 +57,9 @@ class Classifier(PreTrainedModel):  # type: ignore[misc]
         if self.decoder is not None and codes is not None:
             written = self.decoder(states, attention_mask, codes)
         with torch.autocast(pooled.device.type, enabled=False):  # numbers in 16 bits are too coarse
-            pooled = pooled.float()
+            pooled = pooled.to(self.score.weight.dtype)
             if self.join is not None and features is not None:
-                pooled = torch.cat([pooled, features], 1)
+                pooled = torch.cat([pooled, features.to(pooled.dtype)], 1)
                 pooled = torch.cat([pooled, nn.functional.gelu(self.join(pooled))], 1)
             return Outputs(self.score(pooled), written)
 
