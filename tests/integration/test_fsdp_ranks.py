@@ -61,3 +61,9 @@ def test_four_ranks_train_as_under_ddp_and_after_a_kill_continue_bitwise_and_on_
     two = lm(2, "two", parallel="fsdp", **SIZES, **SAMPLES)
     assert "(step 20)" in two.out
     assert losses(two) == pytest.approx(ddp[20:], abs=1e-5)
+
+
+def test_ranks_that_generate_samples_train_on(lm: Callable[..., Done]) -> None:  # noqa: F811
+    done = lm(2, "sampled", parallel="fsdp", steps=2, eval_every=1, sample_prompts="The", sample_tokens=2)
+    assert len(losses(done)) == 2
+    assert len((done.run_dir / "samples.jsonl").read_text().splitlines()) == 3
