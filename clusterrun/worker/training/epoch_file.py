@@ -7,7 +7,6 @@ the settings that a run must share to continue from it.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -62,7 +61,7 @@ class EpochFiles:
     def write(
         self, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, scaler: Any, settings: dict[str, Any]
     ) -> None:
-        """Write the file of a step; a disk that takes no more does not end the training. `settings` are JSON."""
+        """Write the file of a step; a disk that takes no more does not end the training."""
         if not self._writes:
             return
         epoch = step // self._steps_per_epoch
@@ -72,7 +71,7 @@ class EpochFiles:
             "model_state_dict": _on_cpu(model.state_dict()),
             "optimizer_state_dict": in_one_group(optimizer, model),
             **({"scaler_state_dict": scaler.state_dict()} if scaler.is_enabled() else {}),
-            OWN: json.loads(json.dumps({"run_id": self._run_id, "step": step, "settings": settings})),
+            OWN: {"run_id": self._run_id, "step": step, "settings": settings},
         }
         path = self._path.with_name(EPOCH.sub(str(epoch), self._path.name))
         try:

@@ -381,7 +381,7 @@ def settings_of(config: Any, sizes: BatchSizes, work: Work, steps: int) -> dict[
         "steps": steps,
         "lr": config.lr,
         "precision": config.precision,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of torch's own, which a file of weights may not hold
     }
 
 
