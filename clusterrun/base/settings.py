@@ -183,7 +183,9 @@ class _Task(Training):
     """What the shipped tasks share beside the training: data and a model. Lengths are in tokens."""
 
     data: Texts = _row(
-        DATA, "pydoc", "files or globs (txt, jsonl, csv, parquet), hf:org/name; pydoc: Python's help topics"
+        DATA,
+        "pydoc",
+        "files or globs (txt, jsonl, csv, parquet), hf:org/name:config[split]; pydoc: Python's help topics",
     )
     val_data: Texts = _row(DATA, "", "data to evaluate on")
     held_out: float = _row(DATA, 0.1, "share of the data, at its end, to evaluate on without val_data")
@@ -226,8 +228,8 @@ class Sft(_Task):
 
     data: Texts = _row(
         DATA, "pydoc",
-        "files or globs (jsonl, csv, parquet), hf:org/name: messages, prompt and completion, or instruction and output;"
-        " pydoc: questions about Python's library",
+        "files or globs (jsonl, csv, parquet), hf:org/name:config[split]: messages, prompt and completion, or"
+        " instruction and output; pydoc: questions about Python's library",
     )  # fmt: skip
     held_out: float = _row(DATA, 0.1, "share of the data, evenly spread, to evaluate on without val_data")
     seq_len: int = _row(MODEL, 256, "per row; longer conversations are cut", unit="tokens", least=2)
@@ -246,7 +248,9 @@ class Classify(_Task):
     about: ClassVar[str] = "tables (csv, jsonl, parquet); one or more targets"
 
     data: Texts = _row(
-        DATA, "pydoc", "files or globs (csv, tsv, jsonl, parquet), hf:org/name; pydoc: docstrings of Python's library"
+        DATA,
+        "pydoc",
+        "files or globs (csv, tsv, jsonl, parquet), hf:org/name:config[split]; pydoc: docstrings of Python's library",
     )
     held_out: float = _row(DATA, 0.1, "share of the data, drawn by seed, to evaluate on without val_data")
     target_cols: tuple[str, ...] = _row(

@@ -68,7 +68,7 @@ def _run(
     All tasks have the same Python, variables and ranks. A result counts however the program ended after printing it.
     """
     spec = specs[0]
-    words = ["check-settings", str(spec.world_size)]
+    words = ["check-settings", str(spec.world_size), *(["look"] if python.is_for_submission else [])]
     timeout = patience.seconds + _EACH_S * (len(specs) - 1)
     sets = "\n".join(json.dumps(work_argv(each)[1:]) for each in specs)
     try:

@@ -81,6 +81,11 @@ class JobPython(NamedTuple):
         return done.stdout
 
     @property
+    def is_for_submission(self) -> bool:
+        """Whether the command submits the job, so that it may connect to what the job names."""
+        return bool(self.agreements)
+
+    @property
     def is_for_agent(self) -> bool:
         return self.why_not == _FOR_AGENT
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from clusterrun.submit.job_python import WORKER
+from clusterrun.worker import tasks
+from clusterrun.worker.data import hub_data
 from clusterrun.worker.tasks import check_settings
 from tests.support.patience import HUNG
 
@@ -53,6 +55,16 @@ def test_the_first_rows_of_each_kind_of_data_are_read(capsys: pytest.CaptureFixt
     assert found(capsys, "lm", f"data={table}", "text_column=body")[1] == []
     assert "message 1 is not an object with role and content" in found(capsys, "sft", f"data={chats}")[1][0]
     assert "set target_cols to the columns of" in found(capsys, "classify", f"data={table}")[1][0]
+
+
+def test_of_a_data_set_of_the_hub_only_the_form_is_checked_unless_the_job_is_submitted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_data, "look", lambda name: f"{name} was not checked")
+    assert found(capsys, "sft", "data=hf:org/name") == ("", [])
+    assert "is not of the form hf:org/name" in found(capsys, "sft", "data=hf:a/b/c")[1][0]
+    _, config = tasks.load("sft", ["data=hf:org/name"], 1)
+    assert check_settings.examine(config, looks=True) == ([], ["data: hf:org/name was not checked"])
 
 
 def test_an_unreadable_or_empty_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

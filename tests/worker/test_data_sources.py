@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,7 +69,7 @@ def test_home_is_understood(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         ("a\0b", r"no such file: 'a\x00b'"),
         ("\x1b[31m", r"no file matches '\x1b[31m'"),
         ("builtin:labeled", "no such data: builtin:labeled (did you mean 'builtin:labelled'?)"),
-        ("hf:a/b/c", "hf:a/b/c is not of the form hf:org/name or hf:org/name:split"),
+        ("hf:a/b/c", "hf:a/b/c is not of the form hf:org/name, hf:org/name:config or hf:org/name:config[split]"),
         ("", "no data given"),
         ([], "no data given"),
         ([7], "data must be a file name or a list of file names, got 7"),
@@ -135,27 +133,3 @@ def test_the_builtin_data_go_by_name() -> None:
     rows = read_rows("builtin:conversations")
     assert [row.values for row in rows.rows] == builtin.conversations()
     assert (rows.columns, rows.rows[4].where) == (("messages",), "builtin:conversations:5")
-
-
-def test_a_hub_data_set_is_loaded_by_its_name_and_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def load_dataset(name: str, split: str, trust_remote_code: bool) -> list[dict[str, str]]:
-        asked.append((name, split))
-        assert not trust_remote_code, "a data set's script would run as this user"
-        if name == "org/gone":
-            raise ConnectionError("Couldn't reach the hub\nlong story")
-        return [{"text": "x"}, {"text": "y"}]
-
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
-    assert texts_of("hf:org/name") == ["x", "y"]
-    assert read_rows("hf:name:test[:9]").rows[1].where == "name row 2"
-    assert asked == [("org/name", "train"), ("name", "test[:9]")]
-    message = "cannot load hf:org/gone: ConnectionError: Couldn't reach the hub"
-    assert refusal(read_rows, "hf:org/gone") == (message, 1)
-
-
-def test_a_hub_data_set_without_the_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    said = "reading hf:org/name needs the datasets package: pip install datasets"
-    assert refusal(read_rows, "hf:org/name")[0] == said

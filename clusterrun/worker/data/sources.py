@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 from ...base.errors import WorkerError, suggestion
 from ...base.units import plural
-from . import builtin
-from .formats import READERS, Bad, Row, first_line, format_of, read_file, read_text, shown
+from . import builtin, hub_data
+from .formats import READERS, Bad, Row, format_of, read_file, read_text, shown
+from .hub_data import PREFIX
 
-PREFIX = "hf:"
-FORM = re.compile(r"hf:(?P<name>[\w.-]+(?:/[\w.-]+)?)(?::(?P<split>.+))?")
 PYDOC = "pydoc"
 BUILTIN = {"builtin:conversations": builtin.conversations, "builtin:labelled": builtin.labelled}
 LISTED = 20  # columns named in a message
@@ -31,7 +30,7 @@ class Rows:
 
 
 def read_rows(data: str | Sequence[str], *, on_bad_row: str = "stop", most: int | None = None) -> Rows:
-    """Read the rows of a file, a glob, `hf:org/name[:split]`, `builtin:conversations`/`labelled`, or several of these.
+    """Read the rows of files, globs, `hf:org/name:config[split]`, `builtin:conversations` or `builtin:labelled`.
 
     With `most` only so many rows of each source are read. Raises WorkerError naming what is missing (status 2), empty,
     or cannot be read; and for a row that does not parse, unless `on_bad_row` is "skip".
@@ -96,7 +95,10 @@ def read_texts(
 
 
 def find_sources(data: str | Sequence[str]) -> list[str]:
-    """Return existing files (each glob's in order) and names of other data; raises WorkerError (status 2)."""
+    """Return existing files (each glob's in order) and names of other data; raises WorkerError (status 2).
+
+    A data set of the hub gives its files in the hub's cache, downloaded unless they are there.
+    """
     names = [data] if isinstance(data, str) else list(data)
     for name in names:
         if not isinstance(name, str):
@@ -118,8 +120,10 @@ def _column_of_texts(rows: Rows, column: str, on_bad_row: str) -> Iterator[str]:
 
 
 def _expand(name: str) -> list[str]:
-    if name == PYDOC or name in BUILTIN or name.startswith(PREFIX):
+    if name == PYDOC or name in BUILTIN:
         return [name]
+    if name.startswith(PREFIX):
+        return hub_data.fetch(name)
     if name.startswith("builtin:"):
         raise WorkerError(f"no such data: {shown(name)}{suggestion(name, BUILTIN)}", status=2)
     path = os.path.expanduser(name)
@@ -159,7 +163,7 @@ def _hub_hint(name: str) -> str:
 
 
 def _has_rows(source: str) -> bool:
-    return source in BUILTIN or source.startswith(PREFIX) or format_of(source) is not None
+    return source in BUILTIN or format_of(source) is not None
 
 
 def _read_sources(sources: list[str], on_bad_row: str, most: int | None = None) -> Rows:
@@ -197,27 +201,8 @@ def _collect(source: str, rows: list[Row], on_bad_row: str, most: int | None) ->
 def _read(source: str) -> Iterator[Row | Bad]:
     if source in BUILTIN:
         return (Row(values, f"{source}:{number}") for number, values in enumerate(BUILTIN[source](), 1))
-    if source.startswith(PREFIX):
-        return read_hub(source)
     return read_file(source)
 
 
 def _called(data: str | Sequence[str]) -> str:
     return ", ".join(shown(name) for name in ([data] if isinstance(data, str) else list(data)[:3]))
-
-
-def read_hub(source: str) -> Iterator[Row]:
-    """Yield the rows of "hf:org/name" (its split "train") or "hf:org/name:split"; raises WorkerError in one line."""
-    form = FORM.fullmatch(source)
-    if form is None:
-        raise WorkerError(f"{shown(source)} is not of the form hf:org/name or hf:org/name:split", status=2)
-    try:
-        import datasets
-    except ImportError:
-        raise WorkerError(f"reading {source} needs the datasets package: pip install datasets") from None
-    try:
-        table = datasets.load_dataset(form["name"], split=form["split"] or "train", trust_remote_code=False)
-    except Exception as error:  # errors of the network, the hub and the data set: datasets has no common class
-        raise WorkerError(f"cannot load {source}: {type(error).__name__}: {first_line(error)}") from None
-    for number, values in enumerate(table, 1):
-        yield Row(values, f"{form['name']} row {number}")

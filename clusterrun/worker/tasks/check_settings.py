@@ -1,6 +1,7 @@
 """Check a task before its job is queued: settings, batch sizes, and the files, packages and token that it needs.
 
-It runs on the login node with the job's Python, imports neither torch nor transformers, and uses no network.
+It runs on the login node with the job's Python, imports neither torch nor transformers, and uses the network only to
+look at the names of the files of `data=hf:…`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from typing import Any
 
 from ...base.errors import WorkerError
 from .. import tasks
-from ..data import conversations, formats, sources, targets
-from ..data.sources import PREFIX
+from ..data import conversations, formats, hub_data, sources, targets
 from ..models import hub, load
 
 DATA_KEYS = ("data", "val_data")
@@ -27,23 +27,24 @@ SAMPLED_FILES = 20
 def main(arguments: Sequence[str]) -> int:
     """Print `{"wrong": TEXT, "missing": [TEXT …], "doubts": [TEXT …]}` for each line of standard input.
 
-    Return the exit status. The only argument is the number of ranks; a line is `[TASK, "KEY=VALUE" …]` in JSON.
+    Return the exit status. Arguments are the number of ranks, and `look` to look at the names of the files of
+    `data=hf:…`; a line is `[TASK, "KEY=VALUE" …]` in JSON.
     `wrong` is a setting that cannot work anywhere; what is missing here may be there on the nodes.
     """
-    (world_size,) = arguments
+    world_size, *look = arguments
     for line in sys.stdin:
         name, *settings = json.loads(line)
         answer: dict[str, Any] = {"wrong": "", "missing": [], "doubts": []}
         try:
             _, config = tasks.load(name, settings, int(world_size))
-            answer["missing"], answer["doubts"] = examine(config)
+            answer["missing"], answer["doubts"] = examine(config, looks=bool(look))
         except WorkerError as error:
             answer["wrong"] = str(error)
         print(json.dumps(answer), flush=True)  # also if this is stopped before the end
     return 0
 
 
-def examine(config: Any) -> tuple[list[str], list[str]]:
+def examine(config: Any, *, looks: bool = False) -> tuple[list[str], list[str]]:
     """Return what this machine lacks for the task `config`, and what is doubtful about the first rows of its data.
 
     Raises WorkerError for a setting that does not fit the model.
@@ -55,7 +56,7 @@ def examine(config: Any) -> tuple[list[str], list[str]]:
         names = [names] if isinstance(names, str) else list(names)
         if any(names) or key == "data":
             with _noted(missing, f"{key}: "):
-                doubts.extend(f"{key}: {doubt}" for doubt in _check_data(config, names))
+                doubts.extend(f"{key}: {doubt}" for doubt in _check_data(config, names, looks=looks))
     source = None
     with _noted(missing):
         source = load.resolve(config.model)
@@ -87,40 +88,33 @@ def _missing_beside_data(config: Any) -> Iterator[str]:
         yield f"push_to_hub={config.push_to_hub}: {hub.TOKENS[0]} is not set"
 
 
-def _check_data(config: Any, names: Sequence[str]) -> list[str]:
+def _check_data(config: Any, names: Sequence[str], *, looks: bool) -> list[str]:
     """Return what is doubtful about the data, by its first rows.
 
     Raises WorkerError for a missing or unreadable file, and for first rows that the task cannot use.
     """
+    doubts = hub_data.check(names, looks=looks)
     files = _readable_files(names)
     if config.task in ("lm", "diffusion"):
         files = [file for file in files if formats.format_of(file)]  # any other file is text
     if not files:
-        return []
+        return doubts
     try:
-        return CHECKS[config.task](config, files)
+        return [*doubts, *CHECKS[config.task](config, files)]
     except WorkerError as error:
         if config.on_bad_row == "skip" and error.status != 2:
-            return []  # later rows may be good
+            return doubts  # later rows may be good
         raise
 
 
 def _readable_files(names: Sequence[str]) -> list[str]:
     """Return the first files of the data; raises WorkerError for one that cannot be read."""
-    remote = [name for name in names if name.startswith(PREFIX)]
-    if remote:
-        _require_datasets(remote[0])
-    local = [name for name in names if name not in remote]
+    local = [name for name in names if not name.startswith(hub_data.PREFIX)]
     found = sources.find_sources(local) if local else []
     files = [source for source in found if source not in (sources.PYDOC, *sources.BUILTIN)][:SAMPLED_FILES]
     for file in files:
         _require_readable(file)
     return files
-
-
-def _require_datasets(name: str) -> None:
-    if importlib.util.find_spec("datasets") is None:
-        raise WorkerError(f"reading {name} needs the datasets package: pip install datasets")
 
 
 def _require_readable(file: str) -> None:
