@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.worker.models import hub
+from clusterrun.worker import hub
 from clusterrun.worker.models.export import push_to_hub
 
 TOKEN = "hf_" + "Secret0" * 5
@@ -163,9 +163,9 @@ def test_what_stands_in_the_way_is_a_sentence(
 def test_the_files_beside_hub_py_are_not_taken_for_other_peoples_packages(
     server: Hub, folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "huggingface_hub.py").write_text("import presets")
+    (tmp_path / "huggingface_hub.py").write_text("import tasks")
     failure = push_to_hub(folder, "org/name", server.environ(PYTHONPATH=str(tmp_path)))
-    assert failure is not None and "No module named 'presets'" in failure
+    assert failure is not None and "No module named 'tasks'" in failure
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForSequenceClassification, GPT2Config
 
 from clusterrun.base.errors import WorkerError
-from clusterrun.worker.models import hub, presets
+from clusterrun.worker import hub
+from clusterrun.worker.models import presets
 from clusterrun.worker.models.load import Source, build, positions, refuse_own_code, resolve, tokenizer
 from tests.worker.small_models import fingerprint, make_config, make_model, make_tokenizer
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...base.errors import WorkerError, suggestion
-from ..models import hub
+from .. import hub
 from .formats import READERS, first_line, format_of, shown
 
 PREFIX = "hf:"

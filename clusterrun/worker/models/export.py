@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from ...base.decode import parse_object
 from ...base.errors import WorkerError
 from ...run_folder import atomic, attempt_number
+from ..hub import push_to_hub
 from . import llada, lora
-from .hub import push_to_hub
 from .load import quiet
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...base.errors import WorkerError, suggestion
-from . import folder, gguf, hub, llada, presets
+from .. import hub
+from . import folder, gguf, llada, presets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ...base.errors import WorkerError
-from .. import tasks
+from .. import hub, tasks
 from ..data import conversations, formats, hub_data, sources, targets
-from ..models import hub, load
+from ..models import load
 
 DATA_KEYS = ("data", "val_data")
 SAMPLED_ROWS = 200
