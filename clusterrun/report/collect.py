@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,14 +20,13 @@ from clusterrun.report import timeline, usage
 from clusterrun.state import headline
 from clusterrun.state.launches import failed_state
 from clusterrun.state.reconcile import RunState
+from clusterrun.state.samples import load_samples
 from clusterrun.state.show import handle, status_json
 from clusterrun.state.waited import waited
 from clusterrun.why import ended
 
 CURVES = frozenset({"loss", "val_loss", "lr", "tokens_per_second", "mfu", "memory_gib"})
-SAMPLES, LONGEST = 8, 4000  # prompts, and characters of a text
 _METRICS = 16 * 1024 * 1024  # bytes; those of the last steps
-_SAMPLES = 1024 * 1024  # bytes at each end of samples.jsonl
 
 
 class Cluster(ended.Cluster, Protocol):
@@ -94,28 +92,6 @@ def load_curves(run: RunRecord) -> tuple[dict[str, list[Point]], str]:
         return curves, progress.STEP
     losses, over = progress.loss_curve(run)
     return ({"loss": [*losses]} if len(losses) > 1 else {}), over
-
-
-def load_samples(run: RunRecord) -> list[dict[str, Any]]:
-    """Return the first and the last text that the run generated for each prompt; ``after`` is None for a single one."""
-    path = run.run_dir / "samples.jsonl"
-    first = _by_prompt(reversed(progress.last_rows(path, _SAMPLES, first=True)))
-    last = _by_prompt(progress.last_rows(path, _SAMPLES))
-    return [
-        {"prompt": prompt[:LONGEST], "before": before, "after": last[prompt] if last.get(prompt) != before else None}
-        for prompt, before in reversed(first.items())
-        if prompt in last
-    ][:SAMPLES]
-
-
-def _by_prompt(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the last sample of each prompt."""
-    samples = {}
-    for row in rows:
-        prompt, text = row.get("prompt"), row.get("text")
-        if isinstance(prompt, str) and isinstance(text, str):
-            samples[prompt] = {"step": as_number(row.get("step")), "text": text[:LONGEST]}
-    return samples
 
 
 def find_difference(first: RunRecord, second: RunRecord) -> dict[str, Any]:

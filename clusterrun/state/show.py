@@ -22,7 +22,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends, run_link, training_progress
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
-from clusterrun.state import headline, launches, time_left
+from clusterrun.state import headline, launches, samples, time_left
 from clusterrun.state.reconcile import RunState
 from clusterrun.terminal.tables import Column
 
@@ -227,6 +227,7 @@ def state_lines(state: RunState, *, explain: bool = False, first: str = "", used
         sources = _source_lines(run) if explain else []
     shown = [(name, facts[name]) for name in _FACTS if facts.get(name, "").strip()]
     shown += zip(("used", "", ""), used, strict=False)
+    shown += zip(("samples", *[""] * samples.SHOWN), _sample_lines(run), strict=False)
     shown += zip(("next", "", ""), next_commands(state), strict=False)
     line = headline.of_job(state.status, figures, ranks, now=now, first=first)
     return [line, *(f"{name:>9}  {value}" for name, value in shown), *sources]
@@ -271,6 +272,10 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
         "logs": ", ".join(map(str, _logs(run, job))),
         "page": _page(run, job),
     }
+
+
+def _sample_lines(run: RunRecord | None) -> list[str]:
+    return samples.side_by_side(samples.load_samples(run)) if run is not None else []
 
 
 def _page(run: RunRecord, job: JobStatus) -> str:

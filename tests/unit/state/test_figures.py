@@ -92,3 +92,14 @@ def test_the_scores_of_a_task_have_a_line(tmp_path: Path) -> None:
 
 def test_a_task_that_failed_after_its_last_step_has_no_model(tmp_path: Path) -> None:
     assert shown(tmp_path, "training.json", {"model_step": 150}, "model", Outcome.FAILED) == ("", None)
+
+
+def test_what_the_model_wrote_before_and_after_the_training_is_shown_side_by_side(tmp_path: Path) -> None:
+    run = submitted(Store(tmp_path, tmp_path / "state"))
+    texts = [(0, "Once", "zzz\nqq"), (0, "Hi", "only once"), (300, "Once", "upon a time " * 9)]
+    samples = [{"step": step, "prompt": prompt, "text": text} for step, prompt, text in texts]
+    (run.run_dir / "samples.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in samples))
+    lines = [line.strip() for line in state_lines(RunState(run, unknown_status(run, "")))]
+    at = lines.index("samples  prompt  step 0  step 300")
+    assert lines[at + 1] == "Once    zzz qq  upon a time upon a time upon a time…"
+    assert not any("only once" in line for line in lines), "it has one text"
