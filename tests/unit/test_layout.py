@@ -29,7 +29,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "transformers": ("worker/",),
     "tokenizers": ("worker/",),
     "safetensors": ("worker/",),
-    "huggingface_hub": ("worker/hub.py", "worker/data/hub_data.py"),
+    "huggingface_hub": ("worker/hub.py", "worker/data/hub_data.py", "worker/models/"),
     "pyarrow": ("worker/data/",),
     "datasets": (),
     "wandb": ("worker/training/report.py",),
