@@ -61,6 +61,7 @@ SECTIONS = {
     "Understand what happens": {
         "why": "Explain why a job is pending or how it ended.",
         "diff": "Compare two jobs: options, code, environment, metrics.",
+        "push": "Upload the finished model of a run to the Hugging Face Hub.",
         "report": "Write an HTML page about a run, or plot its curves in the terminal.",
         "check": "Check nodes and links with a short job, or check that a run got what it requested.",
     },

@@ -1,13 +1,16 @@
 """Push a finished model to the Hugging Face Hub in a separate process, so that it cannot block the run.
 
 The hub's client waits without limit for an answer and for as long as a server asks; a process can be ended.
-This file is also that process: `python hub.py create REPO` and `python hub.py upload REPO FOLDER`.
+This file is also that process: `python hub.py create REPO` and `python hub.py upload REPO FOLDER`; for
+`clusterrun push`, `python hub.py push REPO FOLDER public|private`, with the names of the files on standard input.
 """
 
 from __future__ import annotations
 
 import functools
+import glob
 import http.client
+import json
 import os
 import re
 import ssl
@@ -103,19 +106,24 @@ def _step(arguments: list[str], limit: float, environ: Mapping[str, str]) -> str
     return text or f"the {arguments[0]} request failed with exit status {done.returncode}"
 
 
-def _main(action: str, repo: str, folder: str = "") -> int:
+def _main(action: str, repo: str, folder: str = "", visibility: str = "") -> int:
     if not getattr(sys.flags, "safe_path", False):
         del sys.path[0]  # this folder: its modules could shadow packages
     try:
         from huggingface_hub import HfApi
 
-        client = HfApi(token=_token(os.environ))
+        client = HfApi(token=_token(os.environ) or None)  # else that of the user's login
         if action == "create":
             client.create_repo(repo, exist_ok=True)
+        elif action == "push":
+            names = list(map(glob.escape, json.load(sys.stdin)))
+            client.create_repo(repo, exist_ok=True, private=visibility != "public")
+            client.upload_folder(repo_id=repo, folder_path=folder, allow_patterns=names, commit_message="Upload model")
+            print(f"{client.endpoint}/{repo}")
         else:
             client.upload_folder(repo_id=repo, folder_path=folder, commit_message="Upload model")
     except Exception as error:
-        print(scrub(f"{type(error).__name__}: {error}", os.environ))
+        print(" ".join(scrub(f"{type(error).__name__}: {error}", os.environ).split()))
         return 1
     return 0
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from clusterrun.report.card import Efficiency
     from clusterrun.state.ladder import Ladder
 
-_PAST = {"cancel": "cancelled", "delete": "deleted"}
+_PAST = {"cancel": "cancelled", "delete": "deleted", "upload": "uploaded"}
 
 
 def status_lines(
