@@ -62,7 +62,13 @@ faults: $(VENV)/.dev  ## the long fault-injection runs on the lab, and the gener
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m pytest -m "faults or hypothesis"
 
-guides: $(VENV)/.dev  ## what multi-GPU guides do: the commands of docs/guides.md on a lab of 2 nodes, row by row
+# TRL and what it needs beside this environment: 107 MB for one row of the guides, so in a folder of their own, without torch
+TRL = trl==1.16.0 datasets==5.2.0 pandas==3.1.1 dill==0.4.1 multiprocess==0.70.19 xxhash==4.1.0 python-dateutil==4.0.0 tzdata==2026.6
+build/trl: $(VENV)/.dev
+	$(BIN)/python -m pip install -q --no-deps --target build/trl $(TRL)
+	@touch $@
+
+guides: $(VENV)/.dev build/trl  ## what multi-GPU guides do: the commands of docs/guides.md on a lab of 2 nodes, row by row
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m tests.guides
 

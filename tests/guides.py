@@ -116,7 +116,7 @@ EXPECTED: dict[int, tuple[str, ...]] = {
     52: ("128 GB on every GPU", r"A100-80GB.*\n.*\tno"),
     53: ("all-reduce over 8 ranks",),
     55: ("step 20/20", r"model LLaDA-8B-Base: [\d.]+ M parameters", r"model written to \S+"),
-    56: ("step 20/20",),
+    56: ("step 20/20", r"TRL: 4 steps on 2 ranks"),
     57: (r"samples: \d+ in the first epoch, each on exactly one rank",),
     58: ("same loss at step 20, within 2%",),
 }
@@ -140,8 +140,9 @@ class Guides:
         (site.project / "shakespeare_processed").mkdir()
         (site.project / "shakespeare_processed" / "play.txt").write_text("To be, or not to be.\n" * 60)
         make_llada(site.project / "LLaDA-8B-Base")
+        shutil.copy(ROOT / "tests" / "data" / "train_trl.py", site.project)
         bin_dir = Path(CLUSTERRUN[0]).parent
-        self.env = site.env | {"PATH": f"{bin_dir}:{site.env['PATH']}"}
+        self.env = site.env | {"PATH": f"{bin_dir}:{site.env['PATH']}", "TRL_PACKAGES": str(ROOT / "build" / "trl")}
         self._printed: dict[str, tuple[int, str]] = {}
 
     @cached_property
