@@ -77,7 +77,7 @@ def _with_end(launch: Launch, ranks: Sequence[RankProgress], now: float | None) 
         now = max((rank.time for rank in ranks), default=launch.began)
     launch = launch._replace(ended=now)
     for rank in ranks:
-        if rank.rank == 0:
+        if rank.rank == 0 and rank.step is not None:
             launch = launch._replace(**dict(zip(STEPS, _STEPS_OF(rank), strict=True)))
     return launch
 
@@ -91,8 +91,11 @@ def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
     """Return what the restarts cost of each launch, in seconds; None where that is not known.
 
     That is a launch without a step that is followed by another; the time after its last step, if it is; and after a
-    restart the time until its first step, and the steps that it repeated.
+    restart the time until its first step, and the steps that it repeated. Nothing is known of a script whose steps
+    nothing says.
     """
+    if len(launches) > 1 and all(launch.first_step_at is None for launch in launches):
+        return [None for _ in launches]
     lost: list[float | None] = []
     before: Launch | None = None  # the last launch that made steps
     for launch in launches:

@@ -83,12 +83,12 @@ class RankProgress(NamedTuple):
     """The heartbeat of one rank: its phase and step at ``time``. Times are in epoch seconds.
 
     ``phase`` is one of starting, checking, joining, loading, compiling, training, evaluating, saving, script, ending;
-    it began at ``since``. The rank writes every ``interval`` seconds. ``stepped`` is when its step last changed,
-    ``advanced`` when its phase, its step or its number of collectives did. ``first_step`` is the first step of its
-    launch, done at ``first_step_at``. ``step_s``, ``data_s`` and ``compute_s`` are medians over its last steps, in
-    seconds: the whole step, waiting for its data, and its own forward and backward passes; the rest is mostly waiting
-    for other ranks. ``tokens_per_second`` is that of all ranks together; only rank 0 has it. ``own_world`` is the world
-    of its own that the rank has started, in words.
+    it began at ``since``, and a user's script at ``script_since``. The rank writes every ``interval`` seconds.
+    ``stepped`` is when its step last changed, ``advanced`` when its phase, its step or its number of collectives did.
+    ``first_step`` is the first step of its launch, done at ``first_step_at``. ``step_s``, ``data_s`` and ``compute_s``
+    are medians over its last steps, in seconds: the whole step, waiting for its data, and its own forward and backward
+    passes; the rest is mostly waiting for other ranks. ``tokens_per_second`` is that of all ranks together; only rank 0
+    has it. ``own_world`` is the world of its own that the rank has started, in words.
     """
 
     rank: int
@@ -97,6 +97,7 @@ class RankProgress(NamedTuple):
     interval: float | None = None
     phase: str = ""
     since: float | None = None
+    script_since: float | None = None
     local_rank: int | None = None
     pid: int | None = None
     step: int | None = None

@@ -75,8 +75,8 @@ def _facts(rank: RankProgress, end: RankEnd) -> dict[str, Any]:
 def spans(launch: Launch, rank: RankProgress, until: float | None) -> list[dict[str, Any]]:
     """Return the phases of a rank in a launch, each with the moments at which it began and ended, in epoch seconds.
 
-    Records have the beginning of the launch, the first step and the beginning of the last phase; what lies between
-    belongs to the phase before.
+    Records have the beginning of the launch, of a user's script and of the last phase, and the first step; what lies
+    between belongs to the phase before.
     """
     if launch.began is None or until is None:
         return []
@@ -93,7 +93,7 @@ def spans(launch: Launch, rank: RankProgress, until: float | None) -> list[dict[
 
 def _moments(began: float, rank: RankProgress) -> dict[str, float | None]:
     """Return when each phase of a rank began, as far as it is known."""
-    moments = {"starting": began, "training": rank.first_step_at}
+    moments = {"starting": began, "running": rank.script_since, "training": rank.first_step_at}
     phase = _NAMES.get(rank.phase, rank.phase)
     if rank.since is not None:  # training begins again after each evaluation
         moments[phase] = min(rank.since, moments.get(phase) or rank.since)

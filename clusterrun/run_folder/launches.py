@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..base.decode import as_int, as_text, parse_fields
-from . import safe_files
+from . import safe_files, training_progress
 from .ends import SAVED, Failure, parse_values
 from .files import read_json, write_record
 
@@ -163,8 +163,18 @@ def find_failure(folder: Path) -> Failure | None:
 
 def load(folder: Path) -> Launch:
     """Return the launch that these records describe; after a requeue, its cause is the reason for the requeue."""
-    launch = load_own(folder)
+    launch = _with_printed_steps(load_own(folder))
     return launch if launch.cause else launch._replace(cause=why_requeued(folder))
+
+
+def _with_printed_steps(launch: Launch) -> Launch:
+    """Return a launch with the steps of progress.json where its ranks reported none, as those of a user's script."""
+    progress = training_progress.load(launch.folder) if launch.step is None else None
+    if progress is None:
+        return launch
+    steps = {name: getattr(progress, name) for name in ("first_step", "first_step_at", "step", "stepped")}
+    pace = progress.steps_per_second
+    return launch._replace(**steps, step_s=1 / pace if pace else None)
 
 
 def load_own(folder: Path) -> Launch:

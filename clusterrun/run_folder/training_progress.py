@@ -21,7 +21,8 @@ FIRST_S = 10.0
 class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
-    Its speed is measured from ``first_step``, done at ``first_step_at``: a step that is past the slow ones.
+    ``first_step`` is the first one of its launch whose time is known: ``first_step_at``. The speed is measured from
+    ``warm_step``, done at ``warm_step_at``: one that is past the slow first ones.
     """
 
     step: int
@@ -30,13 +31,15 @@ class TrainingProgress(NamedTuple):
     loss: float | None = None
     first_step: int | None = None
     first_step_at: float | None = None
+    warm_step: int | None = None
+    warm_step_at: float | None = None
 
     @property
     def steps_per_second(self) -> float | None:
-        """The mean since ``first_step``, with the pauses to evaluate and to save; None during the first seconds."""
-        if self.first_step is None or self.first_step_at is None:
+        """The mean since ``warm_step``, with the pauses to evaluate and to save; None during the first seconds."""
+        if self.warm_step is None or self.warm_step_at is None:
             return None
-        steps, seconds = self.step - self.first_step, self.stepped - self.first_step_at
+        steps, seconds = self.step - self.warm_step, self.stepped - self.warm_step_at
         return steps / seconds if steps > 0 and seconds >= FIRST_S else None
 
 

@@ -32,7 +32,9 @@ NOTE = "a recorded run of a test cluster without GPUs; the figures of GPUs are m
 PAUSE = 10.0
 """Seconds between the end and the next beginning."""
 TAPE = Path(__file__).with_name("demo.jsonl")
-TIMES = frozenset({"time", "since", "stepped", "advanced", "first_step_at", "submitted", "started", "ended"})
+TIMES = frozenset(
+    {"time", "since", "stepped", "advanced", "first_step_at", "warm_step_at", "submitted", "started", "ended"}
+)
 
 
 class EverySecond(Pace):

@@ -63,7 +63,8 @@ METRIC = {"step": 7, "time": AT + 500.0, "loss": 2.5, "val_loss": 2.25, "tokens_
           "trained_s": 400.0}  # fmt: skip
 SAMPLE = {"step": 7, "prompt": "Once", "text": "upon a time"}
 PROGRESS = {"version": 1, "step": 8, "stepped": AT + 510.0, "steps": 9, "loss": 2.25, "first_step": 1,
-            "first_step_at": AT + 9.5, "losses": [[1, 2.5], [8, 2.25]], "warning": "the loss oscillates"}  # fmt: skip
+            "first_step_at": AT + 9.5, "warm_step": 2, "warm_step_at": AT + 20.0,
+            "losses": [[1, 2.5], [8, 2.25]], "warning": "the loss oscillates"}  # fmt: skip
 SPEC = {"version": 1, "workdir": "/", "work": {"kind": "script", "path": "/usr/bin/env", "args": ["--lr", "1"]},
         "nodes": 2, "gpus-per-node": 0, "tasks_per_node": 1, "job_name": "train", "requeue": True,
         "python": "/usr/bin/python3",

@@ -114,8 +114,8 @@ class ProgressFollower:
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
-        self._counts_since = 0.0  # the time of the first step
-        self._warm = 0, 0.0  # the step that is past the slow ones, and its time
+        self._counts_since: float | None = None  # the time of the first step
+        self._warm: tuple[int | None, float | None] = None, None  # the step that is past the slow ones, and its time
         self._recorded = Thinned[tuple[int, float]](LOSSES)  # the losses in rank 0's record
         self._ended = threading.Event()
         self._has_warned, self._link = False, ""
@@ -168,14 +168,11 @@ class ProgressFollower:
 
     def _measured_when_warm(self, progress: TrainingProgress) -> TrainingProgress:
         """Return the progress with the step from which its speed is measured: one that is past the slow first ones."""
-        first, first_at = progress.first_step, progress.first_step_at
-        if first is None or first_at is None:
-            return progress
-        if first_at != self._counts_since:  # it counts anew
-            self._counts_since, self._warm = first_at, (first, first_at)
-        if self._warm[1] == first_at and progress.stepped - first_at >= SLOW_S:
+        if progress.first_step_at != self._counts_since:  # it counts anew
+            self._counts_since, self._warm = progress.first_step_at, (None, None)
+        if self._warm == (None, None) and progress.stepped - (progress.first_step_at or progress.stepped) >= SLOW_S:
             self._warm = progress.step, progress.stepped
-        return progress._replace(first_step=self._warm[0], first_step_at=self._warm[1])
+        return progress._replace(warm_step=self._warm[0], warm_step_at=self._warm[1])
 
     def _find_progress(self) -> tuple[TrainingProgress | None, Sequence[tuple[int, float]]]:
         """Return how far the training is, and some of its losses with their steps."""

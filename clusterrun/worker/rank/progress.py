@@ -46,14 +46,15 @@ class Progress:
     """The progress of this rank, as plain attributes that the training loop sets.
 
     `entered` is the phase (starting, checking, joining, loading, compiling, training, evaluating, saving, script,
-    ending) and its start in seconds since 1970. `process` is the child that runs the user's command, if any. `gpu`
-    returns the GPU's figures, `times` the medians of the last steps (BusyTimes). `first_step` is the first step of this
-    launch, done at `first_step_at`; `loss` that of a script that reports it. `own_world` returns the world of its own
-    that this rank has started, in words (worlds.py).
+    ending) and its start in seconds since 1970; a user's script began at `script_since`. `process` is the child that
+    runs the user's command, if any. `gpu` returns the GPU's figures, `times` the medians of the last steps (BusyTimes).
+    `first_step` is the first step of this launch, done at `first_step_at`; `loss` that of a script that reports it.
+    `own_world` returns the world of its own that this rank has started, in words (worlds.py).
     """
 
     def __init__(self) -> None:
         self.entered: tuple[str, float] = ("starting", time.time())
+        self.script_since: float | None = None
         self.step: int | None = None
         self.steps: int | None = None
         self.first_step: int | None = None
@@ -69,6 +70,8 @@ class Progress:
     def enter(self, phase: str) -> None:
         """Begin a phase."""
         self.entered = (phase, time.time())
+        if phase == "script":
+            _, self.script_since = self.entered
 
     def finish_step(self, step: int) -> None:
         """Count a step of training as done."""
@@ -190,6 +193,7 @@ class Recorder:
             "interval": self.interval,
             "phase": phase,
             "since": since,
+            "script_since": it.script_since,
             "step": it.step,
             "steps": it.steps,
             "loss": it.loss if it.loss is None or math.isfinite(it.loss) else None,

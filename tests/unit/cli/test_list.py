@@ -62,7 +62,7 @@ def test_columns_are_chosen_by_their_names(desk: Desk) -> None:
 def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: Store) -> None:
     one, now = run(store), time.time()
     trained(one)
-    reached = TrainingProgress(125, now - 4, 1000, 9.0, 5, now - 604)
+    reached = TrainingProgress(125, now - 4, 1000, 9.0, warm_step=5, warm_step_at=now - 604)
     training_progress.write(run_record.newest_attempt(one) or one.run_dir, reached)
     desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
     said = desk.type("status", "101").out
@@ -77,7 +77,7 @@ def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: St
 
 def test_with_total_time_a_next_job_continues_what_does_not_finish(desk: Desk, store: Store) -> None:
     one, now = run(store, sources={"total-time": ("24:00:00", "--total-time")}), time.time()
-    reached = TrainingProgress(125, now - 4, 1000, 9.0, 5, now - 604)
+    reached = TrainingProgress(125, now - 4, 1000, 9.0, warm_step=5, warm_step_at=now - 604)
     training_progress.write(attempt(one), reached)
     desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
     assert "23m short; a next job continues it\n" in desk.type("status", "101").out

@@ -12,7 +12,9 @@ from clusterrun.records.launches import failed_launches, goodput, load_launches,
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
-from clusterrun.run_folder.launches import Launch
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.launches import Launch, load
+from clusterrun.run_folder.training_progress import TrainingProgress
 from tests.support.rank_files import put_progress
 from tests.support.run_records import attempt, submitted
 
@@ -37,6 +39,19 @@ def test_a_launch_without_a_step_is_lost_as_a_whole() -> None:
     again = SECOND._replace(folder=Path("tok.0.2"), began=2000.0, ended=3000.0, first_step_at=2050.0, stepped=2990.0)
     middle = none._replace(folder=Path("tok.0.1"), began=955.0, ended=2000.0)
     assert lost_seconds([FIRST, middle, again]) == [5.0, 1045.0, 50.0 + 100.0]
+
+
+def test_nothing_is_known_of_launches_whose_steps_nothing_says() -> None:
+    none = FIRST._replace(first_step=None, first_step_at=None, step=None, stepped=None)
+    assert lost_seconds([none, none._replace(folder=Path("tok.0.1"))]) == [None, None]
+
+
+def test_a_script_has_the_steps_that_it_printed(tmp_path: Path) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps({"began": 10.0, "ended": 400.0, "status": 1}))
+    training_progress.write(tmp_path, TrainingProgress(90, 390.0, 300, 0.5, 1, 30.0, 10, 70.0))
+    launch = load(tmp_path)
+    assert (launch.first_step, launch.first_step_at, launch.step, launch.stepped) == (1, 30.0, 90, 390.0)
+    assert launch.step_s == 4.0
 
 
 @pytest.mark.parametrize("missing", ["began", "first_step"])

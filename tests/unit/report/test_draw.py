@@ -90,6 +90,8 @@ def test_the_phases_of_a_rank_fill_its_launch() -> None:
     assert phases(launch, after_evaluation, 191.0) == [("starting", 100, 120), ("training", 120, 191)]
     assert phases(launch, rank._replace(phase="script", since=102.0, first_step_at=None), 191.0) == [
         ("starting", 100, 102), ("running", 102, 191)]  # fmt: skip
+    assert phases(launch, rank._replace(script_since=102.0, first_step_at=None), 191.0) == [
+        ("starting", 100, 102), ("running", 102, 180), ("ending", 180, 191)]  # fmt: skip
 
 
 def test_a_rank_that_makes_no_step_any_more_stands_still() -> None:
