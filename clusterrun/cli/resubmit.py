@@ -135,17 +135,30 @@ def _setting(args: SubmitArgs, name: str) -> Any:
     help="Save your current code and run that, instead of the code that was saved for the run.",
 )
 @click.option(
+    "--resume-args",
+    metavar="WORDS",
+    help="Add these to the script's arguments, instead of the run's own --resume-args.",
+)
+@click.option(
     "--secret", "secrets", multiple=True, metavar="NAME",
     help="With --remote, send the secret NAME from this shell's environment; repeatable.",
 )  # fmt: skip
 @json_option
 @click.pass_context
-def resume(ctx: click.Context, job_id: str, current_code: bool, secrets: tuple[str, ...], as_json: bool) -> None:
+def resume(
+    ctx: click.Context,
+    job_id: str,
+    current_code: bool,
+    resume_args: str | None,
+    secrets: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Continue a stopped, cancelled or failed run from its checkpoints.
 
     \b
       clusterrun resume 123
       clusterrun resume 123 --current-code           after you have fixed a bug in your script
+      clusterrun resume 123 --resume-args '--resume out/step_60.pt'
 
     A new job continues the run in the same folder with the same options. A built-in task loads its newest checkpoint;
     your own script is started with the arguments of --resume-args. JOBID may also be a run id, a job name or last.
@@ -159,4 +172,4 @@ def resume(ctx: click.Context, job_id: str, current_code: bool, secrets: tuple[s
 
         check_recorded_secrets(secrets, run)
     with interrupt_deferred(ui, f"resume {target.text}"):
-        announce(ui, cluster.resume(target, current_code=current_code), data=True)
+        announce(ui, cluster.resume(target, current_code=current_code, resume_args=resume_args), data=True)

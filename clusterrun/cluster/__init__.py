@@ -209,11 +209,12 @@ class Cluster:
         finish = recover_sweep if is_sent_with_a_sweep(run) else recover
         return finish(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
-    def resume(self, job: str | Target, *, current_code: bool = False) -> RunRecord:
+    def resume(self, job: str | Target, *, current_code: bool = False, resume_args: str | None = None) -> RunRecord:
         """Submit a run that has ended once more, to continue from its checkpoints; return its record.
 
-        With ``current_code`` it runs your code as it is now, not as it was saved. An interrupted submission is finished
-        instead, as by :meth:`recover`. Raises NoSuchJob, RequestError, SchedulerError or Ambiguous.
+        With ``current_code`` it runs your code as it is now, not as it was saved; ``resume_args`` are added to the
+        script's arguments instead of those of the run. An interrupted submission is finished instead, as by
+        :meth:`recover`. Raises NoSuchJob, RequestError, SchedulerError or Ambiguous.
         """
         from clusterrun.state.cancel import refuse_to_resume
         from clusterrun.submit import checks, resume
@@ -229,7 +230,7 @@ class Cluster:
             raise RequestError(f"job {target.text} is not a clusterrun job", hint="submit the script again with sbatch")
         run = target.run.newest
         if run.mine and run.job_id is None:
-            if current_code:
+            if current_code or resume_args is not None:
                 raise RequestError(f"the submission of run {run.run_id} was interrupted, and has its code already",
                                    hint=f"finish it first: clusterrun resume {run.run_id}")  # fmt: skip
             return self.recover(run.run_id)
@@ -237,7 +238,7 @@ class Cluster:
         return resume.resume(
             run, self.store(run.root), self._scheduler_of(run), confirm, self._here(),
             lambda spec, script: checks.check(spec, script, self.environ, JobPython(spec.python)), self.notify,
-            current_code=current_code,
+            current_code=current_code, resume_args=resume_args,
         )  # fmt: skip
 
     sweep, map, table = arrays.sweep, arrays.map_function, arrays.table

@@ -179,7 +179,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
         "sbatch_args": tuple(get("sbatch-arg", ())),
         "process_group": _process_group(work, get("require-group", False), get("independent", False)),
         "check": get("check", False) or isinstance(work, Check),
-        "resume_args": _resume_args(work, get("resume-args", "")),
+        "resume_args": check_resume_args(work, get("resume-args", "")),
         "total_time": parse_duration(get("total-time"), "--total-time") if "total-time" in values else 0,
         "container_mounts": read_mounts(values),
     }
@@ -262,7 +262,7 @@ def _secrets(names: Sequence[str], env: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _resume_args(work: Work, text: str) -> str:
+def check_resume_args(work: Work, text: str) -> str:
     """Return --resume-args; raises RequestError for bad quoting and for work that takes no arguments."""
     if text and not isinstance(work, Script | Module | Command):
         kind = type(work).__name__.lower()

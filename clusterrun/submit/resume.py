@@ -13,7 +13,7 @@ from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.jobspec.render import Places, RunIdentity, render
-from clusterrun.jobspec.spec import Check, JobSpec, Task
+from clusterrun.jobspec.spec import Check, JobSpec, Task, check_resume_args
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -81,19 +81,22 @@ def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission
 def resume(
     run: RunRecord, store: Store, scheduler: Scheduler, confirm: Callable[[RunRecord], None], here: LocalContext,
     check: Callable[[JobSpec, str], None], notify: Callable[[str], None], *, current_code: bool = False,
+    resume_args: str | None = None,
 ) -> RunRecord:  # fmt: skip
     """Submit a run that has ended once more, and return its record with the new job id.
 
     ``confirm`` raises if the run has not ended; ``check`` checks the job's Python and the script. With
-    ``current_code`` the run gets the code as it is now, saved as at a first submission. Raises what they raise,
-    RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the errors of
-    :func:`protocol.submit`.
+    ``current_code`` the run gets the code as it is now, saved as at a first submission. ``resume_args`` take the place
+    of the recorded ones for this job. Raises what they raise, RequestError for a run that cannot be rendered, Ambiguous
+    while another command submits it, and the errors of :func:`protocol.submit`.
     """
     store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
+        if resume_args is not None:
+            spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
         code = save_again(run, spec, workdir, here.environ, notify) if current_code else {}
         checked = spec if current_code else saved_spec(run, spec, notify)
         one = submissions.next_after(run.submission, processes.submitter())
@@ -105,7 +108,10 @@ def resume(
             if not _has_checkpoint(run, spec.work):
                 notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
         elif not spec.resume_args:
-            notify("--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning")
+            notify(
+                "--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning"
+                " (`clusterrun resume --resume-args` sets it)"
+            )
         store.stage_again(run, text, code)
         clean, _ = shell.scrub(here.environ)
         check_secrets(spec.secrets, clean)

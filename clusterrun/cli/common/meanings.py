@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from clusterrun.base.errors import closest
 
@@ -49,6 +50,8 @@ OPTIONS = {
     "--chdir": "run clusterrun in that folder",
 }
 SCRIPTS = (".py", ".sh")
+#: Programs that start scripts.
+STARTERS = ("torchrun", "accelerate", "deepspeed", "python", "python3", "bash", "srun", "mpirun")
 #: Options of `submit` that scripts seldom have.
 OURS = (
     "--dry-run",
@@ -73,15 +76,36 @@ def meant_command(typed: str, commands: Iterable[str]) -> str:
 
 def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> str:
     """Return a hint for an option that does not exist, typed among ``words``; empty if nothing is near."""
-    script = next((at for at, word in enumerate(words) if word.endswith(SCRIPTS)), None)
-    if script is not None and typed in words[script:]:
-        own, of_script = " ".join(words[:script]), " ".join(words[script:])
-        return f"options of a script stand after `--`: clusterrun {own} -- {of_script}"
-    values = dict(pairwise(words)).get(typed, "")
+    own = list(takewhile(lambda word: word != "--", words))
+    script = next((at for at, word in enumerate(own) if _starts(word)), None)
+    if script is not None and typed in own[script:]:
+        return f"options of a script stand after `--`: {with_separator(words, own[script:])}"
+    values = _value_of(typed, own)
     if words[:1] == ["sweep"] and "," in values:
         return f"parameters are given with --grid: --grid {typed.lstrip('-')}={values}"
     of_command = f"{words[0]} {typed}" if words else typed
     return OPTIONS.get(of_command) or OPTIONS.get(typed) or _near(typed, options)
+
+
+def _starts(word: str) -> bool:
+    return word.endswith(SCRIPTS) or word in STARTERS
+
+
+def _value_of(typed: str, words: Sequence[str]) -> str:
+    """Return the value of an option that was typed as ``--lr 1`` or ``--lr=1``; empty without one."""
+    joined = dict(word.partition("=")[::2] for word in words if "=" in word)
+    return joined.get(typed) or dict(pairwise(words)).get(typed, "")
+
+
+def with_separator(words: Sequence[str], script: Sequence[str]) -> str:
+    """Return a typed command line with the words of a script at its end, after ``--``."""
+    own, rest = list(words), list(script)
+    for word in (*script, "--"):
+        if word in own:
+            own.remove(word)
+        elif word != "--":
+            return f"clusterrun submit -- {shlex.join(rest)}"  # it was not typed like that
+    return f"clusterrun {shlex.join(own)} -- {shlex.join(rest)}"
 
 
 def _near(typed: str, words: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -124,14 +125,16 @@ def _pair(one: Field, text: str) -> tuple[str, str]:
 
 def job_and_script(before: tuple[str, ...], after: Sequence[str] | None) -> tuple[str | None, tuple[str, ...]]:
     """Return the job's name and the words after ``--``; raises RequestError if they cannot be combined."""
+    from clusterrun.cli.common.meanings import with_separator
+
     if len(before) > 1:
         typed = " ".join(before)
-        hint = f"put a script after `--`: clusterrun submit -- {typed}"
+        hint = f"put a script after `--`: {with_separator(sys.argv[1:], before)}"
         if all(word.endswith(".toml") for word in before):
             hint = f"to run them in order: clusterrun submit {typed} --chain"
         raise RequestError(f"expected one job file or task, not {typed}", hint=hint)
     if after is not None and not after:
         raise RequestError("no script after --", hint="clusterrun submit -- train.py")
     if before and before[0].endswith(".py"):
-        raise RequestError(f"{before[0]} is a script, not a job file", hint=f"clusterrun submit -- {before[0]}")
+        raise RequestError(f"{before[0]} is a script, not a job file", hint=with_separator(sys.argv[1:], before))
     return next(iter(before), None), tuple(after or ())

@@ -8,7 +8,7 @@ import pytest
 
 from clusterrun.base.fields import FIELDS, SECTIONS
 from clusterrun.cli import VERBS
-from clusterrun.cli.common.meanings import COMMANDS, OPTIONS, meant_command, meant_option, misplaced
+from clusterrun.cli.common.meanings import COMMANDS, OPTIONS, meant_command, meant_option, misplaced, with_separator
 from tests.support.command_desk import Desk
 
 LONG = [f"--{field.name}" for field in FIELDS]
@@ -42,12 +42,23 @@ def test_a_parameter_that_is_typed_as_an_option_of_sweep_leads_to_its_grid() -> 
     words = ["sweep", "--lr", "0.1,0.2", "--", "train.py"]
     assert meant_option("--lr", LONG, words) == "parameters are given with --grid: --grid lr=0.1,0.2"
     assert meant_option("--lr", LONG, ["sweep", "--lr", "0.1"]) == ""
+    words = ["sweep", "--lr=0.1,0.2", "--", "train.py", "--lr", "{lr}"]
+    assert meant_option("--lr", LONG, words) == "parameters are given with --grid: --grid lr=0.1,0.2"
     assert meant_option("-a", LONG, ["list", "-a"]) == "use --all"
 
 
 def test_an_option_of_a_script_that_stands_before_the_dashes_gives_the_whole_line() -> None:
     hint = meant_option("--lr", LONG, ["submit", "-N", "2", "train.py", "--lr", "1"])
     assert hint.endswith("clusterrun submit -N 2 -- train.py --lr 1")
+    hint = meant_option("--nnodes", LONG, ["submit", "torchrun", "--nnodes", "2", "train.py"])
+    assert hint.endswith("clusterrun submit -- torchrun --nnodes 2 train.py")
+
+
+def test_a_line_to_paste_keeps_the_options_that_were_typed() -> None:
+    words = ["submit", "-N", "2", "train.py", "--time", "10m"]
+    assert with_separator(words, ["train.py"]) == "clusterrun submit -N 2 --time 10m -- train.py"
+    assert with_separator(["submit", "a.py", "--", "b c"], ["a.py", "b c"]) == "clusterrun submit -- a.py 'b c'"
+    assert with_separator(["elsewhere"], ["train.py"]) == "clusterrun submit -- train.py"
 
 
 def test_an_option_of_clusterrun_among_a_scripts_arguments_is_named() -> None:

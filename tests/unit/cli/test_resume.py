@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from pwd import getpwuid
@@ -52,6 +53,14 @@ def test_a_run_whose_folder_others_can_change_by_now_is_not_resumed(desk: Desk, 
     said = desk.type("resume", "101")
     assert said.status == 2 and f"cannot store records and logs in {desk.project}" in said.err
     assert len(loaded(run).submissions) == 1
+
+
+def test_other_arguments_tell_the_script_where_to_start(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    assert desk.type("resume", "101", "--resume-args", "'").status == 2
+    assert desk.type("resume", "101", "--resume-args", "--resume 'out/step 60.pt'").status == 0
+    options = shell_line(loaded(run).script.read_text(), "CR_OPTIONS=")
+    assert "--resume 'out/step 60.pt'" in " ".join(shlex.split(options)), options
 
 
 def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:
