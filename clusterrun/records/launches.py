@@ -94,20 +94,28 @@ def lost_seconds(launches: Sequence[Launch]) -> list[float | None]:
     restart the time until its first step, and the steps that it repeated. Nothing is known of a script whose steps
     nothing says.
     """
-    if len(launches) > 1 and all(launch.first_step_at is None for launch in launches):
-        return [None for _ in launches]
+    if not any(launch.first_step_at for launch in launches):
+        return [0.0] if len(launches) == 1 else [None for _ in launches]
     lost: list[float | None] = []
     before: Launch | None = None  # the last launch that made steps
     for launch in launches:
-        is_followed, costs = launch is not launches[-1], list[float | None]()
-        if launch.first_step_at is None:
-            costs += [_seconds(launch.began, launch.ended)] if len(launches) > 1 else []
-        else:
-            costs += [_seconds(launch.began, launch.first_step_at), _repeated(before, launch)] if before else []
-            costs += [_seconds(launch.stepped, launch.ended)] if is_followed else []
-            before = launch
+        costs = _costs(launch, before, is_followed=launch is not launches[-1])
         lost.append(None if None in costs else max(0.0, sum(filter(None, costs))))
+        if launch.first_step_at is not None:
+            before = launch
     return lost
+
+
+def _costs(launch: Launch, before: Launch | None, *, is_followed: bool) -> list[float | None]:
+    """Return what was lost of a launch, part by part; ``before`` is the last one before it that made steps."""
+    if launch.first_step_at is None:
+        return [_seconds(launch.began, launch.ended)]
+    costs: list[float | None] = []
+    if before is not None:
+        costs += [_seconds(launch.began, launch.first_step_at), _repeated(before, launch)]
+    if is_followed:
+        costs.append(_seconds(launch.stepped, launch.ended))
+    return costs
 
 
 def _seconds(since: float | None, until: float | None) -> float | None:
