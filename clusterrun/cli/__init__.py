@@ -329,9 +329,14 @@ def _usage(error: click.ClickException, command: str) -> RequestError:
         hint = _meant_option(error.option_name, ctx)
     if not hint:
         path = ctx.command_path if ctx is not None else f"clusterrun {command}".rstrip()
-        hint = f"{path} --help"
+        hint = f"{path} last" if _lacks_job(error) else f"{path} --help"
     first = (message.strip() or "wrong usage").splitlines()[0]
     return RequestError(first[0].lower() + first[1:].rstrip("."), hint=hint)
+
+
+def _lacks_job(error: click.ClickException) -> bool:
+    """Return whether the only job that a command takes was not typed."""
+    return isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "job_id"
 
 
 def _meant_command(typed: str) -> str:

@@ -18,7 +18,7 @@ from clusterrun.cli.exec import find_running
 from clusterrun.cluster import Cluster
 from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState, Target
-from clusterrun.state.show import handle
+from clusterrun.state.show import handle, other_jobs
 from clusterrun.state.waited import waited
 from clusterrun.terminal.ui import Ui
 from clusterrun.why import pending
@@ -143,6 +143,7 @@ def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[d
         ("job", [f"{handle(state)}  {state.name}"]),
         ("state", [_state_text(state, data.get("exit_status"))]),
         ("waited", list(filter(None, [wait.line() if wait is not None else ""]))),
+        ("also", list(filter(None, [other_jobs(state)]))),
         ("alike", list(filter(None, [first_few(alike)]))),
     ]
     as_json = {

@@ -19,10 +19,10 @@ _GIB = ((16, 1), (64, 4), (math.inf, 16))
 class Usage(NamedTuple):
     """What a run used of what it asked for. None: not known.
 
-    ``seconds`` is how long its last start took, of at most ``asked_s``; ``gpu_hours`` counts all starts. ``gpu_busy``
-    is the part of the time in which its GPUs worked, from 0 to 1. Memory is in GiB, that of the node or of the GPU that
-    used most. ``is_whole``: the run completed in one start, so that it takes ``seconds``. ``was_too_little``: it was
-    killed for memory, so that it needed more than it had.
+    ``seconds`` is how long its last start took, of at most ``asked_s``; ``gpu_hours`` counts all starts of its job.
+    ``gpu_busy`` is the part of the time in which its GPUs worked, from 0 to 1. Memory is in GiB, that of the node or of
+    the GPU that used most. ``is_whole``: the run completed in one start, so that it takes ``seconds``.
+    ``was_too_little``: it was killed for memory, so that it needed more than it had.
     """
 
     gpu_hours: float | None = None

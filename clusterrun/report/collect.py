@@ -16,6 +16,7 @@ from clusterrun.records import progress
 from clusterrun.records.code_store import code_line
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.records.sweeps import sweep_of
 from clusterrun.report import timeline, usage
 from clusterrun.state import headline
 from clusterrun.state.launches import failed_state
@@ -52,6 +53,7 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
         **known,
         **timeline.load(run, job, ranks, now),
         "handle": handle(state),
+        "parameters": load_parameters(run),
         "headline": headline.of_job(job, state.figures, ranks, now=now),
         "cause": find_cause(cluster, state),
         "efficiency": card and card.json(),
@@ -66,6 +68,12 @@ def collect(cluster: Cluster, state: RunState, now: float) -> dict[str, Any]:
         "environment": {"versions": versions, "packages": packages, "nodes_differ": is_mixed},
         "code": code_line(run) or None,
     }  # fmt: skip
+
+
+def load_parameters(run: RunRecord) -> dict[str, str]:
+    """Return the parameters of a sweep's run by name; empty for any other run."""
+    sweep = sweep_of(run)
+    return dict(sweep.parameters().get(run.run_id, {})) if sweep is not None else {}
 
 
 def find_cause(cluster: ended.Cluster, state: RunState) -> dict[str, Any] | None:

@@ -90,9 +90,16 @@ def _lines(runs: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[
         for at, (key, name) in enumerate(names.items()):
             if points := run["curves"].get(key):
                 is_single = len(runs) == 1
-                label = name if is_single else f"{run['handle']} {run['name']}{clause(at, f' {name}')}"
+                label = name if is_single else f"{run['handle']} {_title(run, runs)}{clause(at, f' {name}')}"
                 lines.append(Line(label, points, at if is_single else number, key in RARE))
     return lines
+
+
+def _title(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return what tells a run from the others: its name, or its parameters in a sweep, where all have one name."""
+    has_own_name = any(other["name"] != run["name"] for other in runs)
+    parameters = " ".join(f"{name}={value}" for name, value in run["parameters"].items())
+    return run["name"] if has_own_name or not parameters else parameters
 
 
 def draw(

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 
 from clusterrun.base.job import JobStatus, Outcome
 from clusterrun.jobspec.fields import gres_gpus
@@ -14,6 +15,7 @@ from clusterrun.records.progress import Gpu, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.report.card import Efficiency, Usage, learn
+from clusterrun.run_folder.launches import load
 from clusterrun.state.reconcile import RunState, recorded_end
 
 LEARNED = 5  # runs of the same job
@@ -38,7 +40,7 @@ def usage_of(run: RunRecord, job: JobStatus) -> Usage:
     ranks = [progress.read_ranks(folder, progress.USED) for folder in folders[-_LAUNCHES:]]
     gpus = [rank.gpu for of_launch in ranks for rank in of_launch if rank.gpu is not None]
     return Usage(
-        gpu_hours=_gpu_hours(run, job),
+        gpu_hours=_gpu_hours(run, job, folders),
         gpu_busy=_busy(gpus),
         gpu_memory_gib=max((gpu.peak_gib for gpu in gpus if gpu.peak_gib is not None), default=None),
         memory_gib=max(filter(None, map(_node_memory, ranks)), default=None),
@@ -70,13 +72,16 @@ def _same_jobs(store: Store, run: RunRecord) -> Iterator[RunRecord]:
             yield other
 
 
-def _gpu_hours(run: RunRecord, job: JobStatus) -> float | None:
-    """Return the GPU-hours of all starts; None if the number of GPUs or the time is not known, or without GPUs."""
+def _gpu_hours(run: RunRecord, job: JobStatus, folders: Sequence[Path]) -> float | None:
+    """Return the GPU-hours of all starts of a job, by its attempts' folders.
+
+    None if the number of GPUs or the time is not known, or without GPUs.
+    """
     each = _option(run, "gpus-per-node")
     if gres := _option(run, "gres"):
         each = gres_gpus(str(gres))
-    of_run = launches.until_now(launches.load_launches(run, job.id.task), (), None)
-    seconds = max(launches.allocated_seconds(of_run) or 0, job.elapsed or 0)  # the launches' time is without the setup
+    of_job = launches.until_now([*map(load, folders)], (), None)
+    seconds = max(launches.allocated_seconds(of_job) or 0, job.elapsed or 0)  # the launches' time is without the setup
     if type(each) is not int or not each or not seconds:
         return None
     spare = _option(run, "spare-nodes")

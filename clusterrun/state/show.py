@@ -23,7 +23,7 @@ from clusterrun.run_folder import ends, run_link, training_progress
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import headline, launches, samples, time_left
-from clusterrun.state.reconcile import RunState
+from clusterrun.state.reconcile import RunState, recorded_end
 from clusterrun.terminal.tables import Column
 
 if TYPE_CHECKING:
@@ -178,8 +178,17 @@ def list_row(state: RunState) -> list[str]:
         state.status.partition,
         _local_time(state.submitted, "%m-%d %H:%M") if state.submitted else "",
         *(extra.get(key, "") for key, _, heading in EXTRA_FIELDS if heading),
-        reason,
+        "; ".join(filter(None, (reason, _earlier_jobs(state)))),
     ]
+
+
+def _earlier_jobs(state: RunState) -> str:
+    """Return the jobs that a resumed run had before this one; empty without any."""
+    if state.record is None:
+        return ""
+    newest = state.record.submission
+    before = [one.job_id.partition(";")[0] for one in state.record.submissions if one.at < newest.at and one.job_id]
+    return f"continues job {', job '.join(before)}" if before else ""
 
 
 def figure_cells(state: RunState) -> tuple[str, str, str, str]:
@@ -257,7 +266,7 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
     job = state.status
     of_run = launches.launches_of(run, job, ranks, now)
     return {
-        "also": f"still in the queue: job {', job '.join(map(str, state.others))}" if state.others else "",
+        "also": other_jobs(state),
         "held": launches.held_line(state),
         "launch": launches.launch_line(of_run),
         "loss": _loss_curve(run),
@@ -276,6 +285,28 @@ def _run_facts(state: RunState, run: RunRecord, ranks: Sequence[RankProgress], n
 
 def _sample_lines(run: RunRecord | None) -> list[str]:
     return samples.side_by_side(samples.load_samples(run)) if run is not None else []
+
+
+def other_jobs(state: RunState) -> str:
+    """Return that the newest job of an earlier job's run completed, and which others are still in the queue."""
+    if state.record is None:
+        return ""
+    newest = state.record.newest
+    done = newest.job_id if _has_completed_since(state.record) else None  # while Slurm cleans up, the queue has it
+    waiting = [str(job) for job in state.others if job != done]
+    lines = [f"job {done} of this run has completed"] if done is not None else []
+    if waiting:
+        lines.append(f"still in the queue: job {', job '.join(waiting)}")
+    return "; ".join(lines)
+
+
+def _has_completed_since(run: RunRecord) -> bool:
+    """Return whether a newer submission of a run completed, by its records."""
+    newest = run.newest
+    if newest.submission is run.submission:
+        return False
+    end = recorded_end(newest) or end_records.end_of(newest)
+    return end is not None and end.outcome is Outcome.DONE
 
 
 def _page(run: RunRecord, job: JobStatus) -> str:

@@ -20,7 +20,8 @@ _NO_METRICS = {"step", "steps", "steps_per_second", "time", "trained_s"}
 class SweepTable:
     """The tasks of a sweep in the order of their parameter sets, with each task's best value of a metric, if any.
 
-    Takes the runs of one sweep with their states. Raises RequestError if no run has the metric.
+    Takes the runs of one sweep with their states. Raises RequestError if no run has the metric
+    and none is active, which may still log it.
     """
 
     def __init__(
@@ -32,10 +33,17 @@ class SweepTable:
         rows = list(map(_measurements, runs, states)) if metric else [[] for _ in runs]
         self.values = [best_of(_values(of_run, metric), default=None) for of_run in rows]
         measured = [value for value in self.values if value is not None]
-        if metric and not measured:
-            raise RequestError(f"no run has the metric {metric[:40]}", hint=_name_metrics(rows))
+        self._not_yet = "" if measured else self._missing(rows)
         self.best = self.values.index(best_of(measured)) if measured else None
         """The index of the task with the best value; the first of several."""
+
+    def _missing(self, rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+        """Return which metrics there are instead of the wanted one; raises RequestError if all runs are over."""
+        if not self.metric:
+            return ""
+        if all(state.status.is_over for state in self.states):
+            raise RequestError(f"no run has the metric {self.metric[:40]}", hint=_name_metrics(rows))
+        return _name_metrics(rows)
 
     def columns(self) -> list[str]:
         return ["JOBID", *chain(*self.parameters[:1]), "STATE", "TIME", "STEP", self.metric or "LOSS", "REASON"]
@@ -54,7 +62,9 @@ class SweepTable:
         return [handle(state), *parameters.values(), word, time, step, figure, reason]
 
     def best_line(self) -> str:
-        """Return the best task in one line; empty without a metric."""
+        """Return the best task in one line, or that none has logged the metric yet; empty without a metric."""
+        if self._not_yet:
+            return f"no {self.metric[:40]} yet; {self._not_yet}"
         if self.best is None:
             return ""
         value, job = self.values[self.best], handle(self.states[self.best])

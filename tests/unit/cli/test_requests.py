@@ -23,6 +23,7 @@ from tests.support.command_desk import Desk, refused
         (["submit", "--lr", "1"], "no such option: --lr", "clusterrun submit --help"),
         (["submit", "--zzzzzzzzz"], "no such option: --zzzzzzzzz", "clusterrun submit --help"),
         (["wait"], "missing argument 'JOBID...'", "clusterrun wait --help"),
+        (["resume"], "missing argument 'JOBID'", "clusterrun resume last"),
         (["logs", "1", "2"], "got unexpected extra argument (2)", "clusterrun logs --help"),
         (["logs", "1", "--stream", "x"], "'x' is not one of 'out', 'err', 'both'", "clusterrun logs --help"),
         (["logs", "1", "--rank", "-1"], "--rank: '-1' is not a valid rank", "--rank 0-3,8"),

@@ -183,6 +183,14 @@ def test_the_best_task_by_a_metric(desk: Desk) -> None:
     )
 
 
+def test_no_task_is_the_best_while_they_run_and_none_has_logged_the_metric(desk: Desk) -> None:
+    data = sweep(desk, "sweep", "--grid", "lr=1,2", "--", "train.py", "{lr}")
+    queue(desk, *({"i": f"101_{i}", "T": "RUNNING", "j": f"train.{token(desk, data, i)[:8]}"} for i in range(2)))
+    said = desk.type("status", "train", "--best", "val_loss")
+    assert said.status == 0 and "101_1" in said.out, said
+    assert said.out.splitlines()[-1].startswith("no val_loss yet; print the loss")
+
+
 def test_the_best_task_by_a_loss_that_was_only_printed(desk: Desk) -> None:
     data = sweep(desk, "sweep", *GRID, *SCRIPT)
     desk.slurm.answer("squeue", "")

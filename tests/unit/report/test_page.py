@@ -78,6 +78,17 @@ def test_two_runs_have_their_curves_over_each_other_and_what_differs(store: Stor
     assert "set.lr 1 jobs/x.toml 2 jobs/x.toml" in re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", page))
 
 
+def test_the_runs_of_a_sweep_are_named_by_their_parameters(data: dict[str, Any]) -> None:
+    runs = [
+        {**data, "handle": f"14_{task}", "parameters": {"lr": lr, "<b>": "1"}} for task, lr in ((0, "0.1"), (1, "3e-4"))
+    ]
+    page = report_page(runs, None, NOW)
+    assert "14_1 lr=3e-4 &lt;b&gt;=1</span>" in page and "Parameters" in headings(page)
+    assert f"14_1 3e-4 1 {data['state']} {data['metrics']['step']} " in re.sub(
+        r"\s+", " ", re.sub("<[^>]*>", " ", page)
+    )
+
+
 def test_the_launches_of_a_resumed_run_are_named_by_their_jobs(data: dict[str, Any]) -> None:
     first, second = data["launches"]
     resumed = {**data, "launches": [first, {**second, "job_id": "114", "attempt": "0.0"}]}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterrun.base.job import JobStatus, Outcome
+from clusterrun.base.job import JobId, JobStatus, Outcome
 from clusterrun.cli.common.show import efficiency_of
 from clusterrun.records import run_record
 from clusterrun.records.end_records import unknown_status
@@ -54,6 +54,15 @@ def test_the_records_of_the_ranks_say_what_was_used(store: Store) -> None:
     assert usage.gpu_busy == pytest.approx((3 * 50 + 2 * 70) / 500), "a rank with twice the samples counts twice"
     assert (usage.memory_gib, usage.gpu_memory_gib, usage.asked_memory_gib) == (9.0, 60.0, 80.0)
     assert (usage.seconds, usage.asked_s, usage.is_whole) == (11_400, 43_200, True)
+
+
+def test_each_job_of_a_resumed_run_counts_its_own_gpu_hours(store: Store) -> None:
+    run = make(store, seconds=3600)
+    newer = replace(run.submission, token="zzzzzzzzabcdefgh", at=AT + 9000, job_id="109", final=None)
+    resumed = replace(run, submissions=(*run.submissions, newer))
+    (attempt(resumed) / "launch.json").write_text(json.dumps({"began": AT + 9000, "ended": AT + 9900, "status": 0}))
+    hours = [usage_of(one, done(one, elapsed=0)).gpu_hours for one in (resumed.as_job(JobId("101")), resumed)]
+    assert hours == [pytest.approx(8), pytest.approx(2)]
 
 
 def test_the_memory_of_the_whole_job_on_a_node_counts_if_it_is_known(store: Store) -> None:

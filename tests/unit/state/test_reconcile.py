@@ -13,7 +13,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.scheduler import Answer
 from clusterrun.state import reconcile
-from clusterrun.state.show import state_lines, status_json
+from clusterrun.state.show import list_row, state_lines, status_json
 from clusterrun.system.processes import submitter
 from tests.support.run_records import AT, attempt, claim, end, make_run, submitted, with_submission
 from tests.support.scripted_scheduler import NOW, SILENT, Scripted, ask, row
@@ -214,6 +214,17 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
         shown = [line for line in state_lines(state) if line.strip().startswith("also")]
         assert shown == ["     also  still in the queue: job 101"] * expected
         assert status_json(state)["earlier_jobs"] == ["101"] * expected
+
+
+def test_an_earlier_job_says_that_its_run_completed_and_the_newest_names_the_earlier_ones(store: Store) -> None:
+    run = submitted(store)
+    final = {"state": "COMPLETED", "exit_status": 0, "ended": AT + 900}
+    newer = replace(run.submission, token="zzzzzzzzabcdefgh", at=AT + 500, job_id="109", final=final)
+    resumed = replace(run, submissions=(*run.submissions, newer))
+    earlier = reconcile.RunState(resumed.as_job(JobId("101")), row(run, "FAILED"), others=(JobId("109"),))
+    assert [line for line in state_lines(earlier) if "109" in line] == ["     also  job 109 of this run has completed"]
+    newest = reconcile.RunState(resumed, row(resumed, "COMPLETED"))
+    assert list_row(newest)[-1] == "continues job 101" and list_row(earlier)[-1] == ""
 
 
 def test_a_notebook_shows_jobs_as_a_table(store: Store) -> None:
