@@ -199,7 +199,7 @@ class Loop:
         here.enter("training")
 
     def _evaluate(self) -> dict[str, float]:
-        """Evaluate on all ranks, and generate samples; rank 0 writes them."""
+        """Evaluate on all ranks, and generate samples on rank 0."""
         work, config, rank = self._work, self._config, self._dist.rank
         with here.during("evaluating"), self._memory_explained():
             measures = evaluate(
@@ -207,8 +207,7 @@ class Loop:
             )
             if work.sample is not None and config.sample_prompts:
                 with self._bare.gathered():
-                    # FSDP's backward pass gathers layers by all forward passes before it: all ranks make the same
-                    for prompt in config.sample_prompts if rank == 0 or config.parallel == "fsdp" else ():
+                    for prompt in config.sample_prompts if rank == 0 else ():
                         self._report.sample(self.step, prompt, work.sample(prompt))
             self._bare.free()
         self._val_loss = measures["val_loss"]

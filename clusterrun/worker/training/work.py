@@ -59,7 +59,7 @@ class Work:
     With `rows` it fills the batch up to so many. `one_shape`: all batches then have tensors of the same shapes.
     `measure(model, tensors)` returns a 1-D float64 tensor of sums over the micro batch (correct answers, confusion
     counts …). They are added over batches and ranks, and `summarize` turns the total into named numbers.
-    `sample(prompt)` generates text with the model; rank 0 calls it, under FSDP all ranks.
+    `sample(prompt)` generates text with the model; only rank 0 calls it.
     `fingerprint` identifies the data and the order of its samples: a checkpoint with other data is refused.
     `files` are texts by file name, saved with the finished model, as is `card`: the loop adds which step's it is.
     """
