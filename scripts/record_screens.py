@@ -41,6 +41,14 @@ for epoch in range(1, 4):
         if step % 10 == 0:
             print(f"epoch {epoch}/3 step {step}/200 loss {2.5 / (epoch + step / 200) ** 0.8:.4f}", flush=True)
 """
+BROKEN = """\
+import os
+for step in range(1, 31):
+    if step % 10 == 0 and os.environ["RANK"] == "0":
+        print(f"step {step}/100 loss {2 / step:.3f}", flush=True)
+if os.environ["RANK"] == "3":
+    raise ValueError("the batch has 7 rows, not 8")
+"""
 #: Kinds of events that replace the one before, and how many of their values name what is replaced.
 REPLACED = {"queue": 0, "progress": 1, "rank": 2}
 KEPT = sorted(progress.SCREEN | {"tokens_per_second"})  # of a rank's record
@@ -55,6 +63,7 @@ def record(commands: Path, width: int) -> None:
     with Lab(name="gpu") as lab:
         site = Site(HOME, lab)
         try:
+            shown = record_failure(site, width)
             jobs = start_jobs(site)
             tape = Tape(site, jobs)
             metrics = jobs["long"].run_dir / "metrics.jsonl"
@@ -68,10 +77,19 @@ def record(commands: Path, width: int) -> None:
         finally:
             site.close()
     commands.parent.mkdir(exist_ok=True)
-    commands.write_text(json.dumps(tape.screens, indent=1, ensure_ascii=False) + "\n")
+    commands.write_text(json.dumps(tape.screens | {"failure": shown}, indent=1, ensure_ascii=False) + "\n")
     TAPE.write_text(
         "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in tape.lines())
     )
+
+
+def record_failure(site: Site, width: int) -> list[dict[str, str]]:
+    """Return what is typed and shown from a submission that fails to its cause."""
+    (site.project / "train.py").write_text(BROKEN)
+    submitted = typed(site, ("submit", "--nodes", "2", "--gpus-per-node", "2", "--", "train.py"), width)
+    job = submitted["output"].partition("Submitted job ")[2].split()[0]
+    site.cli("wait", job, status=None)
+    return [submitted, typed(site, ("logs", job, "-n", "8"), width), typed(site, ("why", job), width)]
 
 
 def start_jobs(site: Site) -> dict[str, Job]:

@@ -65,9 +65,12 @@ def main() -> None:
             write(f"{name}-{theme}", asyncio.run(draw_top(name, size, theme)))
 
 
-def draw_command(name: str, shown: dict[str, str], theme: str) -> str:
-    """Return an SVG of a command line and what it printed."""
-    lines = [f"$ {shown['command']}", *shown["output"].splitlines()]
+def draw_command(name: str, shown: dict[str, str] | list[dict[str, str]], theme: str) -> str:
+    """Return an SVG of a command line and what it printed, or of several."""
+    lines: list[str] = []
+    for one in shown if isinstance(shown, list) else [shown]:
+        lines += [f"$ {one['command']}", *one["output"].splitlines(), ""]
+    del lines[-1]
     return picture(Text("\n").join(map(Text.from_ansi, lines)), WIDTH, theme, name)
 
 
