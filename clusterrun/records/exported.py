@@ -28,14 +28,14 @@ def find_model(run: RunRecord, handle: str) -> Model:
     folder = _folder(run)
     if not run.mine:
         raise RequestError(f"job {handle} is another user's", hint="push models of your own runs")
+    if os.path.lexists(folder) and (why := _why_unsafe(folder)):
+        raise RequestError(f"not uploading {folder}: {why}", hint="others could put files into it")
     card = read_json(folder / CARD)
     if card is None:
         hint = f"a run of a built-in task writes one at its end: clusterrun status {handle}"
         raise RequestError(f"job {handle} has no model in {folder}", hint=hint)
     if card.get("run_id") != run.run_id:
         raise RequestError(f"the model in {folder} is another run's", hint="clusterrun list --all")
-    if why := _why_unsafe(folder):
-        raise RequestError(f"not uploading {folder}: {why}", hint="others could put files into it")
     return Model(folder, *_files(folder))
 
 

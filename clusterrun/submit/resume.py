@@ -110,7 +110,7 @@ def resume(
         elif not spec.resume_args:
             notify(
                 "--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning"
-                " (`clusterrun resume --resume-args` sets it)"
+                " (`clusterrun resume JOBID --resume-args WORDS` sets it)"
             )
         store.stage_again(run, text, code)
         clean, _ = shell.scrub(here.environ)

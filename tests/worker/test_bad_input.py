@@ -15,8 +15,8 @@ import torch
 from transformers import LlamaConfig
 
 from clusterrun.base.errors import WorkerError
-from clusterrun.worker import entry, tasks
-from clusterrun.worker.models import export, hub
+from clusterrun.worker import entry, hub, tasks
+from clusterrun.worker.models import export
 from clusterrun.worker.rank import distenv
 from clusterrun.worker.rank.distenv import RunEnv
 from clusterrun.worker.training import stopping

@@ -64,11 +64,14 @@ def step(busy: BusyTimes, model: torch.nn.Module) -> None:
 def test_computing_is_the_forward_and_backward_time_of_all_micro_batches(alone: None) -> None:
     model = DistributedDataParallel(Net())
     busy = BusyTimes(model, CPU, 3)
+    took = []
     for _ in range(FEWEST):
+        began = time.perf_counter()
         step(busy, model)
+        took.append(time.perf_counter() - began)
     found = busy.medians()
     assert (found["step_s"], found["data_s"]) == (1.0, 0.25)
-    assert 3 * (FORWARD_S + BACKWARD_S) <= found["compute_s"] < 10 * (FORWARD_S + BACKWARD_S)
+    assert 3 * (FORWARD_S + BACKWARD_S) <= found["compute_s"] <= 3 * max(took)
 
 
 def test_a_rank_is_compared_only_after_some_steps(alone: None) -> None:

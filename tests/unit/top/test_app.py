@@ -184,7 +184,8 @@ def test_a_silent_rank_is_marked_and_named_and_one_that_is_over_is_not(cluster: 
     write_rank(one, 1, time=time.time() - 95)
 
     async def story(pilot: Any) -> None:
-        screen = await shown(pilot, "of 2 ranks silent for")  # however long ago: the screen may come late
+        await shown(pilot, "of 2 ranks silent for")  # however long ago: the screen may come late
+        screen = await shown(pilot, "s !")
         assert ": rank 1 on node1" in screen and re.search(r"1  +node1 .* \dm\d\ds !", screen)
         cluster.put((one, status(1, "COMPLETED")))
         screen = await shown(pilot, "COMPLETED", without=["silent"])
