@@ -1,4 +1,4 @@
-"""Measure how exact the time left is that `status` shows: at a tenth of five trainings, and of one that prints nothing.
+"""Measure how exact the time left of `status` is in five trainings, and that a training without output shows none.
 
 The figure is the time left that `status` showed, over the time that the rest then took. On a machine with other work
 that time depends on what the others do; the second figure compares the processor time that the rank would have got in

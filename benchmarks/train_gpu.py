@@ -59,7 +59,7 @@ class Way:
     without: str = "-"
 
     def __str__(self) -> str:
-        """Name the way by what is on: all parts of ours, or those that are left."""
+        """Name the way by the parts of ours that are on."""
         left = [part for part in PARTS.split(",") if part not in self.without.split(",")]
         on = "" if self.task == "Trainer" or self.without == "-" else f" {'+'.join(left) or 'as before'}"
         return f"{self.case.preset} {self.task}{on}{', compiled' if self.compiled else ', eager'}"

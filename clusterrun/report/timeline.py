@@ -48,7 +48,7 @@ def load(run: RunRecord, job: JobStatus, newest: Sequence[RankProgress], now: fl
 
 
 def _in_its_steps(rank: RankProgress) -> RankProgress:
-    """Return a rank as it was in training: one that ends still has the times of its last steps."""
+    """Return a rank as it was in training. A rank that ends keeps the times of its last steps."""
     return rank._replace(phase="training")
 
 

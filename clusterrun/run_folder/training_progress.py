@@ -22,7 +22,7 @@ class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
     ``first_step`` is the first one of its launch whose time is known: ``first_step_at``. The speed is measured from
-    ``warm_step``, done at ``warm_step_at``: one that is past the slow first ones.
+    ``warm_step``, done at ``warm_step_at``: the slow first steps do not count.
     """
 
     step: int

@@ -67,8 +67,8 @@ def check(data: Sequence[str], *, looks: bool) -> list[str]:
 def look(source: str) -> str:
     """Check a data set without downloading its rows; return why it was not checked, or an empty text.
 
-    Raises WorkerError for one that is not on the hub, that this user cannot read, or that has no such files; without a
-    connection to the hub only if the job has none either, by HF_HUB_OFFLINE.
+    Raises WorkerError if the hub does not have it, if this user cannot read it, or if it has no such files. Without a
+    connection to the hub it raises only if the job has none either, by HF_HUB_OFFLINE.
     """
     named = parse(source)
     try:

@@ -167,8 +167,8 @@ class ProgressFollower:
         return self._written is not None and self._written.step == step
 
     def _measured_when_warm(self, progress: TrainingProgress) -> TrainingProgress:
-        """Return the progress with the step from which its speed is measured: one that is past the slow first ones."""
-        if progress.first_step_at != self._counts_since:  # it counts anew
+        """Return the progress with the step from which its speed is measured. The slow first steps do not count."""
+        if progress.first_step_at != self._counts_since:  # the script started to count again
             self._counts_since, self._warm = progress.first_step_at, (None, None)
         if self._warm == (None, None) and progress.stepped - (progress.first_step_at or progress.stepped) >= SLOW_S:
             self._warm = progress.step, progress.stepped

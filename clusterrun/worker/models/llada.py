@@ -82,7 +82,7 @@ def key_mapping(config: PreTrainedConfig) -> dict[str, str] | None:
 
 
 def name_mask_token(tokenizer: PreTrainedTokenizerBase, document: Mapping[str, Any]) -> None:
-    """Give a tokenizer without a mask token the one that config.json numbers."""
+    """Give a tokenizer the mask token of config.json, if it has none."""
     number = document.get("mask_token_id")
     if tokenizer.mask_token_id is None and isinstance(number, int):
         tokenizer.mask_token = tokenizer.convert_ids_to_tokens(number)

@@ -41,8 +41,8 @@ def next_tokens(tensors: Tensors, random: torch.Generator, training: bool) -> La
 class TokenLoss:
     """Prepares batches on the CPU, and returns the sum of their cross-entropy (nats), for `Work`.
 
-    `label` says what is to be predicted. With `documents`, the most of a packed row and the tokens of the longest one,
-    the attention is told where they begin; None: it uses a mask.
+    `label` says what is to be predicted. `documents` has the most documents of a packed row, and the tokens of the
+    longest document: the attention then gets their bounds. With None it uses a mask.
     """
 
     def __init__(

@@ -94,7 +94,7 @@ def run(config: Config, dist: DistEnv, run: RunEnv, device: torch.device) -> Non
 
 
 def build(source: Source, config: Config, meaning: Meaning, tokenizer: Any) -> Any:
-    """Return the model: one that transformers has, or with numbers or a decoder a Classifier around its encoder."""
+    """Return a model of transformers; with numbers or a decoder, return a Classifier around its encoder."""
     from ..models import classifier, load
 
     shape: dict[str, Any] = {"vocab_size": len(tokenizer), "seq_len": config.seq_len, "pad_id": tokenizer.pad_token_id}

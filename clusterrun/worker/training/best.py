@@ -62,7 +62,7 @@ class BestModel:
     ) -> None:
         """Continue from a checkpoint, already loaded into the model; `load` gives its best weights, if others are best.
 
-        The weights of a run with keep=last were not saved: then the best evaluation is looked for anew.
+        A run with keep=last saved no best weights. After it, the search for the best evaluation starts again.
         """
         best, val_loss = as_int(state.get("step")), as_number(state.get("val_loss"))
         if best is None or val_loss is None or (self._keeps and not state.get("kept")):

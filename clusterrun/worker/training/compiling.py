@@ -29,7 +29,7 @@ def is_wanted(config: Any, work: Work, device: torch.device) -> bool:
 def compile_model(model: torch.nn.Module, work: Work, attempt: Callable[[], None], consensus: Consensus) -> str:
     """Compile a model in place by `attempt`, a forward and a backward pass without communication; return what to print.
 
-    If that fails on any rank, all go on without it.
+    If that fails on any rank, no rank uses the compiled model.
     """
     use_own_cache()
     began = time.monotonic()
@@ -78,7 +78,7 @@ def _compile_loss(work: Work, wanted: bool) -> None:
 
 
 def _problem(attempt: Callable[[], None]) -> str:
-    """Return why compiling failed, empty if it did not; the first step finds out about memory anew."""
+    """Return why compiling failed; empty if it succeeded. Memory errors are left to the first step."""
     try:
         attempt()
     except Exception as error:  # the compiler calls other compilers, and raises what it likes
