@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.patience import HUNG
 from tests.support.rank_files import ends_of
 from tests.support.warm_programs import RANKS, WarmProcess, WarmPrograms
 
@@ -148,7 +149,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
     for process in reversed(started):
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(HUNG)
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def test_a_submission_record_that_is_shown_late_is_waited_for_in_a_slurm_job(slo
     time.sleep(max(0.0, since + 11 - time.monotonic()))
     assert process.poll() is None
     (run.run_dir / "hidden").rename(run.submission)
-    assert process.wait(30) == 0 and (run.run_dir / "started").exists()
+    assert process.wait(HUNG) == 0 and (run.run_dir / "started").exists()
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def test_what_the_job_makes_is_closed_and_what_the_users_code_makes_has_their_um
                 shared=shared)  # fmt: skip
     before = set(modes(run.run_dir))
     with (tmp_path / "out").open("a") as out, (tmp_path / "err").open("a") as err:
-        assert run.start(stdout=out, stderr=err).wait(90) == 0, (tmp_path / "err").read_text()
+        assert run.start(stdout=out, stderr=err).wait(HUNG) == 0, (tmp_path / "err").read_text()
     made = {name: mode for name, mode in modes(run.run_dir).items() if name not in before}
     here = f"attempts/{TOKEN}.0.0"
     assert {Path(name).name for name in made} >= {
@@ -230,7 +230,7 @@ def test_log_start_holds_the_sizes_of_both_logs_as_the_job_found_them(tmp_path: 
     out.write_text("x" * 100)
     err.write_text("y" * 30)
     with out.open("a") as one, err.open("a") as two:
-        assert run.start(stdout=one, stderr=two).wait(60) == 0
+        assert run.start(stdout=one, stderr=two).wait(HUNG) == 0
     assert (run.attempt / "log-start").read_text() == "100 30\n"
 
 

@@ -14,6 +14,7 @@ import pytest
 from lab import net
 from lab.cluster import Lab
 from tests.support.installed_command import ALLREDUCE, ONE_RANK, SCRIPTS, Job, Site, until
+from tests.support.patience import HUNG
 
 TWO_RANKS = ("--nodes", "2", "--gpus-per-node", "1")
 PAUSE = 3  # seconds between the two sums of meets_its_own.py
@@ -115,7 +116,7 @@ def free_ports(lab: Lab) -> Iterator[set[int]]:
     assert holder.stdin and holder.stdout
     yield {int(word) for word in holder.stdout.readline().split()}
     holder.stdin.close()
-    holder.wait(20)
+    holder.wait(HUNG)
 
 
 def start_many(site: Site, node: str, number: int) -> list[Job]:

@@ -15,6 +15,7 @@ import pytest
 
 from lab.cluster import Lab
 from tests.support.installed_command import SCRIPTS, Job, Site, until
+from tests.support.patience import HUNG
 
 SCRIPT = "fails_as.py"
 SLEEPS = str(SCRIPTS / "sleeps.sh")
@@ -91,7 +92,7 @@ class Planted:
     def close(self) -> None:
         assert self.holder.stdin
         self.holder.stdin.close()
-        self.holder.wait(10)
+        self.holder.wait(HUNG)
         self.lab.reset()
 
 

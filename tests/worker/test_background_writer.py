@@ -73,13 +73,13 @@ def test_a_second_save_waits_for_the_first_and_counts_the_wait(tmp_path: Path, m
     stalls: list[float] = []
     second = threading.Thread(target=lambda: stalls.append(saver.save(numbered(2))))
     second.start()
-    assert waiting.wait(30)
+    assert waiting.wait(HUNG)
     began = time.monotonic()
     second.join(0.05)
     assert stalls == [] and second.is_alive()
     stalled = time.monotonic() - began
     gate.open.release(2)
-    second.join(30)
+    second.join(HUNG)
     real_wait()
     assert stalls[0] >= stalled
     assert (steps(tmp_path), gate.most) == ([1, 2], 1)

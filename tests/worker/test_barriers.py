@@ -24,7 +24,7 @@ from clusterrun.worker.rank.barriers import Seal
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 from tests.support.patience import HUNG
 
-RUN = RunEnv(secret="token secret", join_timeout=10)
+RUN = RunEnv(secret="token secret", join_timeout=int(HUNG))
 
 
 @pytest.fixture
@@ -147,6 +147,6 @@ def test_rank_that_returned_first_reports_who_is_absent(
     waiting[0].start()
     time.sleep(1.9)  # three lines are due
     barriers.leave(rank(1, server), run)
-    waiting[0].join(10)
+    waiting[0].join(HUNG)
     said = capfd.readouterr().err.splitlines()
     assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"} and len(said) == 3

@@ -18,6 +18,7 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.data import prepared
 from clusterrun.worker.data.prepared import fingerprint, prepare
 from clusterrun.worker.rank.distenv import DistEnv
+from tests.support.patience import HUNG
 
 KEY = {"name": "lm", "vocab": 300, "files": [["/a", 1, 2]]}
 fork = multiprocessing.get_context("fork")  # torch is imported once
@@ -158,7 +159,7 @@ def test_of_two_jobs_that_build_at_once_both_use_one(tmp_path: Path) -> None:
 
     def work(rank: int) -> tuple[str, int]:
         def build(folder: Path) -> dict[str, torch.Tensor]:
-            meet.wait(30)
+            meet.wait(HUNG)
             return {"ids": torch.full((100,), rank)}
 
         folder, tensors = prepare(tmp_path, KEY, build, place())

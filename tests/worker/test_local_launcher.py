@@ -165,7 +165,7 @@ def test_a_closed_output_does_not_end_the_run(worker: Path, tmp_path: Path) -> N
     step = subprocess.Popen(command(worker, 1, 1, script), stdout=subprocess.PIPE)
     assert step.stdout is not None
     step.stdout.close()
-    assert step.wait(30) == 0 and (tmp_path / "end").exists()
+    assert step.wait(HUNG) == 0 and (tmp_path / "end").exists()
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def test_without_nvml_there_are_no_figures_and_no_error(monkeypatch: pytest.Monk
     watcher = nvml.GpuSampler(0)
     thread = threading.Thread(target=watcher._run)  # never in the main thread: it blocks all signals where it runs
     thread.start()
-    thread.join(30)
+    thread.join(HUNG)
     assert not thread.is_alive(), "there is nothing to watch"
     assert watcher.figures() is None
 

@@ -115,7 +115,7 @@ def test_it_listens_on_the_given_address_only(worker: Path) -> None:
             socket.create_connection(("127.0.0.1", port), timeout=5)
     finally:
         helper.terminate()
-        helper.wait(10)
+        helper.wait(HUNG)
 
 
 def test_the_port_is_open_before_torch_is_loaded(worker: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_clients_may_come_before_torch_and_the_store_outlives_its_reader(worker:
     assert client.get("key") == b"value"
     assert helper.poll() is None
     helper.terminate()
-    assert helper.wait(10) == 0
+    assert helper.wait(HUNG) == 0
 
 
 def test_a_torch_that_is_put_together_otherwise_serves_the_same_port(worker: Path, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_it_leaves_when_its_parent_is_gone(worker: Path) -> None:
         helper.wait(1)
     parent.kill()
     parent.wait()
-    assert helper.wait(90) == 0
+    assert helper.wait(HUNG) == 0
 
 
 @pytest.mark.parametrize(("clients", "loads"), [(1, False), (2, True)])
@@ -203,7 +203,7 @@ def test_for_a_single_rank_torch_is_loaded_only_when_it_connects(
     parent.kill()
     parent.wait()
     if not loads:
-        assert helper.wait(60) == 0
+        assert helper.wait(HUNG) == 0
     assert (tmp_path / "loaded").exists() is loads
     helper.kill()
     helper.wait()

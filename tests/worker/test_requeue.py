@@ -17,6 +17,7 @@ import pytest
 from clusterrun.run_folder.claims import JobIdentity
 from clusterrun.run_folder.rank_records import RankSlot
 from clusterrun.worker.job import requeue, spares, supervisor
+from tests.support.patience import HUNG
 from tests.support.slurm_stand_ins import Slurm
 
 TOKEN = "abcdefgh22345672"
@@ -369,7 +370,7 @@ def test_a_new_launch_waits_for_the_controller(
     waiting.join(0.5)
     assert waiting.is_alive() and allowed == [True], "SIGTERM may end the wait"
     (slurm.folder / "away").unlink()
-    waiting.join(30)
+    waiting.join(HUNG)
     assert not waiting.is_alive() and allowed == [True, False]
 
 

@@ -20,6 +20,7 @@ from clusterrun.run_folder.attempt_number import Superseded
 from clusterrun.worker.training import checkpoint, loop, shards
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.ddp import own_part
+from tests.support.patience import HUNG
 from tests.worker.small_training import go, rows
 
 pytestmark = pytest.mark.usefixtures("signals_as_before")
@@ -41,9 +42,9 @@ class Ranks:
 
     def gather(self, value: Any) -> list[Any]:
         self._board[self.rank] = json.loads(json.dumps(value))
-        self._barrier.wait(20)
+        self._barrier.wait(HUNG)
         values = list(self._board)
-        self._barrier.wait(20)
+        self._barrier.wait(HUNG)
         return values
 
     def broadcast(self, value: Any) -> Any:
@@ -75,7 +76,7 @@ def write_with_two_ranks(folder: Path, check: Any = lambda: None, fail: int | No
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(HUNG)
     return ends
 
 

@@ -15,6 +15,7 @@ import pytest
 from clusterrun.base.errors import WorkerError
 from clusterrun.worker.job.staged_env import KEEPER, RECORD, StagedEnvironment, _find_archive
 from tests.support.installed_command import until
+from tests.support.patience import HUNG
 
 
 def record(run_dir: Path, archive: Path) -> None:
@@ -81,7 +82,7 @@ def test_a_warning_to_the_job_does_not_keep_the_copy_from_being_removed(
     os.killpg(keeper.pid, warning)
     assert keeper.stdin is not None
     keeper.stdin.close()
-    assert keeper.wait(10) == 0 and not (tmp_path / "copy").exists()
+    assert keeper.wait(HUNG) == 0 and not (tmp_path / "copy").exists()
 
 
 def test_a_cancel_stops_the_unpacking_and_the_copy_is_removed(keeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
@@ -94,4 +95,4 @@ def test_a_cancel_stops_the_unpacking_and_the_copy_is_removed(keeper: subprocess
     os.killpg(keeper.pid, signal.SIGTERM)
     assert keeper.stdout.readline().startswith(b"failed: ")
     keeper.stdin.close()
-    assert keeper.wait(10) == 0 and not (tmp_path / "copy").exists()
+    assert keeper.wait(HUNG) == 0 and not (tmp_path / "copy").exists()

@@ -11,6 +11,7 @@ from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.scontrol import ClusterFacts
 from clusterrun.system.shell import CommandError, Completed
 from tests.support.command_desk import Desk
+from tests.support.patience import HUNG
 
 NODES = "NodeName=n1 CPUAlloc=0 CPUTot=16\n   State=IDLE\n   Partitions=gpu\n\n"
 
@@ -21,7 +22,7 @@ def test_accounting_that_hangs_is_waited_for_once_and_the_nodes_are_shown() -> N
     def run(argv: list[str], **how: Any) -> Completed:
         if argv[0] == "sacctmgr":
             limits.append(how["timeout"])
-            together.wait(10)  # breaks where one is asked after the other
+            together.wait(HUNG)  # breaks where one is asked after the other
             raise CommandError(argv, status=None, timed_out=True)
         if "config" in argv:
             return Completed(0, "AccountingStorageEnforce = associations,limits,qos\n", "")

@@ -187,7 +187,7 @@ def test_check_wants_success() -> None:
 def test_start_leaves_the_terminal(tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         process = shell.start(["sh", "-c", "ps -o sid= -p $$; umask; cat"], env=ENV, stdout=out, umask=0o077)
-    assert process.wait(10) == 0
+    assert process.wait(HUNG) == 0
     sid, umask = (tmp_path / "out").read_text().split()
     assert int(sid) == process.pid != os.getsid(0) and umask == "0077"
 

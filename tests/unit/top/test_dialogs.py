@@ -17,12 +17,13 @@ from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
 from tests.support.fake_cluster import FakeCluster, pressed, run, shown, status
+from tests.support.patience import HUNG
 
 
 def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_path: Path) -> None:
     cluster, answered = FakeCluster(), threading.Event()
     cluster.put((run(tmp_path, 1), status(1, "PENDING", reason="Priority")))
-    cluster.scheduler = lambda name: answered.wait(20)  # type: ignore[attr-defined]
+    cluster.scheduler = lambda name: answered.wait(HUNG)  # type: ignore[attr-defined]
 
     async def story(pilot: Any) -> None:
         await shown(pilot, "Priority")
@@ -31,7 +32,7 @@ def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_
         await pressed(pilot, "escape", without=["esc to close"])
         answered.set()
         for thread in asking:
-            thread.join(20)
+            thread.join(HUNG)
         await pressed(pilot, "h", "held 1")  # its word comes after that of the explanation
 
     async def act() -> None:

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from tests.support.patience import HUNG
+
 SHOW = """
 import tempfile
 from pathlib import Path
@@ -34,7 +36,7 @@ def test_a_signal_from_outside_leaves_the_terminal_as_it_was(number: signal.Sign
         written = _until(ours, b"RUNNING")
         view.send_signal(number)
         written += _until(ours, b"\x1b[?1049l")  # the other screen is left
-        assert view.wait(20) == code
+        assert view.wait(HUNG) == code
     assert b"Traceback" not in written
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
