@@ -127,6 +127,13 @@ def gres_text(folder: Path, gpus: int, gpu_type: str) -> str:
     return f"Name=gpu{kind} File={files} Flags=nvidia_gpu_env\n"
 
 
+def topology_text(nodes: list[str]) -> str:
+    """topology.conf of `topology/block`: two blocks, the odd nodes and the even ones, so that no block is a range."""
+    blocks = {"odd": nodes[::2], "even": nodes[1::2]}
+    lines = [f"BlockName={name} Nodes={','.join(members)}\n" for name, members in blocks.items() if members]
+    return "".join(lines) + f"BlockSizes={len(nodes) // 2 or 1}\n"
+
+
 def dbd_text(*, folder: Path, host: str, address: str, dbd_port: int) -> str:
     """slurmdbd.conf; the database is found by MYSQL_UNIX_PORT in slurmdbd's environment, not by a port."""
     pairs = {

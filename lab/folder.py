@@ -36,6 +36,8 @@ def write_folder(lab: LabSpec) -> None:
         (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n", encoding="utf-8")
     lab.conf.write_text(config.override([*plugins.items(), *lines], lab.settings), encoding="utf-8")
     (folder / "gres.conf").write_text(config.gres_text(folder, lab.gpus, lab.gpu_type), encoding="utf-8")
+    if lab.settings.get("TopologyPlugin") == "topology/block":
+        (folder / "topology.conf").write_text(config.topology_text(lab.node_names), encoding="utf-8")
     if lab.accounting:
         path = folder / "slurmdbd.conf"
         path.touch(mode=0o600)  # slurmdbd refuses a file that others can read

@@ -25,6 +25,7 @@ BEHAVIOURS = {
     "restarts in the job": r"conformance\.test_restarts::",
     "hangs": r"conformance\.test_hangs::",
     "lost nodes": r"test_lost_nodes::",
+    "segments, expedited requeues": r"test_newest::",
     "resume": r"conformance\.test_resume::",
     "time limits and preemption": r"test_chains::",
     "conformance": r"conformance\.test_contract::",
@@ -43,7 +44,7 @@ FILES = (
     "tests/slurm/test_ends.py", "tests/conformance", "tests/slurm/test_hostile_lab.py", "tests/slurm/test_logs.py",
     "tests/slurm/test_why_waiting.py", "tests/slurm/test_why_ended.py", "tests/slurm/test_free.py",
     "tests/slurm/test_runs.py", "tests/slurm/test_list.py", "tests/slurm/test_sbatch_refusals.py",
-    "tests/slurm/test_chains.py", "tests/slurm/test_lost_nodes.py",
+    "tests/slurm/test_chains.py", "tests/slurm/test_lost_nodes.py", "tests/slurm/test_newest.py",
 )  # fmt: skip
 
 

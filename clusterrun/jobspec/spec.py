@@ -163,6 +163,7 @@ def build_spec(values: Mapping[str, Value], work: Work) -> JobSpec:
     _check_launcher(values, work)
     limit = parse_time_limit(get("time", "UNLIMITED"))
     _check_signal(get("signal", ""), limit)
+    _check_segment(get("sbatch-arg", ()), get("nodes", FIELD["nodes"].default), get("spare-nodes", 0))
     given = {FIELD[name].attribute: value.value for name, value in values.items()}
     plain = {attribute: value for attribute, value in given.items() if attribute in _ATTRIBUTES}
     computed = {
@@ -328,6 +329,18 @@ def _check_spare_nodes(values: Mapping[str, Value], launcher: str) -> None:
         )
     if _get(values, "hang-timeout") == 0:
         raise RequestError("--spare-nodes does not work with --hang-timeout 0", hint="remove --hang-timeout 0")
+
+
+def _check_segment(sbatch_args: Sequence[str], nodes: int, spare: int) -> None:
+    """Raise RequestError for nodes, spare ones included, that are no multiple of a segment; sbatch counts them so."""
+    sizes = [argument.removeprefix("--segment=") for argument in sbatch_args if argument.startswith("--segment=")]
+    for size in filter(str.isdecimal, sizes):
+        if int(size) and (nodes + spare) % int(size):
+            count = f"{nodes} + {spare} spare nodes" if spare else f"{nodes} node{'s' * (nodes != 1)}"
+            raise RequestError(
+                f"--segment={size} does not fit {count}: the number of nodes must be a multiple of {size}",
+                hint=f"use --nodes {-(-(nodes + spare) // int(size)) * int(size) - spare}, or another --segment",
+            )
 
 
 def _check_no_launcher(values: Mapping[str, Value], work: Work) -> None:

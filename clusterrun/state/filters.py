@@ -39,7 +39,7 @@ SHORT: dict[str, str] = {
 #: clusterrun's own states beside Slurm's, as the table shows them.
 _OWN_STATES = {Outcome.LOST: "LOST", Outcome.STOPPED: "STOPPED"}
 _ENDED = frozenset({*TERMINAL, *_OWN_STATES.values()})
-_KNOWN = frozenset({*SHORT.values(), *_ENDED, "UNKNOWN"})
+_KNOWN = frozenset({*SHORT.values(), *_ENDED, "EXPEDITING", "UNKNOWN"})
 _STATES = r"\s*[A-Z_]{1,40}\s*(?:,\s*[A-Z_]{1,40}\s*)*"
 _LAST = 10**10  # a place in an array after all of its tasks
 _FIRST_DATE = -62_135_596_800  # of the year 1: sacct gets a date

@@ -160,7 +160,7 @@ _SLURM = {
     "jobid": "jobid=",
     "gres": "gres=",
     "export": "export=",
-    "requeue": "requeue no-requeue",
+    "requeue": "requeue=? no-requeue",
     "field": "cpus-per-task|c= mem= time|t= partition|p= account|A= qos|q= constraint|C= reservation= exclude|x="
     " nodelist|w= dependency|d= job-name|J= mail-type= comment= container-image= container-mounts=",
     "own": "label|l unbuffered|u output|o= error|e= input|i= open-mode= kill-on-bad-exit|K=? mpi= cpu-bind="

@@ -461,6 +461,8 @@ def _name_job(launch: Launch, typed: Option, source: str) -> None:
 
 
 def _set_requeue(launch: Launch, typed: Option, source: str) -> None:
+    if typed.value:
+        launch.refuse(f"{source} is not supported: Slurm holds such a job when its program fails; use --requeue")
     launch.options["requeue"] = Value(typed.name == "requeue", source)
 
 

@@ -108,3 +108,34 @@ def test_the_cause_of_a_sigterm_is_in_slurms_line_of_this_start(programs: Path, 
     with log.open("a") as err:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=err, text=True, check=True)
     assert done.stdout == f"{('TimeLimit', due)}\n"
+
+
+TWO_BLOCKS = """case "$*" in
+"show hostnames n[1-4]") printf 'n1\\nn2\\nn3\\nn4\\n';;
+"show hostnames n[1,3]") printf 'n1\\nn3\\n';;
+"show hostnames n[2,4]") printf 'n2\\nn4\\n';;
+"show hostnames n[1-4],m") printf 'n1\\nn2\\nn3\\nn4\\nm\\n';;
+"show topology node=n1") echo 'BlockName=a BlockIndex=0 Nodes=n[1,3] BlockSize=2'
+    echo 'BlockName=all BlockIndex=1 Nodes=n[1-4],m BlockSize=4';;
+"show topology node=n2") echo 'BlockName=b BlockIndex=1 Nodes=n[2,4] BlockSize=2';;
+*) exit 1;;
+esac"""
+
+
+def test_nodes_of_a_block_are_neighbours_where_the_job_has_segments(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(programs, "scontrol", TWO_BLOCKS)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-4]")
+    assert batch_host.node_names() == ["n1", "n2", "n3", "n4"]
+    monkeypatch.setenv("SLURM_JOB_SEGMENT_SIZE", "2")
+    assert batch_host.node_names() == ["n1", "n3", "n2", "n4"]
+
+
+def test_nodes_keep_their_order_where_slurm_does_not_say_the_block_of_one(
+    programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(programs, "scontrol", TWO_BLOCKS)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-4],m")
+    monkeypatch.setenv("SLURM_JOB_SEGMENT_SIZE", "2")
+    assert batch_host.node_names() == ["n1", "n2", "n3", "n4", "m"]

@@ -39,6 +39,11 @@ def test_slurm_tasks_per_node_is_expanded(compressed: str, node: int, expected: 
     assert resolve(environ).local_world_size == expected
 
 
+def test_nodes_are_counted_in_the_order_of_the_ranks() -> None:
+    """Slurm counts them by name, also where a host file has another order (segments)."""
+    assert resolve(SLURM | {"SLURM_NODEID": "0"}).node_rank == 1
+
+
 def test_without_a_map_the_world_is_shared_evenly() -> None:
     environ = {k: v for k, v in SLURM.items() if "TASKS_PER" not in k} | {"CLUSTERRUN_NODES": "2"}
     assert resolve(environ).local_world_size == 4

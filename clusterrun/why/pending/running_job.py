@@ -31,6 +31,7 @@ STATES = {
     "STAGE_OUT": "the job's files are being copied out of the burst buffer",
     "REQUEUED": "the job is being requeued",
     "REQUEUE_HOLD": "the job is being requeued and held: `scontrol release {job}` lets it start",
+    "EXPEDITING": "a node of the job failed, and Slurm is looking whether the job starts again before all others",
     "REQUEUE_FED": "the job is being requeued on another cluster of the federation",
     "SPECIAL_EXIT": "the job was requeued and held in a special state: `scontrol release {job}` lets it start",
     "RESV_DEL_HOLD": "the job is held because its reservation was deleted",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...base.errors import WorkerError
 from ...base.fields import OF_JOB
+from ...run_folder.files import write_text
 from ..node import batch_host
 from ..rank import saved_code
 from . import spares
@@ -81,7 +82,9 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
         environ["CLUSTERRUN_CHECK_GPUS"] = options.check_gpus
     environ["CLUSTERRUN_END_TIME"] = _local_end(options) if options.local else end_time
     if not options.local:
-        _prepare_srun(environ, 1 if options.launcher == "srun" else options.tasks_per_node)
+        _prepare_srun(environ, options.tasks_per_node // _tasks_of_node(job))
+    if batch_host.has_segments():
+        environ["SLURM_HOSTFILE"] = str(_write_hostfile(job, nodes))
     return _with_defaults(job, environ)
 
 
@@ -91,6 +94,21 @@ def _prepare_srun(environ: dict[str, str], ranks_per_task: int) -> None:
     if cores := environ.get("SLURM_CPUS_PER_TASK"):
         # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
         environ["SRUN_CPUS_PER_TASK"] = str(int(cores) * ranks_per_task)
+
+
+def _write_hostfile(job: Job, nodes: list[str]) -> Path:
+    """Write the node of each of srun's tasks, for an order of the nodes that is not Slurm's own; raises WorkerError."""
+    path = job.attempt_dir / "hostfile"
+    try:
+        write_text(path, "".join(f"{node}\n" * _tasks_of_node(job) for node in nodes))
+    except OSError as error:
+        raise WorkerError(f"cannot write {path}: {error.strerror}", kind="launch-failed") from None
+    return path
+
+
+def _tasks_of_node(job: Job) -> int:
+    """Return srun's tasks on each node: a task per rank, else one that starts the node's ranks."""
+    return job.options.tasks_per_node if job.options.launcher == "srun" else 1
 
 
 def _local_end(options: argparse.Namespace) -> str:
@@ -168,12 +186,12 @@ def _unopened(address: str, answer: bytes) -> WorkerError:
 def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     """Return the command that starts the ranks: srun, or its replacement on this machine."""
     options = job.options
-    by_rank = options.launcher == "srun"  # else one task per node starts the node's ranks
+    by_rank = options.launcher == "srun"
     is_labelled = options.launcher in ("srun", "none")  # else the task labels the lines of its ranks
     python = job.staged.python if options.rank_python == sys.executable else options.rank_python
     work = [python if word == sys.executable else word for word in work]
     rank = [*options.rank_prefix, python, "-u", str(WORKER / "__main__.py"), *work]
-    tasks = options.tasks_per_node if by_rank else 1
+    tasks = _tasks_of_node(job)
     if options.local:
         shape = ["--nodes", str(options.nodes), "--tasks-per-node", str(tasks)]
         if not by_rank:
@@ -185,14 +203,17 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     # If a task fails, the others are killed at once (--kill-on-bad-exit). Ranks that have ended wait for the last one
     # (--wait=0: with a limit, a rank that is still saving would be killed). Not --unbuffered: it splits lines; without
     # it, complete lines are sent at once.
+    order = ["--distribution=block", f"--nodes={len(nodes)}"]
+    if batch_host.has_segments():
+        order = ["--distribution=arbitrary"]  # by SLURM_HOSTFILE; srun refuses --nodes beside it
     return [
-        "srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes) * tasks}", f"--ntasks-per-node={tasks}",
+        "srun", *order, f"--ntasks={len(nodes) * tasks}", f"--ntasks-per-node={tasks}",
         # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
         *["--overlap", "--mem=0"] * bool(job.launch),
         # the ranks of the other nodes outlive the first node, so that one of them can end the allocation (orphans.py)
         *["--no-kill"] * bool(options.spare_nodes),
         *spares.exclusion(job, nodes),
         *options.srun_arg,
-        "--distribution=block", *["--label"] * is_labelled, "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
+        *["--label"] * is_labelled, "--kill-on-bad-exit=1", "--wait=0", "--export=ALL",
         *rank,
     ]  # fmt: skip

@@ -129,14 +129,48 @@ def clean() -> dict[str, str]:
 
 
 def node_names() -> list[str]:
-    """Return the names of the allocated nodes; raises WorkerError."""
-    nodes = _output(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")], 60.0).split()
+    """Return the names of the allocated nodes, a segment's side by side; raises WorkerError."""
+    nodes = _hostnames(os.environ.get("SLURM_JOB_NODELIST", ""), 60.0)
     if not nodes:
         raise WorkerError(
             f"cannot read the node list '{os.environ.get('SLURM_JOB_NODELIST', '')}': is scontrol on the node's PATH?",
             kind="launch-failed",
         )
-    return nodes
+    return _by_block(nodes) if has_segments() else nodes
+
+
+def has_segments() -> bool:
+    """Return whether Slurm gave the job segments (--segment), each in one block of `topology/block`."""
+    size = os.environ.get("SLURM_JOB_SEGMENT_SIZE", "")
+    return size.isdecimal() and int(size) > 1
+
+
+def _by_block(nodes: list[str]) -> list[str]:
+    """Return the nodes with those of a block side by side, the first one first; as they are if Slurm does not say.
+
+    Slurm sorts nodes by name, so that neighbours among the ranks would be on different blocks.
+    """
+    blocks: dict[str, int] = {}  # a node's block, by the place of the block's first node
+    for place, node in enumerate(nodes):
+        if node in blocks:
+            continue
+        members = _block_of(node)
+        if node not in members:
+            return nodes
+        blocks |= dict.fromkeys(members, place)
+    return sorted(nodes, key=lambda node: blocks[node])
+
+
+def _block_of(node: str) -> list[str]:
+    """Return the nodes of a node's block; of blocks in one another, the smallest."""
+    answer = _output(["scontrol", "show", "topology", f"node={node}"], ANSWER_S)
+    found = re.findall(r"^BlockName=.* Nodes=(\S+) BlockSize=(\d+)", answer, re.MULTILINE)
+    smallest = min(found, key=lambda block: int(block[1]), default=("", ""))
+    return _hostnames(smallest[0], ANSWER_S)
+
+
+def _hostnames(nodes: str, limit: float) -> list[str]:
+    return _output(["scontrol", "show", "hostnames", nodes], limit).split() if nodes else []
 
 
 def draining_nodes() -> list[str]:

@@ -131,12 +131,10 @@ def resolve(environ: Mapping[str, str] | None = None) -> DistEnv:
             master=master,
         )
     if environ.get("SLURM_PROCID") and environ.get("SLURM_NTASKS"):
-        rank, node_rank = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_NODEID")
-        world_size = _integer(environ, "SLURM_NTASKS")
-        local_rank, local_world_size = (
-            _integer(environ, "SLURM_LOCALID"),
-            _tasks_on_node(environ, node_rank, world_size),
-        )
+        rank, world_size = _integer(environ, "SLURM_PROCID"), _integer(environ, "SLURM_NTASKS")
+        local_rank = _integer(environ, "SLURM_LOCALID")
+        local_world_size = _tasks_on_node(environ, _integer(environ, "SLURM_NODEID"), world_size)
+        node_rank = rank // local_world_size  # SLURM_NODEID counts by name, also where the ranks have another order
         return DistEnv(rank, local_rank, world_size, local_world_size, node_rank, node, host, rank, "slurm", master)
     return DistEnv(0, 0, 1, 1, 0, node, host, 0, "single", master)
 
@@ -190,14 +188,14 @@ def _master(environ: Mapping[str, str]) -> tuple[str, int] | None:
     return environ["MASTER_ADDR"], _integer(environ, "MASTER_PORT")
 
 
-def _tasks_on_node(environ: Mapping[str, str], node_rank: int, world_size: int) -> int:
+def _tasks_on_node(environ: Mapping[str, str], node: int, world_size: int) -> int:
     """Return the ranks on this node, from Slurm's compressed form (`4(x2),3`), else an even share of the world."""
     compressed = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE") or ""
     counts: list[int] = []
     for tasks, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", compressed):
         counts += [int(tasks)] * int(times or 1)
-    if sum(counts) == world_size and node_rank < len(counts):
-        return counts[node_rank]
+    if sum(counts) == world_size and node < len(counts):
+        return counts[node]
     return max(1, world_size // int(environ.get("CLUSTERRUN_NODES") or 1))
 
 

@@ -55,3 +55,14 @@ def test_spare_nodes_without_what_they_need_are_refused(values: dict[str, int], 
     with pytest.raises(RequestError, match="--spare-nodes") as error:
         spec(**values)
     assert error.value.hint == hint
+
+
+@pytest.mark.parametrize(
+    ("nodes", "spare", "hint"), [(3, 0, "use --nodes 4"), (2, 1, "use --nodes 3"), (4, 1, "use --nodes 5")]
+)
+def test_nodes_that_are_no_multiple_of_a_segment_are_refused(nodes: int, spare: int, hint: str) -> None:
+    options = {"spare_nodes": spare, "max_restarts": 1} if spare else {}
+    with pytest.raises(RequestError, match="--segment=2 does not fit") as error:
+        spec(nodes=nodes, sbatch_arg=["--segment=2"], **options)
+    assert error.value.hint is not None and error.value.hint.startswith(hint + ",")
+    assert spec(nodes=nodes + 1, sbatch_arg=["--segment=2"], **options).nodes == nodes + 1

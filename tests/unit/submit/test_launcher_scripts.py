@@ -58,6 +58,13 @@ def test_the_time_of_a_batch_script_keeps_sbatchs_meaning(tmp_path: Path, text: 
         assert parse_time_limit(words[words.index("--time") + 1]) == seconds
 
 
+def test_a_value_of_requeue_is_refused_not_dropped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "run.sh").write_text("#!/bin/bash\n#SBATCH --requeue=expedite\nsrun python train.py\n")
+    with pytest.raises(RequestError, match="--requeue of #SBATCH is not supported: Slurm holds such a job"):
+        load(tmp_path, "sbatch run.sh")
+
+
 def test_what_is_left_out_is_named(project: Path) -> None:
     (notice,) = load(project, "torchrun --nproc_per_node 2 --master_addr a --rdzv_id=7 train.py").notices
     assert notice.endswith("   (left out: --master_addr, --rdzv_id)")
