@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import WorkerError, suggestion
 from ..run_folder.ends import Outcome
+from .node import left_behind
 from .node.log import say
 from .rank import distenv, joining, launched, saved_code, user_code, worlds
 from .rank.distenv import DistEnv, RunEnv
@@ -21,7 +22,7 @@ from .rank.exit import RankExit
 from .rank.failures import describe_error, exception_kind, is_lost_connection, locate
 from .rank.nvml import GpuSampler
 from .rank.progress import Recorder, here
-from .rank.rendezvous import load_stores
+from .rank.rendezvous import load_stores, port_range
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +93,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     task = _prepare_task(request, dist) if request.mode == "task" else None
     rank_exit.runs_own_code = request.mode in ("task", "check")
     checks_first, alone = request.mode == "check" or run.check_gpus is not None, dist.world_size == 1
+    _look_around(dist, checks_first)
     _load_torch(request, alone, checks_first)
     if checks_first:
         from . import checks
@@ -120,6 +122,12 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     task(dist, run, device)
     group.stop()
     return Outcome(0)
+
+
+def _look_around(dist: DistEnv, checks_first: bool) -> None:
+    """Let the first rank of a node look for what others left there, while it loads; the checks look themselves."""
+    if dist.local_rank == 0 and not checks_first:
+        left_behind.Search(dist.node, port_range(), left_behind.tell)
 
 
 def _find_files(request: Request) -> Request:

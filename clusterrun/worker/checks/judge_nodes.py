@@ -29,6 +29,11 @@ def judge_nodes(docs: Sequence[Doc], nodes: Sequence[str], gpus: int) -> list[Fi
         *_failed(docs),
         *(one for doc in docs for one in _gpu(doc)),
         *_devices(docs, leaders, gpus),
+        *(
+            Finding(**{**one, "where": (leader["node"],)})
+            for leader in leaders
+            for one in leader.get("left_behind", ())
+        ),
         *_slow_gemm(docs),
         *_wrong_gemm(docs),
         *(one for leader in leaders for one in (*_node(leader, leaders), *_folders(leader))),

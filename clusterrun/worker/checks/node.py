@@ -13,10 +13,12 @@ from typing import Any
 
 import torch
 
+from ..node.left_behind import Search
 from ..rank.distenv import DistEnv, RunEnv
 from ..rank.group import find_device
 from ..rank.nvml import GIB
 from ..rank.nvml import find_device as find_handle
+from ..rank.rendezvous import port_range
 from ..rank.versions import find_versions
 
 PROBE = b"\0" * 2**20  # bytes written to each folder
@@ -25,9 +27,10 @@ CPU_SIDE, CUDA_SIDE = 512, 8192
 
 def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
     """Return this rank's device and, of the first rank of each node, what there is to know of the node."""
+    search = Search(dist.node, port_range()) if dist.local_rank == 0 else None
     visible, device = find_device(dist)
     found: dict[str, Any] = {"device": device} | ({} if device is None else {"gpu": gpu(device)})
-    if dist.local_rank != 0:
+    if search is None:
         return found
     granted = os.environ.get("CUDA_VISIBLE_DEVICES")
     return found | {
@@ -38,6 +41,7 @@ def measure(dist: DistEnv, run: RunEnv) -> dict[str, Any]:
         "memory_gib": _available_memory(),
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "folders": {} if run.run_dir is None else _folders(run.run_dir),
+        "left_behind": [one._asdict() for one in search.found()],
     }
 
 
