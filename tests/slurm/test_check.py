@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from lab import net
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import SCRIPTS, Site
+from tests.support.nvidia_smi import NvidiaSmi, row
 
 #: The node that the file names gets one GPU less.
 PROLOG = """#!/bin/sh
@@ -116,3 +119,34 @@ def test_job_that_checks_first_runs_on_slow_links_and_not_on_a_broken_node(
     assert f"check: broken: {poor} has 1 of 2 GPUs" in broken.err.read_text()
     assert "hello" not in broken.out.read_text()
     assert f"{poor} has 1 of 2 GPUs" in site.cli("why", broken.id).stdout
+
+
+LISTENS = "import socket\nheld = socket.create_server(('', {port}))\nprint(flush=True)\ninput()"
+
+
+def test_gpu_memory_and_port_of_an_ended_job_are_lines_and_the_memory_ends_a_checked_launch(
+    site: Site, four: Lab, tmp_path: Path
+) -> None:
+    node, port = four.node_names[1], 31_999
+    smi = NvidiaSmi(tmp_path / "programs")
+    # in the network of the node, as if a job that Slurm has forgotten had left it there
+    command = ["ip", "netns", "exec", node, sys.executable, "-c", LISTENS.format(port=port)]
+    environ = {**os.environ, "SLURM_JOB_ID": "99999"}
+    words = ("--nodes", "1", "--nodelist", node, "--gpus-per-node", "2", "--tasks-per-node", "1")
+    words += ("--env", f"PATH={smi.folder}:{os.environ['PATH']}")
+    with subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as left:
+        assert left.stdout is not None and left.stdout.readline() == b"\n"
+        smi.says(row(left.pid, 40960))
+        waits = ("sh", "-c", f"until grep -q 'holds 40' {site.project}/logs/*.err; do sleep 0.1; done; echo hello")
+        ran = site.submit(*words, "--", *waits)
+        checked = site.submit(*words, "--check", "--", str(SCRIPTS / "says_hello.sh"))
+        site.cli("wait", ran.id)
+        site.cli("wait", checked.id, status=1)
+        left.kill()
+    memory = f"{node}: process {left.pid} ("
+    errors = ran.err.read_text()
+    assert memory in errors and f"holds port {port}, but its job has ended; end it on {node}: kill {left.pid}" in errors
+    assert "hello" in ran.out.read_text() and "hello" not in checked.out.read_text()
+    assert f"check: broken: {memory}" in checked.err.read_text()
+    why = site.cli("why", checked.id).stdout
+    assert node in why and "holds 40.0 GiB of GPU memory" in why

@@ -30,6 +30,7 @@ from clusterrun.system.processes import boot_id, host_name
 from clusterrun.why import stacks
 from clusterrun.why.causes import flight_recorder
 from clusterrun.worker.job import trainer_files
+from clusterrun.worker.node import left_behind
 from tests.support import run_readers
 from tests.support.slurm_readers import answer
 
@@ -222,7 +223,14 @@ _FRAMES = frames.begin_frames("5") + b'{"n": 3, "file": "out", "at": 3, "mark": 
 _RESULTS = b'{"wrong": "", "missing": ["a"], "doubts": []}\n{"wrong": "x", "missing": [], "doubts": []}\n'
 _HEAD = {"cluster": "lab", "boot": "b", "begun": 1.0, "took": 0.1, "wall": 5.0}
 _ROWS = answer("squeue-24.11").encode()
+
+
 #: By name: what is right, a JSON document or bytes, and what reads it.
+def _gpu_processes(folder: Path, data: bytes) -> Iterator[object]:
+    text = data.decode(errors="replace")
+    yield left_behind.parse(text, ["0"]), left_behind.parse(text, ["MIG-1"])
+
+
 CASES: dict[str, tuple[Any, Reader]] = {
     "a local job": (JOB, lambda folder, data: _local_job(folder, "job.json", data)),
     "a local job's state": (STATE, lambda folder, data: _local_job(folder, "state.json", data)),
@@ -250,6 +258,7 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "a trainer's state": ({"global_step": 5, "max_steps": 9, "log_history": [{"loss": 0.5}]},
                           _trainer_file("trainer_state.json")),
     "a trainer's table": (b"epoch,step,train_loss\n0,49,0.5\n", _trainer_file("metrics.csv")),
+    "nvidia-smi's processes": (b"GPU-1, 31, 2048\nMIG-1, 32, [N/A]\n", _gpu_processes),
     "a trainer's rows": (b'{"step": 5, "loss": 0.5}\n', _trainer_file("metrics.jsonl")),
 }  # fmt: skip
 #: Readers that no case calls, and what does.

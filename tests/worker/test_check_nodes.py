@@ -79,6 +79,11 @@ def test_what_is_wrong_with_a_node_is_named(changes: dict[str, Any], check: str,
     assert finding.text == text
 
 
+def test_what_a_node_found_left_behind_is_a_finding() -> None:
+    left = {"status": BROKEN, "check": "left behind", "text": "n2: process 31 …", "action": "kill 31", "where": ["n2"]}
+    assert found({"left_behind": [left]}) == [Finding(BROKEN, "left behind", "n2: process 31 …", "kill 31", ("n2",))]
+
+
 def test_small_differences_are_no_findings() -> None:
     changes = {
         "gemm": {"best": 0.7, "worst": 0.2, "correct": True},

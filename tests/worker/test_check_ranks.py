@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 from torch.distributed import TCPStore
 
 from clusterrun.base.errors import WorkerError
+from clusterrun.run_folder.check_findings import BROKEN, DIFFERS, Finding
 from clusterrun.worker import checks
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 
@@ -72,3 +74,16 @@ def test_what_differs_ends_a_check_but_no_training(check: Check, monkeypatch: py
     assert [one["check"] for one in check()["findings"] if one["status"] == "differs"] == ["memory"]
     with pytest.raises(WorkerError, match=r"n0 has 0\.5 GiB of free memory"):
         check(before_training=False)
+
+
+def test_gpu_memory_of_others_ends_a_training_and_less_is_a_line(
+    check: Check, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = [Finding(DIFFERS, "left behind", "n0: no process uses 2 segments", "remove them", ("n0",))]
+    monkeypatch.setattr(checks.node, "Search", lambda node, ports: SimpleNamespace(found=lambda: found))
+    differs = [one["text"] for one in check()["findings"] if one["status"] == DIFFERS]
+    assert differs == ["n0: no process uses 2 segments"]
+    assert "clusterrun: check: differs: n0: no process uses 2 segments; remove them\n" in capfd.readouterr().err
+    found.append(Finding(BROKEN, "left behind", "n0: process 31 (python3) of alice holds 40.0 GiB", "kill 31", ("n0",)))
+    with pytest.raises(WorkerError, match=r"the check found a problem: n0: process 31 \(python3\) of alice"):
+        check()

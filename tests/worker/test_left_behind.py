@@ -16,7 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from clusterrun.run_folder.check_findings import BROKEN, DIFFERS, Finding
+from clusterrun.worker import entry
 from clusterrun.worker.node import left_behind, processes
+from clusterrun.worker.rank.distenv import DistEnv
 from tests.support.nvidia_smi import GPU, SECOND, NvidiaSmi, installed, row
 from tests.support.patience import HUNG
 
@@ -225,6 +227,17 @@ def test_nvidia_smi_that_hangs_is_ended(smi: NvidiaSmi, proc: Proc, monkeypatch:
             os.kill(int((smi.folder / "pid").read_text()), 0)
 
 
+def test_nvidia_smi_that_no_signal_reaches_is_left_alone(
+    smi: NvidiaSmi, proc: Proc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(left_behind, "SMI_S", 0.2)
+    monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)  # as one that waits for the driver
+    monkeypatch.setattr(subprocess.Popen, "__del__", lambda process: None)
+    proc.add(31)
+    smi.does(f"echo '{GPU}, 31, 2048'; exec sleep 10")
+    assert left_behind.on_gpus("n2") == []
+
+
 def test_without_nvidia_smi_a_search_finds_nothing(smi: NvidiaSmi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "are_all_visible", lambda: True)
     assert not (smi.folder / "nvidia-smi").exists() and search().found() == []
@@ -297,6 +310,35 @@ def test_with_process_ids_of_its_own_a_container_finds_nothing(
     assert search().found() == []
 
 
+@pytest.mark.parametrize(
+    ("local_rank", "checks_first", "looks"), [(0, False, True), (1, False, False), (0, True, False)]
+)
+def test_first_rank_of_a_node_looks_unless_the_checks_do(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, checks_first: bool, looks: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(left_behind, "Search", lambda node, ports, then: asked.append(node))
+    entry._look_around(DistEnv(2 + local_rank, local_rank, 4, 2, 1, "n2", "h", 2, "slurm", ("h", 1)), checks_first)
+    assert asked == ["n2"] * looks
+
+
+@pytest.mark.skipif(not processes.are_all_visible(), reason="this machine is a container with its own process ids")
+def test_rank_says_what_others_hold_and_runs(smi: NvidiaSmi, start: Start, worker: Path, tmp_path: Path) -> None:
+    pid = start(SLURM_JOB_ID="118")
+    smi.says(row(pid, 40960))
+    script = f'until [ -e "{tmp_path}/go" ]; do sleep 0.05; done; echo it runs'
+    command = [sys.executable, "-u", str(worker / "__main__.py"), "command", "--", "sh", "-c", script]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=dict(os.environ), text=True, **pipes) as rank:  # type: ignore[call-overload]
+        try:
+            line = rank.stderr.readline()
+        finally:
+            (tmp_path / "go").touch()
+        out, _ = rank.communicate()
+    assert f": process {pid} (" in line and "holds 40.0 GiB of GPU memory; end it on" in line
+    assert rank.returncode == 0 and out.endswith("it runs\n")
+
+
 # -- shared memory -----------------------------------------------------------------------------------------------------
 
 MIB = 2**20
@@ -322,13 +364,13 @@ def leave(shm: Path, name: str, size: int = 4, mode: int = 0o600, age: float = 0
 
 def test_segments_that_nobody_uses_are_named_with_size_age_and_a_command(shm: Path) -> None:
     leave(shm, "nccl-aB3xQ9", 8, age=3 * 3600)
-    leave(shm, "torch_311_42_0", 16)
+    leave(shm, "torch_999999998_42_0", 16)
     (found,) = left_behind.in_shared_memory("n2")
     assert found == Finding(
         DIFFERS, "left behind", f"n2: no process uses 2 segments in {shm} (24.0 MiB, up to 3 h old)",
-        f"remove what you do not need on n2: rm {shm}/torch_311_42_0 {shm}/nccl-aB3xQ9", ("n2",),
+        f"remove what you do not need on n2: rm {shm}/torch_999999998_42_0 {shm}/nccl-aB3xQ9", ("n2",),
     )  # fmt: skip
-    assert sorted(path.name for path in shm.iterdir()) == ["nccl-aB3xQ9", "torch_311_42_0"]
+    assert sorted(path.name for path in shm.iterdir()) == ["nccl-aB3xQ9", "torch_999999998_42_0"]
 
 
 def test_of_many_segments_the_largest_are_in_the_command(shm: Path) -> None:
@@ -346,9 +388,11 @@ def test_segment_that_is_mapped_or_open_anywhere_is_in_use(shm: Path, start: Sta
         f"import mmap\nwith open({str(mapped)!r}, 'r+b') as file:\n    held = mmap.mmap(file.fileno(), 0)",
     )
     assert left_behind.in_shared_memory("n2") == []
-    leave(shm, "torch_1_2_3")
+    leave(shm, f"torch_{start()}_42_0")  # a batch on its way
+    assert left_behind.in_shared_memory("n2") == []
+    leave(shm, "torch_999999999_2_3")
     (found,) = left_behind.in_shared_memory("n2")
-    assert "1 segment in" in found.text and "torch_1_2_3" in found.action
+    assert "1 segment in" in found.text and "torch_999999999_2_3" in found.action
 
 
 def test_data_of_the_user_and_what_others_can_open_are_no_segments(shm: Path) -> None:
@@ -370,7 +414,7 @@ def test_little_is_not_worth_a_line_and_a_full_memory_ends_a_launch(shm: Path, m
     leave(shm, "nccl-aB3xQ9", 2)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_blocks=300, f_bavail=1, f_frsize=MIB))
     assert left_behind.in_shared_memory("n2") == []
-    leave(shm, "torch_1_2_3", 2)
+    leave(shm, "torch_999999999_2_3", 2)
     (found,) = left_behind.in_shared_memory("n2")
     assert found.status == BROKEN
 

@@ -192,10 +192,15 @@ def _segments() -> Segments:
 
 
 def _unused(segments: Segments) -> Segments:
-    """Return those that no process uses, and that are still there afterwards."""
-    used: set[str] = set()
-    for pid in processes.of_this_user():
+    """Return those that no process uses, and that are still there afterwards.
+
+    torch's batches between two processes are open in neither: the process that made one is in its name.
+    """
+    living, used = [*processes.of_this_user()], set[str]()
+    for pid in living:
         used |= {path.removesuffix(" (deleted)").rpartition("/")[2] for path in processes.opened_by(pid)}
+    makers = {f"torch_{pid}" for pid in living}
+    used |= {name for name in segments if "_".join(name.split("_", 2)[:2]) in makers}
     return {name: found for name, found in _segments().items() if segments.get(name) == found and name not in used}
 
 
