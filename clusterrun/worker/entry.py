@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from ..base.errors import WorkerError, suggestion
 from ..run_folder.ends import Outcome
-from .node import left_behind
 from .node.log import say
 from .rank import distenv, joining, launched, saved_code, user_code, worlds
 from .rank.distenv import DistEnv, RunEnv
@@ -127,6 +126,8 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
 def _look_around(dist: DistEnv, checks_first: bool) -> None:
     """Let the first rank of a node look for what others left there, while it loads; the checks look themselves."""
     if dist.local_rank == 0 and not checks_first:
+        from .node import left_behind
+
         left_behind.Search(dist.node, port_range(), left_behind.tell)
 
 
