@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from clusterrun.base.errors import WorkerError
 from clusterrun.run_folder.attempt_number import Superseded
+from clusterrun.worker import tasks
 from clusterrun.worker.training import checkpoint, loop, shards
 from clusterrun.worker.training.checkpoint import Snapshot
 from clusterrun.worker.training.ddp import own_part
@@ -164,3 +165,8 @@ def test_the_best_weights_are_kept_in_the_shards_and_put_back_after_a_resume(
     _, work = go(tmp_path, **settings)
     assert torch.equal(own_part(work.model.head.weight), best)
     assert work.card == {"model_step": 4, "model_val_loss": 2.0}
+
+
+def test_a_compiled_model_in_parts_is_refused_at_submission() -> None:
+    with pytest.raises(WorkerError, match="compile=true needs parallel=ddp"):
+        tasks.prepare("lm", ["compile=true", "parallel=fsdp"], world_size=2)

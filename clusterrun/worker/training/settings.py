@@ -50,6 +50,10 @@ def _check_parallel(config: Any) -> None:
         raise WorkerError("auto_micro_batch needs parallel=ddp: set micro_batch_size instead", status=2)
     if config.precision == "fp16":
         raise WorkerError("precision=fp16 needs parallel=ddp: set precision=bf16 instead", status=2)
+    if config.compile == "true":
+        raise WorkerError(
+            "compile=true needs parallel=ddp: a rank whose compiler fails would stop the others", status=2
+        )
     if config.measure:
         raise WorkerError("plan --measure needs parallel=ddp: it measures steps without sums over the ranks", status=2)
 
