@@ -28,8 +28,9 @@ class DatasetHub(ThreadingHTTPServer):
     def environ(self, home: Path, **more: str) -> dict[str, str]:
         """Return an environment in which the hub's client asks this server, with a cache of its own."""
         own = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-        quick = {"HF_HUB_DOWNLOAD_TIMEOUT": "2", "HF_HUB_ETAG_TIMEOUT": "2", "HF_HUB_DISABLE_XET": "1"}
-        return {**own, **quick, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **more}
+        limit = "2" if self.mode == "silent" else "60"
+        given = {"HF_HUB_DOWNLOAD_TIMEOUT": limit, "HF_HUB_ETAG_TIMEOUT": limit, "HF_HUB_DISABLE_XET": "1"}
+        return {**own, **given, "HF_ENDPOINT": self.url, "HF_HOME": str(home), **more}
 
     @property
     def downloaded(self) -> list[str]:

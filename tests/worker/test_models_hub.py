@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from clusterrun.worker import hub
 from clusterrun.worker.models.export import push_to_hub
 from tests.support.model_hub import TOKEN, Hub
+from tests.support.patience import HUNG
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_a_hub_is_asked_only_where_it_answers(
     mode: str, offline: bool, answers: bool, server: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.mode = mode
-    monkeypatch.setattr(hub, "PROBE_S", 0.5)
+    monkeypatch.setattr(hub, "PROBE_S", 0.5 if mode == "silent" else HUNG)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
     endpoint = "http://127.0.0.1:9" if mode == "closed" else server.url
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)

@@ -24,6 +24,7 @@ from clusterrun.worker.job.watchdog import HUNG, Watchdog, describe, progress_in
 from clusterrun.worker.node import probe
 from clusterrun.worker.rank.stacks import REQUEST, StackWriter, common_place
 from tests.support.installed_command import until
+from tests.support.patience import HUNG as LONG
 from tests.support.rank_files import put_bytes, put_end, put_progress
 
 TOKEN = "abcdefghijklmnop"
@@ -102,7 +103,7 @@ def test_a_stopped_rank_is_named_and_the_step_is_killed(tmp_path: Path, launches
     until((tmp_path / "node-1.ranks").exists, 10)
     launch.rank.send_signal(signal.SIGSTOP)
     launch.silent = {1}
-    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.step.wait(LONG) == -signal.SIGKILL
     launch.rank.kill()
     assert launch.watchdog.close(137) == HUNG
     hang = json.loads((tmp_path / "hang.json").read_text())
@@ -123,13 +124,13 @@ def test_a_stopped_rank_of_ten_thousand_nodes_is_named_without_waiting_for_its_h
         still = {"still": True, "pid": os.getpid()} if rank != 1 else {"pid": launch.rank.pid}
         record = {"time": began, "advanced": began - 1.3, "interval": 107.0, "phase": "script", "node": f"n{rank}"}
         put_progress(tmp_path, rank, record | {"collectives": {"0": 7}} | still)
-    assert launch.watchdog._pace > 100 and launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.watchdog._pace > 100 and launch.step.wait(LONG) == -signal.SIGKILL
     assert json.loads((tmp_path / "hang.json").read_text())["rank"] == 1
 
 
 def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path))
-    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.step.wait(LONG) == -signal.SIGKILL
     (line,) = launch.lines
     assert f"rank 1 on n1 (pid {launch.rank.pid}) is at collective 6, behind the others, and waiting" in line
     names = sorted(path.name for path in tmp_path.glob("stacks-*"))
@@ -181,7 +182,7 @@ def test_a_step_whose_ranks_have_all_ended_is_killed_and_has_their_status(
     put_end(tmp_path, 0, {"status": statuses[0]})
     assert not launch.watchdog._ended.wait(3.0) and launch.step.poll() is None, "rank 1 may be working"
     put_end(tmp_path, 1, {"status": statuses[1]})
-    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.step.wait(LONG) == -signal.SIGKILL
     launch.rank.kill()
     assert launch.watchdog.close(137) == max(statuses)
     assert "all ranks ended" in launch.lines[-1] and not (tmp_path / "hang.json").exists()
@@ -191,7 +192,7 @@ def test_damaged_records_are_no_reason_to_stop_watching(tmp_path: Path, launches
     put_bytes(tmp_path, 0, b"{\xff")
     put_bytes(tmp_path, 1, b'["no object"]')
     launches.append(launch := Launch(tmp_path))
-    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.step.wait(LONG) == -signal.SIGKILL
     launch.rank.kill()
     assert launch.watchdog.close(137) == HUNG
 
