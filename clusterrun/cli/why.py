@@ -83,8 +83,9 @@ def _explain_all(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
 def _stacks(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
     if len(targets) > 1:
         raise RequestError("--stacks takes one job", hint=f"clusterrun why {targets[0].text} --stacks")
-    from clusterrun.records import progress
-    from clusterrun.why import stacks
+    from clusterrun.records import progress, run_record
+    from clusterrun.run_folder import ends
+    from clusterrun.why import nccl, stacks
 
     state = find_running(cluster, targets[0])
     job, run = state.status.id, state.record
@@ -96,8 +97,11 @@ def _stacks(ui: Ui, cluster: Cluster, targets: Sequence[Target]) -> None:
         raise RequestError(f"no rank of job {job} has recorded its process ID yet", hint=hint)
     python = str(run.sources.get("python", ("python3", ""))[0])
     read = stacks.read_stacks(state.status.inner_id, ranks, python, cluster.environ)
-    ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in read]})
-    for paragraph in stacks.describe(read, len(ranks) - len(read)):
+    attempt = run_record.newest_attempt(run, job.task)
+    start = ends.load_start(attempt) if attempt is not None else None
+    said = nccl.ask(state.status.inner_id, ranks, start, python, cluster.environ)
+    ui.data({"job_id": str(job), "stacks": [stack._asdict() for stack in read], "nccl": said})
+    for paragraph in (*stacks.describe(read, len(ranks) - len(read)), *nccl.describe(said)):
         ui.say(*paragraph)
 
 

@@ -24,6 +24,7 @@ from .files import VERSION, file_mode, read_json, write_record
 START, FIRST_FAILURE, STOPPED, PACKAGES = "start.json", "first_failure.json", "stopped", "packages.json"
 TRAINING = "training.json"
 HANG, END, HOLD = "hang.json", "end.json", "hold.json"
+NCCL = "nccl-ras.txt"  # its answer, beside hang.json
 SAVED = 85  # the status of a job that stopped to be resumed. Not 0: an afterok job would start with an unfinished model
 _LARGEST_START = 128 * 1024 * 1024  # bytes; that of 80,000 ranks has 24 MiB
 
@@ -68,7 +69,8 @@ class Hang(NamedTuple):
 
     ``state`` is what its process did, ``place`` the line of the user's code that it was at. ``silent``: its heartbeats
     were missing or its process did not run, so the process or its node may be at fault. ``stacks`` is where the ranks
-    left their stacks, empty if nowhere. ``lost_nodes`` did not respond.
+    left their stacks, empty if nowhere. ``lost_nodes`` did not respond. ``nccl`` is what NCCL says, in lines, and
+    ``nccl_problem`` why it says nothing; both are empty if it was not asked.
     """
 
     cause: str
@@ -81,6 +83,8 @@ class Hang(NamedTuple):
     file: str = ""  # path of the record
     stacks: str = ""
     lost_nodes: tuple[str, ...] = ()
+    nccl: tuple[str, ...] = ()
+    nccl_problem: str = ""
 
 
 class JobEnd(NamedTuple):
@@ -282,8 +286,10 @@ def find_hang(attempt: Path) -> Hang | None:
     if not found["cause"]:
         return None
     stacks = str(attempt / "stacks-rank-*.txt") if document.get("stacks") else ""
+    nccl = next(iter(as_objects([document.get("nccl")])), {})
     found |= {"file": str(attempt / HANG), "stacks": stacks, "silent": document.get("silent") is True,
-              "lost_nodes": tuple(as_texts(document.get("lost_nodes")))}  # fmt: skip
+              "lost_nodes": tuple(as_texts(document.get("lost_nodes"))),
+              "nccl": tuple(as_texts(nccl.get("lines"))), "nccl_problem": as_text(nccl.get("problem"))}  # fmt: skip
     return Hang(**found)
 
 

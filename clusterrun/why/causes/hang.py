@@ -6,11 +6,12 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 
-from clusterrun.run_folder.ends import Hang
+from clusterrun.run_folder.ends import NCCL, Hang
 from clusterrun.why.causes.evidence import Evidence
 from clusterrun.why.causes.flight_recorder import late_ranks
-from clusterrun.why.causes.model import Cause, EndFacts, LogFinding, Logs
+from clusterrun.why.causes.model import Cause, EndFacts, Line, LogFinding, Logs
 from clusterrun.why.causes.tracebacks import split_rank
 
 _ENQUEUED = re.compile(
@@ -34,6 +35,7 @@ def hang_cause(hang: Hang) -> Cause:
         node=hang.node,
         sentence=hang.cause,
         place=hang.place,
+        evidence=tuple(Line(str(Path(hang.file).with_name(NCCL)), None, None, line) for line in hang.nccl),
         advice=advice,
         command=command,
         source="worker/job/watchdog.py",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import IO, cast
 
 from ...base.decode import parse_object
+from ..node import nccl_ras
 from ..node import probe as processes
 from .job import Job
 from .stall import RankMark
@@ -17,6 +20,7 @@ from .stall import RankMark
 PROBE_S = 8.0  # a node that was lost does not respond
 PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)
 MOST_NODES = 64  # probed at once
+NCCL_S = 5.0  # of all nodes, which are asked at once
 NO_ANSWER = "on a node that is not responding"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1
@@ -63,7 +67,7 @@ def silent_nodes(job: Job, nodes: Sequence[str], is_ending: Callable[[], bool]) 
 
 def _run_probes(by_node: Mapping[str, Sequence[int]]) -> dict[str, bytes | None]:
     """Return the output of a probe on each node: None if it did not end in time, empty if Slurm refused to start it."""
-    running = {node: _start_probe(node, pids) for node, pids in by_node.items()}
+    running = {node: _start_on(node, processes.__file__, pids) for node, pids in by_node.items()}
     until = time.monotonic() + PROBE_S
     found: dict[str, bytes | None] = {}
     for node, process in running.items():
@@ -77,12 +81,41 @@ def _run_probes(by_node: Mapping[str, Sequence[int]]) -> dict[str, bytes | None]
     return found
 
 
-def _start_probe(node: str, pids: Sequence[int]) -> subprocess.Popen[bytes]:
+def ask_nccl(job: Job, nodes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield what nccl_ras.py prints on each of these nodes, at most MOST_NODES, as they respond within NCCL_S."""
+    until = time.monotonic() + NCCL_S
+    asked = nodes[: 1 if job.options.local else MOST_NODES]
+    running = {node: _start_on("" if job.options.local else node, nccl_ras.__file__) for node in asked}
+    try:
+        with selectors.DefaultSelector() as waiting:
+            for node, process in running.items():
+                waiting.register(cast("IO[bytes]", process.stdout), selectors.EVENT_READ, node)
+            while waiting.get_map() and time.monotonic() < until:
+                for key, _ in waiting.select(until - time.monotonic()):
+                    waiting.unregister(key.fileobj)
+                    with suppress(subprocess.TimeoutExpired):
+                        yield key.data, running[key.data].communicate(timeout=until - time.monotonic())[0]
+    finally:
+        _end([*running.values()])
+
+
+def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Kill programs that are asked no more, without waiting for one that hangs in the kernel."""
+    for process in running:
+        process.kill()
+    until = time.monotonic() + POLL_S
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        cast("IO[bytes]", process.stdout).close()
+
+
+def _start_on(node: str, script: str, arguments: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start a script of this package beside the step, on a node or (with an empty name) here."""
     environ = {name: value for name, value in os.environ.items() if name != "SLURM_EXPORT_ENV"}
-    script = processes.__file__
     # --mem=0: the hung step has the memory, and --overlap does not share it (seen on 22.05)
     place = ["--overlap", "--mem=0", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1", f"--nodelist={node}", "--quiet"]
-    command = ["srun", *place, sys.executable, script, *map(str, pids)]
+    command = [*(["srun", *place] if node else []), sys.executable, script, *map(str, arguments)]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environ
     )

@@ -1,8 +1,9 @@
 """End a launch that hangs: read the ranks' progress records, collect evidence, name the cause, and kill the step.
 
 It runs in a thread beside the supervisor's wait for the step, so a file system that hangs delays nothing else. stall.py
-judges. Before anything is killed, the ranks that still run write their stacks (stacks.py), and the processes of the
-suspected ranks are looked at on their nodes (probe.py). `hang.json` in the attempt's folder is the result.
+judges. Before anything is killed, the ranks that still run write their stacks (stacks.py), the processes of the
+suspected ranks are looked at on their nodes (probe.py), and NCCL is asked (nccl_answer.py). `hang.json` in the
+attempt's folder is the result.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from ...base.decode import as_texts
 from ...run_folder import ends, rank_records
 from ...run_folder.files import write_json, write_record
 from ..node import probe
@@ -25,7 +27,7 @@ from ..rank import worlds
 from ..rank.distenv import DEFAULT_PROGRESS_INTERVAL
 from ..rank.orphans import ALIVE
 from ..rank.stacks import REQUEST, common_place, rank_place, stacks_name
-from . import hung_step
+from . import hung_step, nccl_answer
 from .job import Job
 from .stall import SHORTEST, SHORTEST_AT_LAST, RankMark, Stall, Suspicion, find_unannounced
 
@@ -274,12 +276,14 @@ class Watchdog:
         places = {rank: rank_place(self._folder, rank) for rank in late if stacks_name(rank) in written}
         cause = describe(suspicion, states, waiting, places)
         where = f"; stacks: {_short(self._folder)}/stacks-rank-*.txt" if written else ""
+        nccl = self._ask_nccl(suspicion, states)
         if self._is_over():
             return
         if not self._ends_it:
             self._warned = self._newest()
             self._job.notifier.send("stalled", cause)
             self._say(f"warning: {cause}{where}; to end hung launches automatically, set --hang-timeout SECONDS")
+            self._say_lines(nccl)
             return
         document = {
             "cause": cause,
@@ -290,11 +294,13 @@ class Watchdog:
             "limit": suspicion.limit,
             "lost_nodes": lost_nodes(suspicion, states),
             "stacks": written,
+            "nccl": nccl,
             "time": time.time(),
         }
         with suppress(OSError):
             write_record(self._folder / ends.HANG, document)
         self._say(cause + where)
+        self._say_lines(nccl)
         self.cause = cause
         self._process.kill()
 
@@ -313,6 +319,18 @@ class Watchdog:
                 written = sorted(names.intersection(os.listdir(self._folder)))
             if len(written) == len(names) or time.monotonic() > until or self._ended.wait(0.1):
                 return written
+
+    def _ask_nccl(self, suspicion: Suspicion, states: Mapping[int, str]) -> dict[str, object] | None:
+        """Return what NCCL says of the launch, as in hang.json; no failure of it may keep the launch alive."""
+        own = [mark.rank for mark in suspicion.ranks]
+        try:
+            return nccl_answer.collect(self._job, self._marks.values(), own, lost_nodes(suspicion, states))
+        except Exception as error:
+            return {"problem": f"{type(error).__name__}: {error}"}
+
+    def _say_lines(self, nccl: Mapping[str, object] | None) -> None:
+        for line in as_texts((nccl or {}).get("lines")):
+            self._say(line)
 
     def _is_over(self) -> bool:
         return self._ended.is_set() or self._is_ending()
