@@ -184,6 +184,17 @@ def test_nodes_without_an_answer_are_named_with_the_problem(launch: Path, srun: 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("json_too", [True, False])
+def test_an_answer_that_a_dying_process_cut_off_names_no_rank(
+    launch: Path, monkeypatch: pytest.MonkeyPatch, json_too: bool
+) -> None:
+    with serving(BEHIND, json_too=json_too, fault="cut") as server:
+        monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
+        found = nccl_answer.collect(job(launch), MARKS, [3], [])
+    assert found is not None and [*found] == ["problem"]
+    assert (as_json if json_too else as_text)(BEHIND).startswith((launch / ends.NCCL).read_text()), "it is kept"
+
+
 def test_nodes_that_do_not_respond_are_waited_for_no_longer_than_the_limit(
     launch: Path, srun: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,13 +17,15 @@ from typing import Any
 import pytest
 
 from clusterrun.run_folder import ends
-from clusterrun.worker.job import hung_step, watchdog
+from clusterrun.worker.job import hung_step, nccl_answer, watchdog
 from clusterrun.worker.job.notify import Notifier
 from clusterrun.worker.job.stall import RankMark, Suspicion
 from clusterrun.worker.job.watchdog import HUNG, Watchdog, describe, progress_interval
 from clusterrun.worker.node import probe
 from clusterrun.worker.rank.stacks import REQUEST, StackWriter, common_place
 from tests.support.installed_command import until
+from tests.support.nccl_stand_in import KINDS, Communicator, Peer, serving
+from tests.support.patience import HUNG as HUNG_S
 from tests.support.patience import HUNG as LONG
 from tests.support.rank_files import put_bytes, put_end, put_progress
 
@@ -135,6 +137,62 @@ def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path
     assert f"rank 1 on n1 (pid {launch.rank.pid}) is at collective 6, behind the others, and waiting" in line
     names = sorted(path.name for path in tmp_path.glob("stacks-*"))
     assert names == ["stacks-rank-0.txt"], "rank 1 has no thread that writes"
+
+
+def uses_nccl(folder: Path) -> None:
+    """Make the launch one whose ranks have NCCL's RAS service."""
+    start = {"version": 1, "backend": "nccl", "ranks": [{"rank": 0, "task": 0, "node": "n1", "nccl": "2.28.9"}]}
+    (folder / "start.json").write_text(json.dumps(start))
+
+
+@pytest.mark.parametrize("ends_it", [True, False])
+def test_nccl_is_asked_and_what_it_says_follows_the_cause(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch, ends_it: bool
+) -> None:
+    uses_nccl(tmp_path)
+    launches.append(launch := Launch(tmp_path, ends_it=ends_it))
+    counts = dict.fromkeys(KINDS, 0)
+    peers = [Peer(0, "10.0.0.1", os.getpid(), counts | {"AllReduce": 7}), Peer(1, "10.0.0.1", launch.rank.pid, counts)]
+    with serving([Communicator(0xAE94423CFBB2EF4A, peers)]) as server:
+        monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
+        monkeypatch.setattr(hung_step, "NCCL_S", HUNG_S)
+        until(lambda: len(launch.lines) == 3, 60, lambda: str(launch.lines))
+    assert launch.lines[1] == (
+        "NCCL 2.28.9: rank 1 on n1 is behind (AllReduce 0 of 7) in communicator ae94423cfbb2ef4a of 2 ranks"
+    )
+    assert launch.lines[2] == "the ranks' own records agree: rank 1"
+    assert (tmp_path / ends.NCCL).exists()
+    if ends_it:
+        assert launch.step.wait(HUNG) == -signal.SIGKILL
+        found = ends.find_hang(tmp_path)
+        assert found is not None and found.nccl == tuple(launch.lines[1:])
+
+
+def test_nccl_that_cannot_be_asked_keeps_no_launch_alive(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(nccl_answer, "collect", fail)
+    launches.append(launch := Launch(tmp_path))
+    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    found = ends.find_hang(tmp_path)
+    assert found is not None and (found.nccl, found.nccl_problem) == ((), "ValueError: a bug")
+    assert len(launch.lines) == 1
+
+
+def test_nccl_that_does_not_answer_keeps_no_launch_alive(
+    tmp_path: Path, launches: list[Launch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses_nccl(tmp_path)
+    with serving([], fault="silent") as server:
+        monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
+        monkeypatch.setattr(hung_step, "NCCL_S", 1.0)
+        launches.append(launch := Launch(tmp_path))
+        assert launch.step.wait(HUNG) == -signal.SIGKILL
+    found = ends.find_hang(tmp_path)
+    assert found is not None and found.nccl_problem == "no node responded within 1 s"
 
 
 def test_without_the_right_to_end_it_there_is_one_warning(tmp_path: Path, launches: list[Launch]) -> None:

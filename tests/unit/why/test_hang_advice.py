@@ -29,3 +29,12 @@ def test_a_deadlock_of_all_ranks_has_all_stacks() -> None:
 def test_a_process_that_stopped_can_be_started_again() -> None:
     cause = hang_cause(BEHIND._replace(silent=True, cause="rank 1 on n1 (pid 5) is stopped (SIGSTOP)"))
     assert cause.command == "clusterrun submit … --max-restarts 3"
+
+
+def test_what_nccl_says_is_evidence() -> None:
+    lines = ("NCCL 2.28.9: rank 1 on n1 is behind (AllReduce 41 of 42)", "the ranks' own records agree: rank 1")
+    cause = hang_cause(BEHIND._replace(file="/r/attempts/x.0.0/hang.json", nccl=lines))
+    assert [(line.file, line.text) for line in cause.evidence] == [
+        ("/r/attempts/x.0.0/nccl-ras.txt", line) for line in lines
+    ]
+    assert hang_cause(BEHIND).evidence == ()
