@@ -18,6 +18,7 @@ OLDEST = (2, 24)
 SHOWN = 3  # findings, and ranks of each
 GONE, DEAD, ABSENT = "not responding", "dead (not responding for a minute)", "no longer a member"
 _WORD = re.compile(r"[\w.+-]{1,40}")
+_NO_COMMA = re.compile(r'("nvml_dev": -?\d{1,9})(?=\n *"status")')  # of a missing rank, in 2.28.7 to 2.28.9
 _VERSION = re.compile(r"NCCL version ([\w.+-]{1,40}) compiled with CUDA ")
 _END = "\nWarnings\n========\n"  # the last section, also if it is empty
 _GROUP = re.compile(r"(?m)^ *(\d{1,9}) +(\d{1,9}) +\d{1,9} +[\d-]{1,19} +(\d{1,9}) +\d{1,9} +[A-Z]+ +[A-Z,]+$")
@@ -87,7 +88,7 @@ def parse(text: str) -> Answer:
 
 
 def _parse_json(text: str) -> Answer:
-    document = parse_object(text)
+    document = parse_object(_NO_COMMA.sub(r"\1,", text))
     version, listed = as_text(document.get("nccl_version")), document.get("communicators")
     if not isinstance(listed, list) or not _WORD.fullmatch(version):
         raise Damaged("it is not an answer of NCCL")

@@ -41,7 +41,7 @@ def ask(
                 return summarize(answer.result(), processes, stalled_ranks(ranks))
             except (CommandError, Damaged) as error:
                 problems.append(str(error))
-    return {"problem": "; ".join(dict.fromkeys(problems))}
+    return {"problem": "; ".join(dict.fromkeys(problems)) or "no rank has recorded its process ID"}
 
 
 def _ask_node(job: JobId, node: str, pid: int, python: str, environ: Mapping[str, str]) -> str:

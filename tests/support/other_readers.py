@@ -7,9 +7,12 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from clusterrun.base import nccl_ras
+from clusterrun.base.decode import Damaged
 from clusterrun.base.job import JobId
 from clusterrun.cli.common import link
 from clusterrun.config import profiles, toml_lines
@@ -32,6 +35,7 @@ from clusterrun.why.causes import flight_recorder
 from clusterrun.worker.job import trainer_files
 from clusterrun.worker.node import left_behind
 from tests.support import run_readers
+from tests.support.nccl_stand_in import Communicator, as_json, as_text, ranks
 from tests.support.slurm_readers import answer
 
 Reader = Callable[[Path, bytes], Iterator[object]]
@@ -186,6 +190,16 @@ def _stacks(folder: Path, data: bytes) -> Iterator[object]:
     yield stacks.describe([stacks._parse(stacks.RankStack(0, "n1", 7), text)], 0)
 
 
+def _nccl(folder: Path, data: bytes) -> Iterator[object]:
+    processes = [nccl_ras.Process(rank, "n1", 1000 + rank) for rank in range(8)]
+    with suppress(Damaged):
+        yield nccl_ras.summarize(data.decode("utf-8", "backslashreplace"), processes, [3])
+
+
+def _nccl_client(folder: Path, data: bytes) -> Iterator[object]:
+    yield nccl_ras.unpack(data)
+
+
 def _dump(folder: Path, data: bytes) -> Iterator[object]:
     found = flight_recorder.read_dump(data)
     if found is not None:
@@ -221,6 +235,7 @@ def _trainer_file(name: str) -> Reader:
 _INDEX = b'["lab", "5", "/p/.clusterrun/runs/20261121-000001-k3v7qa"]\n'
 _FRAMES = frames.begin_frames("5") + b'{"n": 3, "file": "out", "at": 3, "mark": "aabb"}\nabc'
 _RESULTS = b'{"wrong": "", "missing": ["a"], "doubts": []}\n{"wrong": "x", "missing": [], "doubts": []}\n'
+_COMMUNICATORS = [Communicator(7, ranks(8, behind=[3], gone={1: "unresponsive", 2: "left", 4: "dead"}))]
 _HEAD = {"cluster": "lab", "boot": "b", "begun": 1.0, "took": 0.1, "wall": 5.0}
 _ROWS = answer("squeue-24.11").encode()
 
@@ -250,6 +265,9 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "a table of parameters": (b'lr,seed\n1e-4,0\n"3e-4",1\n', _csv),
     "a script": (b"import torch\n", _script),
     "py-spy's answer": (THREADS, _stacks),
+    "NCCL's answer": (json.loads(as_json(_COMMUNICATORS)), _nccl),
+    "NCCL's answer in an older version": (as_text(_COMMUNICATORS).encode(), _nccl),
+    "what NCCL's client prints": ({"answer": "x", "problem": ""}, _nccl_client),
     "a flight recorder's dump": (pickle.dumps(DUMP), _dump),
     "the sizes of a job": (PLAN, _plan),
     "the check of settings": (_RESULTS, _settings),

@@ -110,7 +110,8 @@ def make_run(store: Store, number: int = 1) -> RunRecord:
     folder = attempt(run, start=START, end=end(1, due=""), first_failure=FAILURE, training=TRAINING, check=CHECK,
                      hold={"until": AT, "shell": "clusterrun exec 101"},
                      packages={"version": 1, "packages": ["numpy==2.0"]}, requeue={"why": "preempted"},
-                     hang={"cause": "rank 1 hangs", "rank": 1, "node": "n2", "pid": 3, "stacks": True})  # fmt: skip
+                     hang={"cause": "rank 1 hangs", "rank": 1, "node": "n2", "pid": 3, "stacks": True,
+                           "nccl": {"lines": ["rank 1 is behind"], "problem": ""}})  # fmt: skip
     put_progress(folder, 0, HEARTBEAT)
     put_end(folder, 0, {"rank": 0, "node": "n1", "status": 0, "time": AT + 600.0, "any_joined_group": True})
     texts: dict[str, Content] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.nccl_stand_in import KINDS, Communicator, Peer, as_json, as_t
 
 BOTH = pytest.mark.parametrize("written", [as_json, as_text])
 JOB = [Process(rank, f"n{1 + rank // 4}", 1000 + rank) for rank in range(8)]
+DATA = Path(__file__).parents[2] / "data"
 WORLD = 0xAE94423CFBB2EF4A
 #: In the words of NCCL's user guide (troubleshooting/ras.rst).
 GUIDE = """NCCL version 2.27.5 compiled with CUDA 12.8
@@ -137,6 +139,21 @@ def test_half_of_an_answer_is_refused(written: Any) -> None:
 def test_what_nccl_did_not_write_is_refused(text: str) -> None:
     with pytest.raises(Damaged):
         parse(text)
+
+
+@pytest.mark.parametrize(("version", "written"), [("2.27.5", as_text), ("2.28.9", as_json)])
+def test_what_nccls_own_code_prints_is_read_and_the_stand_in_prints_the_same(version: str, written: Any) -> None:
+    """The files hold what client_support.cc of these versions sends: rank 3 is behind, 1 unresponsive, 4 dead.
+
+    The JSON of 2.28.7 to 2.28.9 lacks a comma in each missing rank.
+    """
+    real = (DATA / "nccl_ras" / f"{version}.txt").read_text()
+    stand_in = written([Communicator(WORLD, ranks(8, behind=[3], gone={1: "unresponsive", 4: "dead"}))], version)
+    found = said(real, [1, 3, 4])
+    assert found == said(stand_in, [1, 3, 4]) and (found["ranks"], found["agrees"]) == ([1, 3, 4], True)
+    assert found["lines"][0] == (
+        f"NCCL {version}: rank 3 on n1 is behind (AllReduce 41 of 42) in communicator ae94423cfbb2ef4a of 8 ranks"
+    )
 
 
 def test_the_words_of_nccls_user_guide_are_read() -> None:
