@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
 from .decode import Damaged, as_objects, as_text, parse_fields, parse_object
+from .units import first_few
 
 OLDEST = (2, 24)
 SHOWN = 3  # findings, and ranks of each
@@ -74,12 +75,6 @@ def has_service(start: Mapping[str, Any] | None) -> bool:
     first = next(iter(as_objects(start.get("ranks"))), {})
     numbers = re.match(r"(\d{1,4})\.(\d{1,4})", as_text(first.get("nccl")))
     return numbers is None or (int(numbers[1]), int(numbers[2])) >= OLDEST
-
-
-def unpack(output: bytes | str) -> tuple[str, str]:
-    """Return NCCL's answer and the problem with it in what the client prints (nccl_ras.py); raises Damaged."""
-    document = parse_object(output)
-    return as_text(document.get("answer")), as_text(document.get("problem"))
 
 
 def parse(text: str) -> Answer:
@@ -199,21 +194,39 @@ def locate(answer: Answer, processes: Sequence[Process]) -> dict[tuple[str, int 
 
     All nodes may have the same process IDs, as containers have: then a communicator of all ranks tells which it is.
     """
-    by_rank: dict[int | None, Process] = {process.rank: process for process in processes}
-    by_pid = _with_own_pid(processes)
+    nodes = Counter(process.pid for process in processes)
+    known: dict[object, Process] = {process.pid: process for process in processes if nodes[process.pid] == 1}
+    of_all = {(len(processes), process.rank, process.pid): process for process in processes}
     found = {}
     for size, member in answer.members:
-        same_rank = by_rank.get(member.rank) if size == len(processes) else None
-        process = by_pid.get(member.pid) or same_rank
-        if process is not None and process.pid == member.pid:
+        process = known.get(member.pid) or of_all.get((size, member.rank or 0, member.pid or 0))
+        if process is not None:
             found[member[1:]] = process
     return found
 
 
-def _with_own_pid(processes: Sequence[Process]) -> dict[int | None, Process]:
-    """Return the processes by process ID, without those whose ID another node has too."""
-    nodes = Counter(process.pid for process in processes)
-    return {process.pid: process for process in processes if nodes[process.pid] == 1}
+def first_answer(
+    outputs: Iterable[tuple[str, bytes | str]], processes: Sequence[Process], own: Collection[int],
+    keep: Callable[[str], None] = lambda answer: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the summary of the first answer that can be used, since each is about all ranks, or the ``problem``.
+
+    ``outputs`` are what the client (nccl_ras.py) printed, with its node; ``keep`` gets each answer, also half of one.
+    """
+    problems: dict[str, list[str]] = {}
+    for node, output in outputs:
+        try:
+            document = parse_object(output)
+            answer, problem = as_text(document.get("answer")), as_text(document.get("problem"))
+            if answer:
+                keep(answer)
+            if not problem:
+                return summarize(answer, processes, own)
+        except Damaged as error:
+            problem = str(error)
+        problems.setdefault(problem, []).append(node)
+    parts = [f"{problem} on {first_few(nodes)}" for problem, nodes in problems.items()]
+    return {"problem": "; ".join(parts) or "no node responded in time"}
 
 
 def summarize(text: str, processes: Sequence[Process], own: Collection[int]) -> dict[str, Any]:

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from clusterrun.worker.job import hung_step
+from clusterrun.worker.node import nccl_ras
 from tests.support.installed_command import Job, Site, read_json, until
 from tests.support.lm_runs import SHAPE
+from tests.support.patience import HUNG
 from tests.support.rank_files import progress_of
 
 LIMIT = 10  # seconds, of --hang-timeout
@@ -72,3 +77,13 @@ def submit_script(site: Site, *options: str) -> tuple[Job, Path]:
     """Submit the DDP script; it ends once the returned file exists."""
     end = site.project / f"end-{random.getrandbits(32)}"
     return site.submit(*SHAPE, *options, "--", str(SCRIPT), str(end)), end
+
+
+def be_patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the client, and the job that waits for it, all the time of a busy machine."""
+    text = Path(nccl_ras.__file__).read_text()
+    client = folder / "patient_client.py"
+    client.write_text(re.sub(r"(?m)^(LIMIT_S|GREETING_S) = [\d.]+$", rf"\1 = {HUNG}", text))
+    assert client.read_text() != text
+    monkeypatch.setattr(nccl_ras, "__file__", str(client))
+    monkeypatch.setattr(hung_step, "NCCL_S", HUNG)

@@ -166,7 +166,8 @@ class StandIn:
     """One process of NCCL that listens; `commands` are those that it got. `fault` is what it does wrong.
 
     `silent` never responds, `mute` greets only; `half` stops in the middle of the answer and `cut` closes there;
-    `huge` never ends, `slow` sends a byte at a time; `rubbish` is no greeting, and `nonsense` no answer.
+    `huge` never ends, `slow` sends a byte at a time; `rubbish` is no greeting, `closed` has none, `nonsense` is no
+    answer.
     """
 
     def __init__(self, answers: Mapping[str, str], fault: str = "", protocol: int = 2, port: int = 0) -> None:
@@ -195,6 +196,8 @@ class StandIn:
         with suppress(OSError), client:
             if self.fault == "silent":
                 self.closing.wait()
+            if self.fault == "closed":
+                return
             if self.fault == "rubbish":
                 client.sendall(os.urandom(4000) + b"\n")
             chosen = "text"

@@ -18,77 +18,67 @@ from contextlib import suppress
 
 VARIABLE = "NCCL_RAS_ADDR"
 ADDRESS = "localhost:28028"  # NCCL's own default
-LIMIT_S = 4.0
+LIMIT_S = 3.5
 GREETING_S = 0.8
 COLLECT_S = 2  # NCCL then answers without the processes that have not responded
-MOST_BYTES = 8 * 2**20
+MOST = 8 * 2**20  # bytes of an answer
 
 
-class Unanswered(Exception):
-    """There is no whole answer; `answer` is what came of it."""
+def ask(address: str, limit: float = LIMIT_S) -> tuple[str, str]:
+    """Return NCCL's answer as far as it comes within `limit` seconds, and the problem if that is not all of it.
 
-    def __init__(self, problem: str, answer: str = "") -> None:
-        super().__init__(problem)
-        self.answer = answer
-
-
-def ask(address: str = ADDRESS, limit: float = LIMIT_S) -> str:
-    """Return NCCL's answer within `limit` seconds; raises Unanswered or OSError."""
+    Raises OSError, or ValueError for another program that listens at the address.
+    """
     until = time.monotonic() + limit
     host, _, port = address.rpartition(":")
-    place = host.strip("[]"), int(port)
-    while True:
-        try:
-            connection = _greet(place, min(until, time.monotonic() + GREETING_S))
-        except TimeoutError:
-            if time.monotonic() >= until:
-                raise Unanswered(f"no greeting within {limit:.0f} s") from None
-            continue
-        with connection:
-            for command in (f"TIMEOUT {COLLECT_S}", "SET FORMAT json"):  # the latter is new in 2.28.7
-                _send(connection, command)
-                _receive(connection, until, is_line=True)
-            _send(connection, "VERBOSE STATUS")
-            return _receive(connection, until)
+    connection = None
+    while connection is None:
+        if time.monotonic() > until:
+            raise TimeoutError("no process greeted in time")
+        connection = _greet((host.strip("[]"), int(port)))
+    with connection:
+        for command in (f"TIMEOUT {COLLECT_S}", "SET FORMAT json"):  # the latter is new in 2.28.7
+            _send(connection, command)
+            if not _receive(connection, until, "\n")[1]:
+                raise TimeoutError("no response in time")
+        _send(connection, "VERBOSE STATUS")
+        answer, is_whole = _receive(connection, until)
+    if len(answer) > MOST:
+        return "", f"the answer has more than {MOST >> 20} MiB"
+    return answer, "" if is_whole else "the answer did not end in time"
 
 
-def _greet(place: tuple[str, int], until: float) -> socket.socket:
-    """Return a connection to a process that speaks the protocol; of which version, the answer tells."""
-    connection = socket.create_connection(place, timeout=max(0.01, until - time.monotonic()))
-    try:
-        _send(connection, "CLIENT PROTOCOL 2")
-        greeting = _receive(connection, until, is_line=True)
-        if not greeting.upper().startswith("SERVER PROTOCOL "):
-            raise Unanswered("another program listens there")
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _greet(place: tuple[str, int]) -> socket.socket | None:
+    """Return a connection to a process that speaks the protocol, of which version the answer tells; None if it is slow.
+
+    Raises OSError, or ValueError for another program.
+    """
+    until = time.monotonic() + GREETING_S
+    connection = socket.create_connection(place, timeout=GREETING_S)
+    _send(connection, "CLIENT PROTOCOL 2")
+    greeting, is_whole = _receive(connection, until, "\n")
+    if is_whole and greeting.upper().startswith("SERVER PROTOCOL "):
+        return connection
+    connection.close()
+    if is_whole:
+        raise ValueError("another program listens there")
+    return None
 
 
 def _send(connection: socket.socket, command: str) -> None:
     connection.sendall(f"{command}\n".encode())
 
 
-def _receive(connection: socket.socket, until: float, *, is_line: bool = False) -> str:
-    """Return a line, or all until the other end closes; raises TimeoutError for a line, else Unanswered."""
-    data = bytearray()
-    while not (is_line and data.endswith(b"\n")):
-        connection.settimeout(max(0.001, until - time.monotonic()))
-        try:
+def _receive(connection: socket.socket, until: float, end: str = "") -> tuple[str, bool]:
+    """Return what comes, up to this `end` or that of the connection, and whether either came in time."""
+    data, is_whole = bytearray(), False
+    with suppress(TimeoutError):
+        while not is_whole and len(data) <= MOST and time.monotonic() < until:
+            connection.settimeout(max(0.001, until - time.monotonic()))
             block = connection.recv(65536)
-            if time.monotonic() > until:
-                raise TimeoutError
-        except TimeoutError:
-            if is_line:
-                raise TimeoutError("no response in time") from None
-            raise Unanswered("the answer did not end in time", data.decode(errors="replace")) from None
-        data += block
-        if len(data) > MOST_BYTES:
-            raise Unanswered(f"the answer has more than {MOST_BYTES >> 20} MiB")
-        if not block:
-            break
-    return data.decode(errors="replace")
+            data += block
+            is_whole = not block or (bool(end) and data.endswith(end.encode()))
+    return data.decode(errors="replace"), is_whole
 
 
 def _address_of(process: str) -> str:
@@ -103,18 +93,16 @@ def _address_of(process: str) -> str:
 
 def main() -> None:
     """Print the answer, or why there is none."""
-    signal.setitimer(signal.ITIMER_REAL, LIMIT_S + 0.5)  # the resolver has no limit
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_S + 1.0)  # the resolver has no limit
     address = _address_of(sys.argv[-1]) or os.environ.get(VARIABLE) or ADDRESS
-    found = {"answer": "", "problem": ""}
+    answer = problem = ""
     try:
-        found["answer"] = ask(address)
-    except Unanswered as error:
-        found |= {"answer": error.answer, "problem": f"{error} ({address})"}
+        answer, problem = ask(address)
     except ConnectionRefusedError:
-        found["problem"] = f"nobody listens on {address}"
+        problem = "nobody listens"
     except (OSError, ValueError) as error:
-        found["problem"] = f"{error} ({address})"
-    print(json.dumps(found))
+        problem = str(error)
+    print(json.dumps({"answer": answer, "problem": problem and f"{problem} ({address})"}))
 
 
 if __name__ == "__main__":

