@@ -265,7 +265,7 @@ CASES: dict[str, tuple[Any, Reader]] = {
     "a table of parameters": (b'lr,seed\n1e-4,0\n"3e-4",1\n', _csv),
     "a script": (b"import torch\n", _script),
     "py-spy's answer": (THREADS, _stacks),
-    "NCCL's answer": (json.loads(as_json(_COMMUNICATORS)), _nccl),
+    "NCCL's answer": (json.loads(as_json(_COMMUNICATORS, "2.29.7")), _nccl),
     "NCCL's answer in an older version": (as_text(_COMMUNICATORS).encode(), _nccl),
     "what NCCL's client prints": ({"answer": "x", "problem": ""}, _nccl_client),
     "a flight recorder's dump": (pickle.dumps(DUMP), _dump),

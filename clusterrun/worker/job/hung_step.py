@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, cast
 
@@ -81,7 +81,7 @@ def _run_probes(by_node: Mapping[str, Sequence[int]]) -> dict[str, bytes | None]
     return found
 
 
-def ask_nccl(job: Job, nodes: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+def ask_nccl(job: Job, nodes: Sequence[str]) -> Generator[tuple[str, bytes], None, None]:
     """Yield what nccl_ras.py prints on each of these nodes, at most MOST_NODES, as they respond within NCCL_S."""
     until = time.monotonic() + NCCL_S
     asked = nodes[: 1 if job.options.local else MOST_NODES]
