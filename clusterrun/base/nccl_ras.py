@@ -23,6 +23,7 @@ _NO_COMMA = re.compile(r'("nvml_dev": -?\d{1,9})(?=\n *"status")')  # of a missi
 _VERSION = re.compile(r"NCCL version ([\w.+-]{1,40}) compiled with CUDA ")
 _END = "\nWarnings\n========\n"  # the last section, also if it is empty
 _GROUP = re.compile(r"(?m)^ *(\d{1,9}) +(\d{1,9}) +\d{1,9} +[\d-]{1,19} +(\d{1,9}) +\d{1,9} +[A-Z]+ +[A-Z,]+$")
+_TOTAL = re.compile(r" (\d{1,9}) +\d{1,9}\n\nCommunicators\.\.\.")  # processes, GPUs
 _PART = re.compile(r"\n\n+|\n(?=  Communicator ranks have different )")
 _HEAD = re.compile(r"(?m)#(\d{1,9})-\d{1,9} \(([0-9a-f]{16})\) (?:INCOMPLETE|MISMATCH)$")
 _LINE = re.compile(r"  (?:Rank (\d{1,9})|\d{1,9} ranks)( (?:has|have) [\w ]{1,60})?(?: -- (.*))?")
@@ -59,13 +60,15 @@ class Finding(NamedTuple):
 class Answer(NamedTuple):
     """What NCCL says: its version, how many communicators there are, what stands out, and whom it names.
 
-    ``members`` are with the size of their communicator, 0 if it is not known.
+    ``members`` are with the size of their communicator, 0 if it is not known. The job has ``total`` processes; 0 if
+    that is not said.
     """
 
     version: str
     communicators: int
     findings: list[Finding]
     members: set[tuple[int, Member]]
+    total: int = 0
 
 
 def has_service(start: Mapping[str, Any] | None) -> bool:
@@ -144,7 +147,8 @@ def _parse_text(text: str) -> Answer:
         findings += [Finding(communicator, size, *what) for what in _read_part(part, size)]
     members = {(0, Member(None, *_process(found))) for found in _PROCESS.finditer(text)}
     members |= {(finding.size, finding.member) for finding in findings}
-    return Answer(version[1], sum(count for count, _ in groups.values()), findings, members)
+    communicators = sum(count for count, _ in groups.values())
+    return Answer(version[1], communicators, findings, members, sum(map(int, _TOTAL.findall(text)[:1])))
 
 
 def _parts(text: str) -> Iterator[tuple[str, str, str]]:
@@ -236,13 +240,18 @@ def summarize(text: str, processes: Sequence[Process], own: Collection[int]) -> 
     """
     answer = parse(text)
     known = locate(answer, processes)
-    named, ours = {member.pid for _, member in answer.members if member.pid}, {process.pid for process in processes}
-    if 2 * len(named & ours) < len(named):
-        raise Damaged("it is that of another job on the node")
+    if not _is_of(answer, processes):
+        raise Damaged("it is about other processes than the ranks of this job")
     ranks = sorted({known[key].rank for one in answer.findings if (key := one.member[1:]) in known})
     lines = [f"NCCL {answer.version}: {line}" for line in _describe(answer, known)]
     lines.append(f"the ranks' own records {_compare(ranks, sorted(own))}")
     return {"version": answer.version, "ranks": ranks, "agrees": ranks == sorted(own), "lines": lines}
+
+
+def _is_of(answer: Answer, processes: Sequence[Process]) -> bool:
+    """Return whether an answer is about these processes: most that it names, or as many, if it names none."""
+    named, ours = {member.pid for _, member in answer.members if member.pid}, {process.pid for process in processes}
+    return 2 * len(named & ours) >= len(named) if named else answer.total == len(processes)
 
 
 def _describe(answer: Answer, known: Mapping[tuple[str, int | None], Process]) -> list[str]:

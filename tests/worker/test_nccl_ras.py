@@ -177,7 +177,7 @@ def test_an_answer_of_another_job_is_passed_over(launch: Path, srun: Path) -> No
         (srun / "n2").write_text(server.address)
         found = nccl_answer.collect(job(launch, local=False), MARKS, [3], [])
     assert found is not None and found["version"] == "2.27.5"
-    assert (launch / ends.NCCL).read_text() in (as_text(BEHIND), as_json([Communicator(1, ranks(4, first_pid=7000))]))
+    assert (launch / ends.NCCL).read_text() == as_text(BEHIND)
 
 
 def test_nodes_without_an_answer_are_named_with_the_problem(launch: Path, srun: Path, nobody: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from clusterrun.run_folder.ends import Hang
+from clusterrun.why.causes import EndFacts
 from clusterrun.why.causes.hang import hang_cause
+from clusterrun.why.ended import _fact_notes
 
 STACKS = "/home/u/my runs/attempts/x.0.0/stacks-rank-*.txt"
 BEHIND = Hang(
@@ -38,3 +40,10 @@ def test_what_nccl_says_is_evidence() -> None:
         ("/r/attempts/x.0.0/nccl-ras.txt", line) for line in lines
     ]
     assert hang_cause(BEHIND).evidence == ()
+
+
+def test_why_nccl_did_not_answer_is_a_note() -> None:
+    facts = EndFacts(hang=BEHIND._replace(nccl_problem="nobody listens (localhost:28028) on n1, n2"))
+    assert _fact_notes(facts, hang_cause(BEHIND)) == [
+        "NCCL was asked which ranks hang, but did not answer: nobody listens (localhost:28028) on n1, n2"
+    ]
