@@ -163,7 +163,7 @@ def test_nccl_is_asked_and_what_it_says_follows_the_cause(
     assert launch.lines[2] == "the ranks' own records agree: rank 1"
     assert (tmp_path / ends.NCCL).exists()
     if ends_it:
-        assert launch.step.wait(HUNG) == -signal.SIGKILL
+        assert launch.step.wait(LONG) == -signal.SIGKILL
         found = ends.find_hang(tmp_path)
         assert found is not None and found.nccl == tuple(launch.lines[1:])
 
@@ -176,7 +176,7 @@ def test_nccl_that_cannot_be_asked_keeps_no_launch_alive(
 
     monkeypatch.setattr(nccl_answer, "collect", fail)
     launches.append(launch := Launch(tmp_path))
-    assert launch.step.wait(HUNG) == -signal.SIGKILL
+    assert launch.step.wait(LONG) == -signal.SIGKILL
     found = ends.find_hang(tmp_path)
     assert found is not None and (found.nccl, found.nccl_problem) == ((), "ValueError: a bug")
     assert len(launch.lines) == 1
@@ -190,7 +190,7 @@ def test_nccl_that_does_not_answer_keeps_no_launch_alive(
         monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
         monkeypatch.setattr(hung_step, "NCCL_S", 1.0)
         launches.append(launch := Launch(tmp_path))
-        assert launch.step.wait(HUNG) == -signal.SIGKILL
+        assert launch.step.wait(LONG) == -signal.SIGKILL
     found = ends.find_hang(tmp_path)
     assert found is not None and found.nccl_problem == "no node responded in time"
 
