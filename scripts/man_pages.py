@@ -17,7 +17,7 @@ from scripts.reference import of_verb, sections
 
 def pages() -> Iterator[tuple[str, str]]:
     """Yield the name of each page, `clusterrun-submit`, and its text for man."""
-    root = click.Context(cli, info_name="clusterrun")
+    root = click.Context(cli, info_name="clusterrun", **cli.context_settings)
     yield "clusterrun", page(cli, root, "launch, follow and debug multi-node PyTorch training", commands())
     for summaries in SECTIONS.values():
         for verb, summary in summaries.items():

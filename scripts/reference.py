@@ -102,7 +102,7 @@ def commands() -> Iterator[str]:
 
 def of_verb(verb: str) -> tuple[click.Command, click.Context]:
     """Return a verb's command, and a context in which to ask it for its help."""
-    parent = click.Context(cli, info_name="clusterrun", max_content_width=100)
+    parent = click.Context(cli, info_name="clusterrun", **{**cli.context_settings, "max_content_width": 100})
     made = cli.get_command(parent, verb)
     assert made is not None
     return made, click.Context(made, info_name=verb, parent=parent)
