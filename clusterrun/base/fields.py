@@ -85,6 +85,9 @@ class Field(NamedTuple):
 FIELDS: tuple[Field, ...] = (
     Field("scheduler", "text", "NAME", AGENT,
           "Scheduler: slurm, local, or auto (Slurm if available, else this machine).", section=PLACEMENT),
+    Field("in-job", "text", "JOBID", AGENT,
+          "Run inside this running job of yours, without queueing; default in a shell of salloc; none queues a job.",
+          training=True, section=PLACEMENT),
     Field("nodes", "int", "N", AGENT, "Number of nodes.", least=1, job=True, default=1, variable="CLUSTERRUN_NODES",
           short="-N", section=RESOURCES),
     Field("gpus-per-node", "int", "N", AGENT, "GPUs per node, one rank per GPU; 0 for a CPU job.", section=RESOURCES),

@@ -101,6 +101,11 @@ def log_paths(logs: Path, job: JobId) -> tuple[Path, Path]:
     return logs / f"train_{name}.out", logs / f"train_{name}.err"
 
 
+def step_name(token: str) -> str:
+    """Return the name of a run's steps in a job that exists, by which they are found there (ADR 41)."""
+    return f"clusterrun.{token[:8]}"
+
+
 class Outcome(StrEnum):
     """The result of a run, beside Slurm's state."""
 
@@ -180,7 +185,9 @@ class JobStatus:
     restarts: int | None = None
     script: str = ""  # the path given to Slurm: it leads to the run's folder
     tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
-    number: str = ""  # what Slurm calls a running task inside: srun takes no 123_4
+    number: str = (
+        ""  # what srun takes instead of the id: a running task's own number, or the job of a local job's steps
+    )
     cancelled_by: int | None = None  # the user id, as accounting has it
     extra: tuple[tuple[str, str], ...] = ()  # fields of squeue that are only shown: key and value
     source: str = ""
@@ -191,8 +198,10 @@ class JobStatus:
 
     @property
     def inner_id(self) -> JobId:
-        """The id that srun takes: of an array's task its own number."""
-        return self.id if self.id.task is None else JobId(self.number or self.id.raw, None, None, self.id.cluster)
+        """The id that srun takes: of an array's task its own number, of a run in a job that exists that job."""
+        if self.id.task is None and not self.number:
+            return self.id
+        return JobId(self.number or self.id.raw, None, None, self.id.cluster)
 
     @property
     def has_started(self) -> bool:

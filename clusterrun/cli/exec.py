@@ -55,7 +55,7 @@ def exec_command(ctx: click.Context, job_id: str, words: tuple[str, ...], node: 
         raise RequestError("a shell needs a terminal", hint=f"give a command: clusterrun exec {job_id} -- nvidia-smi")
     cluster = session.cluster(ui.note)
     state = find_running(cluster, find_target(cluster, job_id, active=True))
-    if state.status.id.is_local:
+    if state.status.inner_id.is_local:
         raise RequestError(f"job {state.status.id} is running on this machine", hint="run the command in this shell")
     where = _choose_node(state, node, rank)
     ctx.exit(

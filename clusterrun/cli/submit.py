@@ -94,7 +94,7 @@ def submit(
         ctx.exit(submit_array(ui, cluster, args, others, array, how))
     if ladder:
         ctx.exit(submit_ladder(ui, cluster, args, others, how))
-    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others), how))
+    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others, joins=True), how))
 
 
 def _recover(

@@ -95,22 +95,40 @@ class Cluster:
         self._vet(request)
         return request
 
-    def plan(self, args: SubmitArgs, *, named: bool = True, change: Callable[[Request], Request] | None = None) -> Plan:
+    def plan(
+        self, args: SubmitArgs, *, named: bool = True, change: Callable[[Request], Request] | None = None,
+        joins: bool = False,
+    ) -> Plan:  # fmt: skip
         """Decide everything about a run and write nothing.
 
         With ``named`` False the run is called RUN_ID and TOKEN, as ``render`` prints it, and no cluster is needed.
-        ``change`` may replace values of the merged request.
+        ``change`` may replace values of the merged request. ``joins``: in a shell of salloc, the run starts in its job.
         """
         from clusterrun.submit import plan as planning
+        from clusterrun.submit.salloc import join
 
-        request, scheduler = self.request(args), None
-        if named or request.scheduler == LOCAL or self.facts() is not None:
-            scheduler = self.scheduler(request.scheduler)
+        request = self.request(args)
+        if joins and self.facts() is not None:
+            request = join(request, self.environ, self.scheduler("slurm"))
+        scheduler = self._scheduler_for(request, named=named)
         partition = request.values.get("partition")
-        if partition is not None and partition.value == "auto":
+        if partition is not None and partition.value == "auto" and not request.in_job:
             request = self._choose_partition(args, request, scheduler)
         request = change(request) if change else request
-        return planning.plan(request, scheduler, self._factory.has_gpus(scheduler), self._here(), named=named)
+        has_gpus = self._factory.has_gpus(None if request.in_job else scheduler)
+        return planning.plan(request, scheduler, has_gpus, self._here(), named=named)
+
+    def _scheduler_for(self, request: Request, *, named: bool) -> Scheduler | None:
+        """Return the scheduler of a run: inside a Slurm job it is this machine's. None for a Slurm out of reach."""
+        if request.in_job:
+            if request.scheduler == "slurm":
+                raise RequestError("--in-job cannot be combined with --scheduler slurm, which queues a new job",
+                                   hint="remove one of them")  # fmt: skip
+            self._factory.slurm()  # raises without Slurm
+            return self.scheduler(LOCAL)
+        if named or request.scheduler == LOCAL or self.facts() is not None:
+            return self.scheduler(request.scheduler)
+        return None
 
     def soonest(self, args: SubmitArgs) -> StartEstimates:
         """Return where a job would start soonest, by partition and shape; nothing is submitted or written."""
@@ -136,6 +154,8 @@ class Cluster:
 
         self.store(plan.record.root).check_folders()
         scheduler = self.scheduler(plan.record.scheduler)
+        if scheduler.local is not None:
+            scheduler.local.place(plan.submission)
         return checks.check(
             plan, scheduler, self.environ, self.user,
             state=self.state, say=self.notify, preload=preload, tasks=tasks,

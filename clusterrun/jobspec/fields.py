@@ -266,6 +266,7 @@ _KINDS: dict[Kind, tuple[str, Callable[[Any], bool]]] = {
 _SIGNAL = re.compile(r"(?:SIG)?(?:TERM|INT|HUP|USR1|USR2)(?:@\d{1,5})?", re.ASCII)
 _RULES: dict[str, tuple[Callable[[Any], object], str]] = {
     "scheduler": (("slurm", "local", "auto").__contains__, "slurm, local or auto"),
+    "in-job": (re.compile("[1-9][0-9]{0,17}|none", re.ASCII).fullmatch, "the id of a job, such as 123, or none"),
     "launcher": (LAUNCHERS.__contains__, f"{', '.join(LAUNCHERS[:-1])} or {LAUNCHERS[-1]}"),
     "signal": (_SIGNAL.fullmatch, "TERM, INT, HUP, USR1 or USR2, with or without seconds (TERM@300)"),
     "hang-timeout": (lambda seconds: seconds == 0 or seconds >= 10, "0 or at least 10"),

@@ -193,9 +193,25 @@ def supervise_argv(spec: JobSpec, *, local: bool) -> Sequence[str]:
     words += ["--process-group", spec.process_group]
     if spec.check:
         words += ["--check-gpus", str(spec.gpus_on_each_node)]
-    if local and spec.time_limit:
-        words += ["--time-limit", str(spec.time_limit)]
-    return (*words, "--local") if local else words
+    return (*words, *_place_options(spec)) if local else words
+
+
+def _place_options(spec: JobSpec) -> Sequence[str]:
+    """Return the supervisor's options for a local job, on this machine or inside a Slurm job."""
+    limit = ["--time-limit", str(spec.time_limit)] if spec.time_limit else []
+    if spec.in_job:
+        return (*limit, "--in-job", *(f"--srun-arg={word}" for word in _of_ranks_step(spec)))
+    return (*limit, "--local")
+
+
+def _of_ranks_step(spec: JobSpec) -> tuple[str, ...]:
+    """Return srun's options for ranks in a job that exists: GPUs that no other step has, or none and shared CPUs.
+
+    Only --exact gives two steps different GPUs, and --overlap the same ones (seen on 22.05, 24.11 and 26.05).
+    """
+    if spec.gpus_per_node:
+        return "--exact", f"--gpus-per-node={spec.gpus_per_node}", "--mem=0"
+    return "--overlap", "--gres=none", "--mem=0"
 
 
 def launch_argv(spec: JobSpec) -> Sequence[str]:

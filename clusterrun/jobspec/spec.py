@@ -88,6 +88,7 @@ class JobSpec:
     comment: str = ""
     directives: tuple[tuple[str, str], ...] = ()
     for_job: tuple[tuple[str, Any], ...] = ()
+    in_job: str = ""  # the Slurm job whose nodes and GPUs it uses
     cpus_per_task: int | None = None
     time_limit: int | None = None
     env: tuple[tuple[str, str], ...] = ()

@@ -116,11 +116,15 @@ def _gpus_line(spec: JobSpec) -> str:
 def _time_line(spec: JobSpec, local: bool) -> str:
     if spec.time_limit:
         return format_time_limit(spec.time_limit)
+    if spec.in_job:
+        return f"until job {spec.in_job} ends"
     is_unlimited = local or "time" in spec.sources
     return "no limit" if is_unlimited else "the partition's default"
 
 
 def _partition_line(spec: JobSpec, local: bool) -> str:
+    if spec.in_job:
+        return f"none (the run starts inside job {spec.in_job})"
     if local:
         return "none (the job runs on this machine)"
     return spec.directive("partition") or "the cluster's default"

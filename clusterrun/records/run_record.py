@@ -98,6 +98,11 @@ class RunRecord:
         return self.sources.get("independent", (False, ""))[0] is True
 
     @property
+    def in_job(self) -> str:
+        """The Slurm job that the run was submitted into; empty if it got a job of its own."""
+        return str(self.sources.get("in-job", ("", ""))[0])
+
+    @property
     def world_size(self) -> int:
         return self.nodes * self.workers_per_node
 

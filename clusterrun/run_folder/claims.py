@@ -38,7 +38,8 @@ class JobIdentity:
     def resolve(cls, environ: Mapping[str, str]) -> JobIdentity:
         """Read the variables of Slurm or of the local scheduler; the job id is `none` for a script run by hand."""
         task = f"_{number}" if (number := environ.get("SLURM_ARRAY_TASK_ID")) else ""
-        own = environ.get("SLURM_JOB_ID") or environ.get("CLUSTERRUN_LOCAL_JOB_ID") or "none"
+        # a local job inside a Slurm job has both
+        own = environ.get("CLUSTERRUN_LOCAL_JOB_ID") or environ.get("SLURM_JOB_ID") or "none"
         return cls(
             cluster=environ.get("SLURM_CLUSTER_NAME") or "local",
             job_id=f"{environ.get('SLURM_ARRAY_JOB_ID') or own}{task}",

@@ -20,6 +20,7 @@ class Submission(NamedTuple):
 
     ``env`` is the scrubbed environment that the job inherits, ``umask`` the one for the log files. The local scheduler
     uses nodes, tasks, time limit (seconds), GPUs per node and dependency; Slurm reads them from ``#SBATCH`` lines.
+    With ``in_job`` it starts the script inside that Slurm job; ``cpus_per_task`` is then of each rank (None: a share).
     """
 
     run_id: str
@@ -36,6 +37,8 @@ class Submission(NamedTuple):
     gpus_per_node: int = 0
     time_limit: int | None = None
     dependency: str = ""
+    in_job: str = ""
+    cpus_per_task: int | None = None
 
 
 class Answer(NamedTuple):

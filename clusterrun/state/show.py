@@ -250,7 +250,7 @@ def _job_facts(state: RunState, now: float) -> dict[str, str]:
         "state": row["STATE"] + (f"  exit status {job.exit_status}" if job.exit_status else ""),
         "outcome": job.outcome.value if job.is_over else "",
         "reason": _explained_reason(state, row["REASON"]),
-        "nodes": row["NODES"],
+        "nodes": row["NODES"] + (f" of job {job.number}" if job.id.is_local and job.number and job.nodes else ""),
         **dict(job.extra),
         "attempt": f"{job.restarts + 1} ({plural(job.restarts, 'restart')})" if job.restarts else "",
         "time": row["TIME"] + (f" of {row['LIMIT']}" if row["LIMIT"] else ""),
@@ -412,7 +412,7 @@ def canceller(run: RunRecord | None, status: JobStatus) -> str:
     if status.reason == "DependencyNeverSatisfied":
         return f"--kill-on-invalid-dep: {run.sources.get('dependency', ('its dependency', ''))[0]} was never satisfied"
     if status.id.is_local:
-        return "a signal to the job's supervisor"
+        return status.reason or "a signal to the job's supervisor"
     return format_user(status.cancelled_by) if status.cancelled_by is not None else ""
 
 

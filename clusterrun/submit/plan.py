@@ -66,11 +66,20 @@ class LocalContext(NamedTuple):
     user: str
 
 
-def _removed_notices(names: Iterable[str]) -> list[str]:
-    """Return a notice about the variables that the job does not get, but for those that are read as options."""
+def _removed_notices(names: Iterable[str], in_job: str) -> list[str]:
+    """Return a notice about the variables that the job does not get, but for those that are read as options.
+
+    A run inside a Slurm job gets Slurm's variables from that job.
+    """
+    silent = ("CLUSTERRUN_", "SLURM_") if in_job else ("CLUSTERRUN_",)
     options = dict(ENVIRONMENT)
-    removed = [name for name in names if not name.startswith("CLUSTERRUN_") and name not in options]
+    removed = [name for name in names if not name.startswith(silent) and name not in options]
     return [f"removed from the job's environment: {', '.join(removed)}"] if removed else []
+
+
+def _place_notices(request: Request, local: bool) -> list[str]:
+    is_fallback = local and request.scheduler == "auto" and not request.in_job
+    return ["Slurm not found; running locally"] if is_fallback else []
 
 
 def _place(scheduler: Scheduler | None) -> tuple[str, str]:
@@ -100,13 +109,13 @@ def plan(
     name, cluster = _place(scheduler)
     local = name == LOCAL
     spec, notices = resolve_spec(request, has_gpus=has_gpus, local=local)
-    if request.scheduler == "auto" and local:
-        notices.insert(0, "Slurm not found; running locally")
+    notices[:0] = _place_notices(request, local)
     clean, dropped = shell.scrub(here.environ)
-    notices += _removed_notices(dropped)
+    notices += _removed_notices(dropped, spec.in_job)
+    on_machine = local and not spec.in_job
     notify = notify_settings(request.values, spec.job_name)
     if notify is not None:
-        notices += check_command(str(notify["target"]), spec, here.environ, here.cwd, local=local)
+        notices += check_command(str(notify["target"]), spec, here.environ, here.cwd, local=on_machine)
     at = time.time()
     run_id, token = "RUN_ID", "TOKEN"
     if named:
@@ -119,7 +128,7 @@ def plan(
     run_dir = _new_folder(base, run_id)
     logs = base / "logs"
     folders = (here.cwd, request.root, run_dir.parents[1], logs, WORKER.parent)
-    spec = with_container(spec, here.environ, folders, local=local)
+    spec = with_container(spec, here.environ, folders, local=on_machine)
     record = RunRecord(
         run_id=run_id,
         run_dir=run_dir,
@@ -165,6 +174,8 @@ def submission_of(run: RunRecord, spec: JobSpec, workdir: Path, env: Mapping[str
         gpus_per_node=spec.gpus_per_node or 0,
         time_limit=spec.time_limit,
         dependency=dependency,
+        in_job=spec.in_job,
+        cpus_per_task=spec.cpus_per_task,
     )
 
 

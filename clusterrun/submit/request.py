@@ -111,6 +111,12 @@ class Request:
         return str(self.values.get("scheduler", Value("auto", "default")).value)
 
     @property
+    def in_job(self) -> str:
+        """The Slurm job in which the run starts; empty if it gets a job of its own."""
+        job = str(self.values.get("in-job", Value("none", "")).value)
+        return "" if job == "none" else job
+
+    @property
     def sweep(self) -> SweepRequest:
         """What the job file's table ``[sweep]`` requests; nothing without one."""
         return self.job.sweep if self.job is not None else SweepRequest()
@@ -294,6 +300,8 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     ``has_gpus`` is whether the cluster (or this machine) has GPUs, or None if unknown.
     """
     values, notices = {name: value for name, value in request.values.items() if name not in NOTIFY}, []
+    if not request.in_job:
+        values.pop("in-job", None)
     if local and not {"gres", "gpus-per-node"} <= values.keys():  # build_spec refuses both
         if "gres" in values:
             gres = values["gres"]
@@ -352,7 +360,11 @@ def _drop_slurm_options(values: dict[str, Value]) -> list[str]:
         if len(arguments.value) == 1:
             del dropped["sbatch-arg"]
     typed = [name for name, value in dropped.items() if not value.source.startswith(("SBATCH_", "SLURM_"))]
-    return [f"the local scheduler ignores --{', --'.join(typed)}"] if typed else []
+    return [f"{_ignorer(values)} ignores --{', --'.join(typed)}"] if typed else []
+
+
+def _ignorer(values: Mapping[str, Value]) -> str:
+    return "a run inside a job" if "in-job" in values else "the local scheduler"
 
 
 #: The value in ``--env A=1,B=2``, which looks like two variables; ``x=1,y=2`` is an option's own list.

@@ -72,7 +72,7 @@ def submit_plan(ui: Ui, cluster: Cluster, plan: Plan, how: How) -> int:
     note_all(ui, plan.notices)
     if how.dry_run:
         note_checks(ui, cluster, plan, how)
-        where = "on this machine" if plan.record.scheduler == LOCAL else "to Slurm"
+        where = where_runs(plan.record, "to Slurm")
         ui.note(f"would submit {plan.record.what} {where} as job {plan.record.name}; nothing was written")
         ui.data(show_plans(ui, [plan], as_script=how.as_script)[0])
         return 0
@@ -128,12 +128,19 @@ def show_plans(ui: Ui, plans: Sequence[Plan], *, as_script: bool) -> list[dict[s
     ]
 
 
+def where_runs(run: RunRecord, queued: str) -> str:
+    """Return where a run runs, in words: ``queued`` for a job of its own on a cluster."""
+    if run.in_job:
+        return f"inside job {run.in_job}"
+    return "on this machine" if run.scheduler == LOCAL else queued
+
+
 def announce(ui: Ui, run: RunRecord, *, data: bool) -> None:
     """Print a submitted job, its logs and the next commands; ``data`` also its JSON envelope."""
     job = run.job_id
     assert job is not None
     out, err = log_paths(run.logs, job)
-    where = "on this machine" if run.scheduler == LOCAL else f"on {run.cluster}"
+    where = where_runs(run, f"on {run.cluster}")
     ui.say(
         f"Submitted job {job} ({run.name}) {where}: {plural(run.world_size, 'rank')} on {plural(run.nodes, 'node')}",
         f"  logs    {out}",
@@ -257,13 +264,13 @@ def conditions(after: Sequence[Awaited]) -> list[str]:
     return [condition for condition, _, _ in after]
 
 
-def plan_after(cluster: Cluster, args: SubmitArgs, after: Sequence[Awaited]) -> Plan:
-    """Plan a job that waits for others; raises RequestError if they run elsewhere."""
+def plan_after(cluster: Cluster, args: SubmitArgs, after: Sequence[Awaited], *, joins: bool = False) -> Plan:
+    """Plan a job that waits for others; raises RequestError if they run elsewhere. ``joins``: see Cluster.plan."""
     if not after:
-        return cluster.plan(args)
+        return cluster.plan(args, joins=joins)
     from clusterrun.submit.request import depend
 
-    plan = cluster.plan(args, change=lambda request: depend(request, conditions(after)))
+    plan = cluster.plan(args, change=lambda request: depend(request, conditions(after)), joins=joins)
     here = (plan.record.scheduler, plan.record.cluster)
     for condition, scheduler, where in after:
         if scheduler != here[0] or where not in ("", here[1]):

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from clusterrun.base.errors import Ambiguous, CommandError, Refused
 from clusterrun.base.job import LOCAL, JobId
 from clusterrun.scheduler import KILL_ON_INVALID_DEP, Answer, Cancelled, Submission
-from clusterrun.scheduler.local import dependency
+from clusterrun.scheduler.local import dependency, steps
 from clusterrun.scheduler.local.devices import visible
 from clusterrun.scheduler.local.jobfiles import (
     STARTING,
@@ -40,12 +40,15 @@ from clusterrun.scheduler.local.jobfiles import (
     write_state,
 )
 from clusterrun.scheduler.local.processes import SUPERVISOR, TOKEN, end_members, members, send
+from clusterrun.scheduler.slurm import allocation
 from clusterrun.system import shell
 
 START_TIMEOUT = 10.0
 """Seconds within which a new supervisor must answer."""
 GRACE = 10.0
 """Seconds from TERM to KILL."""
+STEP_GRACE = 30.0
+"""Seconds from TERM to KILL of a run in a Slurm job: Slurm's default KillWait."""
 _START = 10.0  # seconds that a submission in progress may take to write the first state
 _MARGIN = 5.0  # seconds after the grace period for a supervisor to write the end
 
@@ -99,15 +102,16 @@ class LocalScheduler:
         """Start a supervisor for the run and return when it has accepted the job.
 
         Raises Refused for an invalid dependency, a state folder that cannot be written or a supervisor that does not
-        start, and Ambiguous if it does not respond in time.
+        start, Ambiguous if it does not respond in time, and what :meth:`place` raises.
         """
         for _, id in dependency.parse(submission.dependency):
             if read_status(self._root / id) is None:
                 raise Refused(
                     f"--dependency: there is no local job {id}", hint="`clusterrun list --all` shows your jobs"
                 )
+        job = self._job(submission)
         try:
-            folder, request = create(self._root, self._job(submission))
+            folder, request = create(self._root, job)
         except OSError as error:
             raise Refused(
                 f"cannot write {self._root}: {error.strerror}",
@@ -117,8 +121,25 @@ class LocalScheduler:
             self._start(folder, request, submission)
         return JobId(folder.name)
 
+    def place(self, submission: Submission) -> dict[str, Any]:
+        """Return what a run may use of the Slurm job that it is to start in: fields of :class:`Job`; none without one.
+
+        Raises Refused if the run cannot start there, and NotDelivered if Slurm does not respond.
+        """
+        if not submission.in_job:
+            return {}
+        found = allocation.load(submission.in_job, self._environ)
+        slots = [f"{submission.in_job}/{node}/{n}" for node, gpus in found.gpus.items() for n in range(gpus)]
+        return {
+            "in_job": submission.in_job,
+            "job_nodes": tuple(found.gpus),
+            "slots": tuple(slots),
+            "cpus_per_task": allocation.cpus_per_task(found, submission),
+            "grace": max(self._grace, STEP_GRACE),
+        }
+
     def _job(self, submission: Submission) -> Job:
-        return Job(
+        job = Job(
             token=submission.token,
             run_dir=str(submission.run_dir.absolute()),
             script=str(submission.script.absolute()),
@@ -134,6 +155,7 @@ class LocalScheduler:
             submitted=int(time.time()),
             grace=self._grace,
         )
+        return replace(job, **self.place(submission))
 
     def _start(self, folder: Path, request: BinaryIO, submission: Submission) -> None:
         """Start the supervisor and wait for its answer, through a pipe that closes when it ends."""
@@ -201,9 +223,16 @@ class LocalScheduler:
 
     def cancel(self, ids: Sequence[JobId]) -> Sequence[Cancelled]:
         """Cancel jobs in parallel; return when they have ended, or a little after the grace period."""
-        results = {id: _request_end(self._root / str(id), id, self._grace) for id in ids}
-        until = time.monotonic() + self._grace + _MARGIN
-        return [result or _await_end(self._root / str(id), id, until) for id, result in results.items()]
+        began = time.monotonic()
+        results = {id: _request_end(self._root / str(id), id, self._grace, self._environ) for id in ids}
+        return [
+            result or _await_end(self._root / str(id), id, began + self._grace_of(id) + _MARGIN)
+            for id, result in results.items()
+        ]
+
+    def _grace_of(self, id: JobId) -> float:
+        job = read_job(self._root / str(id))
+        return max(self._grace, job.grace if job is not None and job.in_job else 0.0)
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Raise Refused: local jobs cannot be held."""
@@ -234,7 +263,7 @@ def _tail(path: Path) -> str:
 # -- cancelling ------------------------------------------------------------------------------------------------------
 
 
-def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
+def _request_end(folder: Path, id: JobId, grace: float, environ: Mapping[str, str]) -> Cancelled | None:
     """Send TERM to the job's supervisor; return a result if there is nothing to wait for."""
     try:
         state = _started_state(folder) if is_id(folder.name) else None
@@ -243,7 +272,7 @@ def _request_end(folder: Path, id: JobId, grace: float) -> Cancelled | None:
         if state.state == "UNKNOWN":
             return Cancelled(id, False, f"the job cannot be cancelled now: {_describe(state)}")
         if not is_supervised(folder):
-            return _end_orphan(folder, id, state, grace)
+            return _end_unsupervised(folder, id, state, grace, environ)
         if state.is_over:
             return Cancelled(id, False, f"the job had already ended: {_describe(state)}")
         if not send(*state.supervisor, signal.SIGTERM) and is_supervised(folder):
@@ -261,13 +290,21 @@ def _started_state(folder: Path) -> State | None:
     return state
 
 
+def _end_unsupervised(folder: Path, id: JobId, state: State, grace: float, environ: Mapping[str, str]) -> Cancelled:
+    job = read_job(folder)
+    has_ended = state.is_over and state.state != "NODE_FAIL"  # which says only that nobody saw the end
+    if job is not None and job.in_job and not has_ended:
+        return _end_orphan_in_job(folder, id, job, environ)
+    return _end_orphan(folder, id, state, grace)
+
+
 def _end_orphan(folder: Path, id: JobId, state: State, grace: float) -> Cancelled:
     """End what is left of a job without a supervisor; mostly that is nothing, as the job has ended."""
+    job = read_job(folder)
     until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
     while state.state == "COMPLETING" and time.monotonic() < until:
         time.sleep(0.05)
         state = read_state(folder) or state
-    job = read_job(folder)
     ended, left = end_members(job.token) if job is not None else (0, 0)
     if left:
         why = f"the job's supervisor had already exited, and {left} of the job's processes could not be killed"
@@ -280,6 +317,22 @@ def _end_orphan(folder: Path, id: JobId, state: State, grace: float) -> Cancelle
             write_state(folder, replace(state, state="CANCELLED", reason="", ended=int(time.time())))
     noun = "process" if ended == 1 else "processes"
     return Cancelled(id, True, f"the job's supervisor was gone; killed {ended} remaining {noun}")
+
+
+def _end_orphan_in_job(folder: Path, id: JobId, job: Job, environ: Mapping[str, str]) -> Cancelled:
+    """End the steps of a run inside a Slurm job that has no supervisor: they have outlived it."""
+    steps.request_end(job, environ)
+    until = time.monotonic() + job.grace
+    while (state := read_state(folder)) is not None and state.state == "COMPLETING" and time.monotonic() < until:
+        time.sleep(0.05)
+    if not steps.end(job, environ):
+        why = f"the job's supervisor is gone, and its steps in job {job.in_job} may still run"
+        return Cancelled(id, False, why)
+    end_members(job.token)
+    if state is not None and state.state in ("COMPLETING", "NODE_FAIL"):
+        with contextlib.suppress(OSError):
+            write_state(folder, replace(state, state="CANCELLED", reason="", ended=int(time.time())))
+    return Cancelled(id, True, f"the job's supervisor was gone; ended its steps in job {job.in_job}")
 
 
 def _await_end(folder: Path, id: JobId, until: float) -> Cancelled:

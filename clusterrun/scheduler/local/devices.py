@@ -9,10 +9,12 @@ Standard library only.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
-from clusterrun.scheduler.local.jobfiles import State, Unreadable, job_folders, number_of, read_job, read_state
+from clusterrun.scheduler.local.jobfiles import Job, State, Unreadable, job_folders, number_of, read_job, read_state
 from clusterrun.scheduler.local.processes import members
 from clusterrun.system.processes import host_name
 
@@ -43,14 +45,29 @@ def _count(folder: Path, pattern: str) -> int:
         return 0
 
 
-def free_devices(folder: Path, seen: Sequence[str], over: set[str]) -> list[str]:
+def choose(free: Sequence[str], job: Job) -> tuple[str, ...] | None:
+    """Return the devices that a job takes of those that are free, None if they are too few.
+
+    In a Slurm job a run needs them on each of its nodes.
+    """
+    if not job.in_job:
+        wanted = job.nodes * job.gpus_per_node
+        return tuple(free[:wanted]) if len(free) >= wanted else None
+    by_node: dict[str, list[str]] = defaultdict(list)
+    for slot in free:
+        by_node[slot.split("/")[1]].append(slot)
+    usable = [slots[: job.gpus_per_node] for slots in by_node.values() if len(slots) >= job.gpus_per_node]
+    return tuple(chain.from_iterable(usable[: job.nodes])) if len(usable) >= job.nodes else None
+
+
+def free_devices(folder: Path, seen: Sequence[str], over: set[str], in_job: str = "") -> list[str]:
     """Return the devices that a job may take now: none while an older job waits for some. Raises OSError.
 
-    ``over`` collects the jobs that need no second look.
+    ``over`` collects the jobs that need no second look. ``in_job`` is the Slurm job whose devices they are.
     """
     taken: set[str] = set()
     for other, state in _active_jobs(folder, over):
-        if _waits_for_devices(state) and number_of(other) < number_of(folder):
+        if _waits_for_devices(state) and number_of(other) < number_of(folder) and _place_of(other) == in_job:
             return []
         taken.update(state.devices)
     return [device for device in seen if device not in taken]
@@ -69,6 +86,12 @@ def _active_jobs(folder: Path, over: set[str]) -> Iterator[tuple[Path, State]]:
                 yield other, state
         except Unreadable:
             continue
+
+
+def _place_of(folder: Path) -> str | None:
+    """Return the Slurm job that a job runs in, empty for this machine; None if it has no request."""
+    job = read_job(folder)
+    return job.in_job if job is not None else None
 
 
 def _waits_for_devices(state: State) -> bool:

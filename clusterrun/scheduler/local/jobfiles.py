@@ -29,6 +29,7 @@ from clusterrun.base.decode import Damaged, build, parse_object
 from clusterrun.base.job import TERMINAL, JobId, JobStatus, log_paths, outcome_of
 from clusterrun.run_folder import atomic, ends, launches, safe_files
 from clusterrun.scheduler.local.processes import members
+from clusterrun.scheduler.slurm.hostlist import fold
 from clusterrun.system.processes import boot_id, clock, host_name, is_alive
 
 _ID = re.compile(r"L[1-9][0-9]{0,17}", re.ASCII)
@@ -61,6 +62,10 @@ class Job:
     submitted: int
     grace: float  # seconds between TERM and KILL
     kill_on_invalid_dep: bool = False
+    in_job: str = ""  # the Slurm job that it runs in; the rest is what it may use there
+    job_nodes: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()  # one for each GPU of a node: 123/node1/0, 123/node1/1; Slurm chooses the device
+    cpus_per_task: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,7 +269,8 @@ def _without_supervisor(id: str, job: Job, state: State) -> State:
     """Return the state of a job of this machine whose supervisor did not live to write the end."""
     is_this_boot = state.boot == boot_id()
     if is_this_boot and is_alive(*state.script):
-        why = "the job's supervisor was killed; the script is being terminated"
+        end = f"`clusterrun cancel {id}` ends the script" if job.in_job else "the script is being terminated"
+        why = f"the job's supervisor was killed; {end}"
         return replace(state, state="COMPLETING", reason=why)
     end = end_record(job)
     if end is not None:
@@ -272,6 +278,8 @@ def _without_supervisor(id: str, job: Job, state: State) -> State:
     if not is_this_boot:
         return replace(state, state="NODE_FAIL", reason="the machine was restarted")
     why = "the job's supervisor was killed"
+    if job.in_job:
+        why += f"; `clusterrun cancel {id}` ends what is left of it in job {job.in_job}"
     left = len(members(job.token))
     if left:
         why += f"; `clusterrun cancel {id}` kills the {left} remaining {'process' if left == 1 else 'processes'}"
@@ -302,7 +310,7 @@ def _status(id: JobId, job: Job, state: State) -> JobStatus:
         reason=state.reason,
         name=f"local.{job.token[:8]}",
         user=safe_files.user_name(os.getuid()),
-        nodes="local0" if job.nodes == 1 else f"local[0-{job.nodes - 1}]",
+        nodes=_shown_nodes(job, state),
         node_count=job.nodes,
         elapsed=_elapsed(state),
         time_limit=job.time_limit,
@@ -311,9 +319,22 @@ def _status(id: JobId, job: Job, state: State) -> JobStatus:
         ended=state.ended,
         exit_status=state.exit_status,
         restarts=0,
+        number=job.in_job,
         script=job.script,
         source="local",
     )
+
+
+def nodes_in_job(job: Job, state: State) -> tuple[str, ...]:
+    """Return the nodes of a Slurm job that a run in it uses: those of its slots, or without GPUs the first ones."""
+    nodes = dict.fromkeys(slot.split("/")[1] for slot in state.devices)
+    return tuple(nodes) or job.job_nodes[: job.nodes]
+
+
+def _shown_nodes(job: Job, state: State) -> str:
+    if job.in_job:
+        return fold(nodes_in_job(job, state)) if state.started is not None else ""
+    return "local0" if job.nodes == 1 else f"local[0-{job.nodes - 1}]"
 
 
 def _elapsed(state: State) -> int | None:

@@ -22,12 +22,13 @@ from typing import Any, BinaryIO
 
 from clusterrun.base.errors import CommandError
 from clusterrun.base.job import JobId, JobStatus, log_paths
-from clusterrun.scheduler.local import dependency
-from clusterrun.scheduler.local.devices import free_devices, visible
+from clusterrun.scheduler.local import dependency, steps
+from clusterrun.scheduler.local.devices import choose, free_devices, visible
 from clusterrun.scheduler.local.jobfiles import (
     STARTING,
     Job,
     State,
+    nodes_in_job,
     read_job,
     read_state,
     read_status,
@@ -126,17 +127,18 @@ class Supervisor:
 
     def _take_devices(self) -> bool:
         """Take the job's devices if they are free; a job that needs none, or more than there are, takes none."""
-        job, seen = self._job, visible(self._environ)
-        wanted = job.nodes * job.gpus_per_node
-        if not 0 < wanted <= len(seen) or job.tasks_per_node > job.gpus_per_node:
+        job = self._job
+        seen = job.slots if job.in_job else visible(self._environ)
+        has_enough = 0 < job.nodes * job.gpus_per_node <= len(seen)
+        if not has_enough or (job.tasks_per_node > job.gpus_per_node and not job.in_job):
             return True
         try:
             with (self._folder.parent / "devices.lock").open("wb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                free = free_devices(self._folder, seen, self._over)
-                if len(free) < wanted:
+                chosen = choose(free_devices(self._folder, seen, self._over, job.in_job), job)
+                if chosen is None:
                     return False
-                taken = replace(self._state, devices=tuple(free[:wanted]))
+                taken = replace(self._state, devices=chosen)
                 write_state(self._folder, taken)  # before another job looks
         except BlockingIOError:
             return False
@@ -161,28 +163,30 @@ class Supervisor:
         exit_status = self._end_processes()
         if stopped:
             self._end(stopped, "TimeLimit" if stopped == "TIMEOUT" else "", exit_status)
-        else:
-            self._end(*_end_of(exit_status), exit_status)
+            return
+        outer = steps.why_cancelled(self._job, self._environ) if self._job.in_job else ""
+        self._end(*(("CANCELLED", outer) if outer else _end_of(exit_status)), exit_status)
 
     def _start_script(self) -> None:
         job, devices = self._job, self._state.devices
-        env = self._environ | {
-            TOKEN: job.token,
-            "CLUSTERRUN_LOCAL_JOB_ID": self._folder.name,
-            "CLUSTERRUN_LOCAL_DEVICES": "cuda" if devices else "cpu",
-            # without devices the job may use none: empty hides them all
-            "CUDA_VISIBLE_DEVICES": ",".join(devices),
-        }
+        env = self._environ | {TOKEN: job.token, "CLUSTERRUN_LOCAL_JOB_ID": self._folder.name}
         log, errors = log_paths(Path(job.logs), JobId(self._folder.name))
+        argv, at_end = ["/bin/bash", "-l", job.script], signal.SIGTERM
+        if job.in_job:
+            argv = steps.start_argv(job, nodes_in_job(job, self._state), log, errors)
+            at_end = None  # srun would kill the script at once; without this process the run continues
+        else:
+            # without devices the job may use none: empty hides them all
+            env |= {"CLUSTERRUN_LOCAL_DEVICES": "cuda" if devices else "cpu", "CUDA_VISIBLE_DEVICES": ",".join(devices)}
         with _open_log(log, job.umask) as out, _open_log(errors, job.umask) as err:
             self._script = shell.start(
-                ["/bin/bash", "-l", job.script],
+                argv,
                 env=env,
                 cwd=Path(job.workdir),
                 stdout=out,
                 stderr=err,
                 umask=job.umask,
-                signal_at_parents_end=signal.SIGTERM,
+                signal_at_parents_end=at_end,
             )
         script = _process(self._script.pid)
         self._set(state="RUNNING", reason="", started=int(time.time()), started_clock=clock(), script=script)
@@ -209,7 +213,9 @@ class Supervisor:
 
     def _stop_script(self) -> None:
         """Send TERM to the script's process group, and wait up to the grace period for its end record."""
-        for signum in (signal.SIGTERM, signal.SIGCONT):  # a stopped one could not act on TERM
+        if self._job.in_job:
+            steps.request_end(self._job, self._environ)
+        for signum in () if self._job.in_job else (signal.SIGTERM, signal.SIGCONT):  # a stopped one cannot act on TERM
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._script.pid, signum)
         until = clock() + self._job.grace
@@ -219,6 +225,8 @@ class Supervisor:
 
     def _end_processes(self) -> int | None:
         """Kill what is left of the job; return the script's exit status, None if it could not be killed."""
+        if self._job.in_job and not steps.end(self._job, self._environ):
+            self._log(f"the run's steps in job {self._job.in_job} may still run: Slurm shows them, or does not respond")
         _, left = end_members(self._job.token, os.getpid())
         if left:
             self._log(f"{left} of the job's processes could not be killed")

@@ -52,6 +52,7 @@ _FIELDS_BEGIN = re.compile(r"^   (?=UserId=\S.*\(\d+\) GroupId=\S.*\(\d+\))", re
 _TEXTS_BEGIN = re.compile(rf"^   (?:{'|'.join(_FREE)})=", re.MULTILINE)
 _LAST_TEXT = re.compile(r"^   StdOut=", re.MULTILINE)
 _LINE = re.compile(r"^   ([A-Z][A-Za-z0-9_/:]*)=", re.MULTILINE)
+_GIVEN = re.compile(r"^     Nodes=(\S+) CPU_IDs=(\S*) Mem=\d+ GRES=(\S*)$", re.MULTILINE)
 _FREE_AT = rf"(?:^|(?<= ))({'|'.join(_FREE)})="
 
 
@@ -116,6 +117,19 @@ def _parse_texts(text: str) -> dict[str, str]:
         found |= _parse_line(text[line.start() : end].strip())
     counts = Counter(line[1] for line in lines)
     return {key: value for key, value in found.items() if counts[key] == 1}
+
+
+def parse_given(block: str) -> list[tuple[str, str, str]]:
+    """Return what one job was given, from ``scontrol show job --details``: nodes, ids of CPUs on each, gres on each.
+
+    Nodes that were given the same are one host list. The job's name and texts, which may imitate such lines, are left
+    out.
+    """
+    begin = _FIELDS_BEGIN.search(block)
+    if begin is None:
+        return []
+    texts = _TEXTS_BEGIN.search(block, begin.end())
+    return _GIVEN.findall(block[begin.end() : texts.start() if texts else len(block)])
 
 
 def parse_show(text: str) -> list[dict[str, str]]:

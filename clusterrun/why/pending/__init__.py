@@ -7,6 +7,7 @@ the report names what was not available. A local job is explained from its own f
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -148,17 +149,27 @@ def _local_dependency(root: Path, job: JobStatus, request: Job) -> Finding:
 
 
 def _devices(root: Path, job: JobStatus, request: Job, seen: Sequence[str]) -> Finding:
-    here = [f"the job requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; this machine has {len(seen)}"]
+    has = f"job {request.in_job} has {len(request.slots)}" if request.in_job else f"this machine has {len(seen)}"
+    here = [f"the job requests {plural(request.nodes * request.gpus_per_node, 'GPU')}; {has}"]
     holders = []
     for folder in job_folders(root):
         try:
-            state = read_state(folder)
+            other, state = read_job(folder), read_state(folder)
         except Unreadable:
             continue
-        if state is not None and state.devices and state.state in ("RUNNING", "COMPLETING"):
-            holders.append(f"{', '.join(state.devices)} (job {folder.name})")
+        is_alike = other is not None and other.in_job == request.in_job
+        if is_alike and state is not None and state.devices and state.state in ("RUNNING", "COMPLETING"):
+            holders.append(f"{_names(state.devices, request)} (job {folder.name})")
     here.append(f"GPUs in use by local jobs: {'; '.join(holders)}" if holders else "none of your local jobs uses a GPU")
     return Finding(tuple(here), ("wait, or use `clusterrun cancel` to end a job that uses GPUs",))
+
+
+def _names(devices: Sequence[str], request: Job) -> str:
+    """Return devices in words: ``0, 1``; those of a Slurm job, which chooses the devices itself, by node."""
+    if not request.in_job:
+        return ", ".join(devices)
+    nodes = Counter(device.split("/")[1] for device in devices)
+    return ", ".join(f"{count} on {node}" for node, count in nodes.items())
 
 
 def _statuses(root: Path) -> list[JobStatus]:

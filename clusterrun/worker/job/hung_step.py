@@ -133,8 +133,8 @@ def await_end(job: Job, steps: Collection[str], pids: Sequence[int]) -> None:
             if all(state == processes.DEAD for state in found.values()):
                 return
         else:
-            names = {f"{job.identity.job_id}.{step}" for step in steps}
-            listed = _output(["squeue", "-s", "-h", "-o", "%i", "-j", job.identity.job_id])
+            names = {f"{job.slurm_id}.{step}" for step in steps}
+            listed = _output(["squeue", "-s", "-h", "-o", "%i", "-j", job.slurm_id])
             left = names if listed is None else names & {*listed.split()}
             if not left:
                 return

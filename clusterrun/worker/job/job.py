@@ -51,6 +51,11 @@ class Job:
         return self.identity.job_id
 
     @property
+    def slurm_id(self) -> str:
+        """The id of the Slurm job in which the ranks are steps: of a local job that is another one."""
+        return os.environ.get("SLURM_JOB_ID", "") if self.options.in_job else self.identity.job_id
+
+    @property
     def key(self) -> str:
         """What names this job among those of its run: its submission's token and its array task."""
         return self.token + self.identity.task
@@ -107,7 +112,7 @@ class Job:
         """
         reason = due = ""
         if by_term and not self.options.local:
-            reason, due = batch_host.cancel_reason(self.identity.job_id, int(self.options.log_start.split()[-1]))
+            reason, due = batch_host.cancel_reason(self.slurm_id, int(self.options.log_start.split()[-1]))
         end = ends.JobEnd(
             status, "TERM" if by_term else "", reason, self.due or due, self.unmarked,
             self.identity.cluster, self.name, self.identity.restart, self.launch,

@@ -49,6 +49,9 @@ class Requeue:
         self._lock = threading.Lock()
         self._at_term: threading.Thread | None = None
         self._limited_by_total = False
+        options = job.options
+        own_limit = options.time_limit if options.in_job else 0
+        self._own_end = str(int(time.time() - options.elapsed + own_limit)) if own_limit else ""
 
     @property
     def used_seconds(self) -> float:
@@ -65,8 +68,11 @@ class Requeue:
     def end_time(self, limit: str) -> str:
         """Return when the ranks must have stopped: at the time limit, or before it at the end of --total-time.
 
-        Both are in seconds since 1970. `limit` is the time limit's end, empty if there is none.
+        Both are in seconds since 1970. `limit` is the end of the Slurm job's time limit, empty if there is none; a run
+        inside another job may have a limit of its own.
         """
+        if self._own_end:
+            return min(filter(None, (self._own_end, limit)), key=int)
         if not self.job.options.total_time:
             return limit
         end = int(time.time() + self.job.options.total_time - self.used_seconds)
@@ -115,7 +121,7 @@ class Requeue:
             return
         termination.allow()
         is_first = True
-        while run_command(["scontrol", "show", "job", "-o", self.job.identity.job_id]).is_silence:
+        while run_command(["scontrol", "show", "job", "-o", self.job.slurm_id]).is_silence:
             if is_first:
                 self._say("Slurm is not responding on this node: the ranks will restart once it responds")
             is_first = False

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ...base.errors import WorkerError
 from ...base.fields import OF_JOB
+from ...base.job import step_name
 from ...run_folder.files import write_text
 from ..node import batch_host
 from ..rank import saved_code
@@ -209,7 +210,9 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     return [
         "srun", *order, f"--ntasks={len(nodes) * tasks}", f"--ntasks-per-node={tasks}",
         # the step of a lost node may still hold its resources; --overlap does not share memory (seen on 22.05)
-        *["--overlap", "--mem=0"] * bool(job.launch),
+        *["--overlap", "--mem=0"] * bool(job.launch and not options.in_job),
+        # with --overlap this step could get the GPUs of another run; by its name `cancel` finds it (ADR 41)
+        *[f"--nodelist={','.join(nodes)}", f"--job-name={step_name(job.token)}"] * bool(options.in_job),
         # the ranks of the other nodes outlive the first node, so that one of them can end the allocation (orphans.py)
         *["--no-kill"] * bool(options.spare_nodes),
         *spares.exclusion(job, nodes),

@@ -76,7 +76,7 @@ def run_step(job: Job, work: Sequence[str], termination: Termination, again: Req
     nodes, address = step.find_nodes(job)
     with suppress(OSError):  # only messages need the names
         write_text(job.attempt_dir / NODES, "\n".join(nodes))
-    facts = {} if job.options.local else batch_host.show_job(job.identity.job_id)
+    facts = {} if job.options.local else batch_host.show_job(job.slurm_id)
     if facts.get("JobState") in batch_host.ENDING:  # SIGTERM came while this program was being started
         termination.came = True
         raise Terminated
@@ -136,7 +136,7 @@ def _wait(
         status = process.wait()
         termination.step = None
         status = watchdog.close(status)
-        if not job.options.local and not termination.came and batch_host.is_ending(job.identity.job_id):
+        if not job.options.local and not termination.came and batch_host.is_ending(job.slurm_id):
             termination.await_signal(SIGTERM_AFTER_STEP_S)
     finally:
         time_limit.close()
@@ -195,6 +195,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--time-limit", type=int, default=0, help="time limit of a local job, in seconds")
     parser.add_argument("--elapsed", type=int, default=0, help="seconds since the script began")
     parser.add_argument("--local", action="store_true")
+    parser.add_argument("--in-job", action="store_true", help="the job is a local one, inside a Slurm job")
     parser.add_argument("--log-start", default="0 0", help="sizes of both logs when the script began")
     parser.add_argument(
         "--shown-late", type=float, default=90.0, help="seconds to wait for other nodes' files to appear on NFS"
@@ -223,6 +224,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the job from its claim to its end record, and return its exit status."""
     termination = Termination()
     options, work = parse(argv)
+    if options.in_job:
+        termination.take_word()
     job = Job(options, os.umask(0o027 if options.shared else 0o077))
     again = Requeue(job)
     termination.also = again.on_term

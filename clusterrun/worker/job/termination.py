@@ -38,6 +38,16 @@ class Termination:
         elif self.may_raise:
             raise Terminated
 
+    def take_word(self) -> None:
+        """Take URG for a SIGTERM that the ranks got too: a cancel inside a Slurm job (scheduler/local/steps.py)."""
+        signal.signal(signal.SIGURG, self._on_word)
+
+    def _on_word(self, signum: int, frame: object) -> None:
+        self.came = True
+        self.also()
+        if self.step is None and self.may_raise:
+            raise Terminated
+
     def allow(self, may_raise: bool = True) -> None:
         """From now on raise Terminated at a SIGTERM, or for one that came before; or keep it again."""
         self.may_raise = may_raise

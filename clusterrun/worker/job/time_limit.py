@@ -46,7 +46,7 @@ class TimeLimit:
 
     def look(self) -> None:
         """Ask Slurm, and write the answer; a silent Slurm changes nothing."""
-        facts = batch_host.show_job(self._job.identity.job_id)
+        facts = batch_host.show_job(self._job.slurm_id)
         if facts and not self._over.is_set():
             before, self._end = self._end, self._end_of(batch_host.end_time(facts))
             self._write()
