@@ -19,6 +19,7 @@ from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.spec import Command, build_spec
 from clusterrun.records.store import Store
 from clusterrun.scheduler import ClusterFacts, Scheduler, Submission
+from clusterrun.scheduler.slurm import allocation
 from clusterrun.scheduler.slurm.client import SlurmScheduler
 from clusterrun.scheduler.slurm.sbatch import Start, estimate_start
 from clusterrun.scheduler.slurm.scontrol import parse_cluster_facts
@@ -48,6 +49,7 @@ ANSWERS: Mapping[str, str] = {
     "sacct, paths": SEP.join(("10_2", "12", "root", "node1", "train", "/tmp", "/tmp/a-%A_%a.out", "")) + "\n",
     "sacct, state": "10|CANCELLED by 1000\n10.batch|COMPLETED\n",
     "scontrol show job": recorded("show-jobs"),
+    "scontrol show job --details": answer("allocation-22.05"),
     "scontrol show node": recorded("show-nodes"),
     "scontrol show partition": recorded("show-partitions"),
     "scontrol show reservation": recorded("show-reservations"),
@@ -71,7 +73,8 @@ ANSWERS: Mapping[str, str] = {
 _KINDS = {
     "squeue": (("--Format=", "squeue, all columns"), ("", "squeue")),
     "sacct": (("--duplicates", "sacct"), ("--allusers", "sacct, paths"), ("State", "sacct, state"), ("", "sacct")),
-    "scontrol": (("show job", "scontrol show job"), ("show node", "scontrol show node"), ("hold", "scontrol hold"),
+    "scontrol": (("job 8 --details", "scontrol show job --details"), ("show job", "scontrol show job"),
+                 ("show node", "scontrol show node"), ("hold", "scontrol hold"),
                  ("show partition", "scontrol show partition"), ("reservation", "scontrol show reservation"),
                  ("license", "scontrol show license"), ("assoc_mgr", "scontrol show assoc_mgr"),
                  ("", "scontrol show config")),
@@ -202,8 +205,14 @@ def _facts(run: RunCommand) -> Iterator[object]:
     yield parse_cluster_facts(run(["scontrol", "show", "config"]).stdout)
 
 
+def _allocation(run: RunCommand) -> Iterator[object]:
+    found = allocation.parse("8", run(["scontrol", "show", "job", "8", "--details"]).stdout, 0)
+    yield allocation.cpus_per_task(found, SENT._replace(in_job="8", gpus_per_node=1))
+
+
 VIEWS: tuple[View, ...] = (
     _queue, _accounting, _cancel, _hold, _sbatch, _why_ended, _logs, _free, _estimate, _survey, _facts,
+    _allocation,
     *(_why_pending(job, reason) for job, reason in (
         ("9", "Resources"), ("10", "Priority"), ("18", "Dependency"), ("21", "QOSMaxGRESPerUser"),
         ("5", "AssocGrpCpuLimit"), ("22", "ReqNodeNotAvail"),

@@ -6,6 +6,7 @@ name. Standard library only.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,9 +91,8 @@ def _find(job: Job, environ: Mapping[str, str]) -> list[str] | None:
     answer = _ask(["squeue", "--steps", "--noheader", f"--jobs={job.in_job}", "--format=%i %j"], environ)
     if answer is None:
         return None
-    rows = (line.split() for line in answer.splitlines())
-    mine = [row[0].partition(".") for row in rows if row[1:] == [step_name(job.token)]]
-    numbers = sorted(int(number) for _, _, number in mine if number.isdecimal())
+    pattern = rf"^{job.in_job}\.([0-9]{{1,9}}) {re.escape(step_name(job.token))}$"
+    numbers = sorted(map(int, re.findall(pattern, answer, re.ASCII | re.MULTILINE)))
     return [f"{job.in_job}.{number}" for number in numbers]
 
 
