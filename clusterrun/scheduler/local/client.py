@@ -231,8 +231,11 @@ class LocalScheduler:
         ]
 
     def _grace_of(self, id: JobId) -> float:
-        job = read_job(self._root / str(id))
-        return max(self._grace, job.grace if job is not None and job.in_job else 0.0)
+        with contextlib.suppress(Unreadable):
+            job = read_job(self._root / str(id))
+            if job is not None and job.in_job:
+                return job.grace
+        return self._grace
 
     def hold(self, id: JobId, *, release: bool = False) -> None:
         """Raise Refused: local jobs cannot be held."""
@@ -300,11 +303,11 @@ def _end_unsupervised(folder: Path, id: JobId, state: State, grace: float, envir
 
 def _end_orphan(folder: Path, id: JobId, state: State, grace: float) -> Cancelled:
     """End what is left of a job without a supervisor; mostly that is nothing, as the job has ended."""
-    job = read_job(folder)
     until = time.monotonic() + grace  # the kernel has sent the script TERM: let it write its record
     while state.state == "COMPLETING" and time.monotonic() < until:
         time.sleep(0.05)
         state = read_state(folder) or state
+    job = read_job(folder)
     ended, left = end_members(job.token) if job is not None else (0, 0)
     if left:
         why = f"the job's supervisor had already exited, and {left} of the job's processes could not be killed"

@@ -269,8 +269,8 @@ def _without_supervisor(id: str, job: Job, state: State) -> State:
     """Return the state of a job of this machine whose supervisor did not live to write the end."""
     is_this_boot = state.boot == boot_id()
     if is_this_boot and is_alive(*state.script):
-        end = f"`clusterrun cancel {id}` ends the script" if job.in_job else "the script is being terminated"
-        why = f"the job's supervisor was killed; {end}"
+        then = f"`clusterrun cancel {id}` ends the script" if job.in_job else "the script is being terminated"
+        why = f"the job's supervisor was killed; {then}"
         return replace(state, state="COMPLETING", reason=why)
     end = end_record(job)
     if end is not None:

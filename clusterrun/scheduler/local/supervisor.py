@@ -171,11 +171,10 @@ class Supervisor:
         job, devices = self._job, self._state.devices
         env = self._environ | {TOKEN: job.token, "CLUSTERRUN_LOCAL_JOB_ID": self._folder.name}
         log, errors = log_paths(Path(job.logs), JobId(self._folder.name))
-        argv, at_end = ["/bin/bash", "-l", job.script], signal.SIGTERM
         if job.in_job:
             argv = steps.start_argv(job, nodes_in_job(job, self._state), log, errors)
-            at_end = None  # srun would kill the script at once; without this process the run continues
         else:
+            argv = ["/bin/bash", "-l", job.script]
             # without devices the job may use none: empty hides them all
             env |= {"CLUSTERRUN_LOCAL_DEVICES": "cuda" if devices else "cpu", "CUDA_VISIBLE_DEVICES": ",".join(devices)}
         with _open_log(log, job.umask) as out, _open_log(errors, job.umask) as err:
@@ -186,7 +185,8 @@ class Supervisor:
                 stdout=out,
                 stderr=err,
                 umask=job.umask,
-                signal_at_parents_end=at_end,
+                # not for srun, which would kill the script at once: without this process the run continues
+                signal_at_parents_end=None if job.in_job else signal.SIGTERM,
             )
         script = _process(self._script.pid)
         self._set(state="RUNNING", reason="", started=int(time.time()), started_clock=clock(), script=script)
