@@ -22,7 +22,7 @@ from tests.support.rendered_scripts import IDENTITY, PLACES, make_script, make_s
 
 TEXTS = [field.name for field in FIELDS if field.kind == "text" and field.name not in (
     "scheduler", "template", "python", "mem", "time", "launcher", "accelerate-config",
-    "resume-args", "total-time", "signal", "notify", "on-failure", "venv", "conda")
+    "resume-args", "total-time", "signal", "notify", "on-failure", "venv", "conda", "in-job")
          and not field.name.startswith("container-")]  # fmt: skip
 PLAIN = dict.fromkeys(TEXTS, "x")
 often = settings(max_examples=2 * settings().max_examples, suppress_health_check=list(HealthCheck))
