@@ -118,6 +118,7 @@ def test_the_end_of_the_job_cancels_its_runs(lab: Lab, site: Site, held: str, sc
     assert f"the end of job {held}" in site.wait_state(run, "CANCELLED")["reason"]
     assert len(list(script.parent.glob("saved-a-*"))) == 2
     assert f"the end of job {held}" in site.cli("why", run.id).stdout
+    lab.wait_job(held, "CANCELLED")  # until then it is COMPLETING
     refused = site.cli("submit", "--in-job", held, "--", str(script), "b", status=3).stderr
     assert f"job {held} has ended (CANCELLED)" in refused and "--in-job none" in refused
 
