@@ -207,7 +207,7 @@ def _place_options(spec: JobSpec) -> Sequence[str]:
 def _of_ranks_step(spec: JobSpec) -> tuple[str, ...]:
     """Return srun's options for ranks in a job that exists: GPUs that no other step has, or none and shared CPUs.
 
-    Only --exact gives two steps different GPUs, and --overlap the same ones (seen on 22.05, 24.11 and 26.05).
+    Only --exact gives two steps different GPUs (seen on 22.05, 24.11 and 26.05); --overlap gives both the same.
     """
     if spec.gpus_per_node:
         return "--exact", f"--gpus-per-node={spec.gpus_per_node}", "--mem=0"
