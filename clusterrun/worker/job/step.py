@@ -84,7 +84,7 @@ def environment(job: Job, nodes: list[str], address: str, end_time: str) -> dict
     environ["CLUSTERRUN_END_TIME"] = _local_end(options) if options.local else end_time
     if not options.local:
         _prepare_srun(environ, options.tasks_per_node // _tasks_of_node(job))
-    if batch_host.has_segments():
+    if _has_own_order(job):
         environ["SLURM_HOSTFILE"] = str(_write_hostfile(job, nodes))
     return _with_defaults(job, environ)
 
@@ -95,6 +95,11 @@ def _prepare_srun(environ: dict[str, str], ranks_per_task: int) -> None:
     if cores := environ.get("SLURM_CPUS_PER_TASK"):
         # since 22.05 srun does not inherit --cpus-per-task from sbatch: each rank would get one core
         environ["SRUN_CPUS_PER_TASK"] = str(int(cores) * ranks_per_task)
+
+
+def _has_own_order(job: Job) -> bool:
+    """Return whether srun gets the order of the nodes; inside another job the nodes are named (--nodelist)."""
+    return batch_host.has_segments() and not job.options.in_job
 
 
 def _write_hostfile(job: Job, nodes: list[str]) -> Path:
@@ -205,7 +210,7 @@ def command(job: Job, nodes: list[str], work: Sequence[str]) -> list[str]:
     # (--wait=0: with a limit, a rank that is still saving would be killed). Not --unbuffered: it splits lines; without
     # it, complete lines are sent at once.
     order = ["--distribution=block", f"--nodes={len(nodes)}"]
-    if batch_host.has_segments():
+    if _has_own_order(job):
         order = ["--distribution=arbitrary"]  # by SLURM_HOSTFILE; srun refuses --nodes beside it
     return [
         "srun", *order, f"--ntasks={len(nodes) * tasks}", f"--ntasks-per-node={tasks}",
