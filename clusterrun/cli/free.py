@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.job import LOCAL
+from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.cli.common import complete
 from clusterrun.cli.common.options import Grouped, job_and_script, spec_options, submit_args
 from clusterrun.cli.common.session import Session, json_option
@@ -18,7 +18,8 @@ from clusterrun.cluster import Cluster
 from clusterrun.free.estimate import AUTO, StartEstimates, find_partitions
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import PartitionSum, node_rows, partition_sums
-from clusterrun.free.text import format_estimates, format_summary
+from clusterrun.free.text import format_estimates, format_failures, format_summary
+from clusterrun.run_folder import node_failures
 from clusterrun.scheduler.local import devices
 from clusterrun.terminal.ui import Ui
 
@@ -74,8 +75,9 @@ def _print_summary(ui: Ui, cluster: Cluster, partition: Value | None) -> None:
         names = {one.name for one in kept}
         nodes = tuple(node for node in seen.nodes if not names.isdisjoint(node.partitions))
         seen = replace(seen, partitions=tuple(kept), nodes=nodes)
-    ui.data(_summary_json(seen))
-    ui.say(*format_summary(seen, time.time()))
+    failures = node_failures.load(cluster.state, one_cluster(cluster.scheduler("slurm").cluster), time.time())
+    ui.data({**_summary_json(seen), "node_failures": [one.json() for found in failures.values() for one in found]})
+    ui.say(*format_summary(seen, time.time()), *format_failures(failures, time.time()))
     for note in seen.notes:
         ui.note(note)
 

@@ -14,10 +14,10 @@ from clusterrun.base.errors import Ambiguous, RequestError, SchedulerError
 from clusterrun.cli.common.session import json_option
 from clusterrun.config.files import current_folder
 from clusterrun.records.agreed import agree
-from clusterrun.records.store import state_folder
 from clusterrun.remote import files
 from clusterrun.remote.run import INSTALLED, NOT_INSTALLED, Session
 from clusterrun.remote.ssh import LOST, Host, Unreachable, find_host, find_target, require_agreement
+from clusterrun.run_folder.files import state_folder
 from clusterrun.run_folder.identity import new_identity
 from clusterrun.terminal.ui import Ui
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from clusterrun.cli.common.names import LAST, find_targets
 from clusterrun.cli.common.session import Session, json_option
 from clusterrun.cli.exec import find_running
 from clusterrun.cluster import Cluster
+from clusterrun.run_folder.node_failures import describe
+from clusterrun.state import failed_nodes
 from clusterrun.state.launches import failed_state, held_line
 from clusterrun.state.reconcile import RunState, Target
 from clusterrun.state.show import handle, other_jobs
@@ -150,6 +153,8 @@ def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[d
         ("also", list(filter(None, [other_jobs(state)]))),
         ("alike", list(filter(None, [first_few(alike)]))),
     ]
+    failures = failed_nodes.of_job(cluster.state, run, job)
+    nodes = [f"{node}: {describe(seen, time.time())}" for node, seen in failures.items()]
     as_json = {
         "job_id": None if state.is_unsubmitted else str(job.id),
         "run_id": run.run_id if run else None,
@@ -159,10 +164,11 @@ def _explain(cluster: Cluster, group: Sequence[RunState], array: str) -> tuple[d
         "outcome": job.outcome.value,
         "alike": alike,
         "waited": wait and wait.json(),
+        "node_failures": [one.json() for seen in failures.values() for one in seen],
         "kind": kind,
         kind: data,
     }
-    return as_json, [*facts, *explanation]
+    return as_json, [*facts, *explanation, ("nodes", nodes)]
 
 
 def _find_cause(cluster: Cluster, state: RunState, array: str) -> tuple[str, dict[str, Any], Facts]:

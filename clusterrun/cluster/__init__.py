@@ -13,7 +13,8 @@ from clusterrun.base.job import LOCAL, is_run_id
 from clusterrun.cluster import arrays
 from clusterrun.config.files import find_root
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.store import Store, state_folder
+from clusterrun.records.store import Store
+from clusterrun.run_folder.files import state_folder
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler import Answer, Cancelled, ClusterFacts, Scheduler
 from clusterrun.scheduler.factory import SchedulerFactory

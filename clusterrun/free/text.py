@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from clusterrun.base.units import clause, format_duration, format_time, format_when, plural
@@ -10,6 +10,7 @@ from clusterrun.free.estimate import ShapeEstimate, StartEstimates, refusals
 from clusterrun.free.limits import UserLimit
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import NodeRow, PartitionSum, node_rows, partition_sums
+from clusterrun.run_folder.node_failures import ENOUGH, NodeFailure, describe
 from clusterrun.scheduler.slurm.nodes import OPEN, OUT
 from clusterrun.terminal.safe_text import safe_line
 
@@ -123,6 +124,14 @@ def _limits(cluster: ClusterSnapshot) -> list[str]:
     if cluster.limits is None or cluster.notes:
         return []
     return ["", "no limits apply to you, your accounts or your QOS"]
+
+
+def format_failures(by_node: Mapping[str, Sequence[NodeFailure]], now: float) -> list[str]:
+    """Return the nodes that failed under the user's runs."""
+    if not by_node:
+        return []
+    title = f"nodes that failed in your runs (submit leaves out one with {ENOUGH} hardware failures)"
+    return ["", title, *_indented([node, describe(failures, now)] for node, failures in by_node.items())]
 
 
 def _limit_cells(limit: UserLimit) -> list[str]:

@@ -39,14 +39,6 @@ from clusterrun.run_folder.submissions import ACCEPTED, SubmissionRecord
 _NOT_STORED = ("submissions", "run_dir", "root", "owner", "user")  # known from other files, or from the file system
 
 
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """Return the state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
-    if environ.get("CLUSTERRUN_STATE"):
-        return Path(environ["CLUSTERRUN_STATE"])
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
-    return Path(base) / "clusterrun"
-
-
 def find_base(root: Path, state: Path) -> tuple[Path, str]:
     """Return the folder with the user's ``.clusterrun`` and ``logs``, and why it is not the project's own folder.
 
@@ -88,6 +80,7 @@ class Store:
         self.base, _ = find_base(root, state)
         self.runs = self.base / RECORDS / "runs"
         self.jobs = self.base / RECORDS / "jobs"
+        self.state = state
         self.index = state / "index"
         self._notify = notify
         self._named: set[str] = set()  # the unreadable records that a notice has named

@@ -1,4 +1,7 @@
-"""Read and write the small files of a run: JSON objects and texts, with the mode that their folder asks for."""
+"""Read and write the small files of a run: JSON objects and texts, with the mode that their folder asks for.
+
+And where the user's own files are that belong to no run: the state folder.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,14 @@ from ..base.decode import Damaged, parse_object
 from . import atomic, safe_files
 
 VERSION = 1
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Return the state folder: ``CLUSTERRUN_STATE``, else ``clusterrun`` in ``XDG_STATE_HOME`` (``~/.local/state``)."""
+    if environ.get("CLUSTERRUN_STATE"):
+        return Path(environ["CLUSTERRUN_STATE"])
+    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".local" / "state")
+    return Path(base) / "clusterrun"
 
 
 def read_json(path: Path, limit: int = safe_files.LIMIT) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,9 @@ MOST_WRITES_PER_S = 750  # of all ranks together, as they share a file system: w
 POLLS = 10  # between two writes
 SILENT_INTERVALS = 3  # without a write: the heartbeat of a rank is missing
 ANNOUNCE_S = 3.0  # in which the ranks of a large job that stopped advancing together say so
+SLOW = 0.7  # of the median speed: a slow rank
+FEWEST = 3  # ranks: of two, neither is the usual one
+SHORTEST_S = 0.010  # per step: below, a rank is slowed by anything
 READS_PER_S = 60  # of each kind of file by a whole job: a metadata server of a shared file system has other users too
 PROGRESS, END = 0, 1  # the halves of a slot
 _NAME = re.compile(r"node-(\d{1,7})\.ranks", re.ASCII)
@@ -147,6 +150,20 @@ def load_first_end(attempt: Path) -> dict[str, Any]:
         return read_node(attempt, 0)[END].get(0, {})
     except OSError:
         return {}
+
+
+def find_slow(busy: Mapping[int, float]) -> dict[int, float]:
+    """Return the speeds of the slow ranks, as fractions of the ranks' median, by the seconds that each works in a step.
+
+    There are none if the times of too few ranks are known.
+    """
+    if len(busy) < FEWEST:
+        return {}
+    from statistics import median  # it loads decimal and fractions, which `list` does without
+
+    usual = median(busy.values())
+    least = max(SHORTEST_S, usual / SLOW)
+    return {rank: usual / seconds for rank, seconds in busy.items() if seconds > least}
 
 
 def _load(attempt: Path, halves: Sequence[int]) -> Iterator[tuple[int, int, dict[str, Any]]]:

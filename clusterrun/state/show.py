@@ -19,7 +19,7 @@ from clusterrun.records import end_records, progress, run_record
 from clusterrun.records.launches import failed_launches, load_launches
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
-from clusterrun.run_folder import ends, run_link, training_progress
+from clusterrun.run_folder import ends, rank_records, run_link, training_progress
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.squeue import EXTRA_FIELDS
 from clusterrun.state import headline, launches, samples, time_left
@@ -29,9 +29,6 @@ from clusterrun.terminal.tables import Column
 if TYPE_CHECKING:
     from clusterrun.scheduler.slurm.reasons import Reason
 
-SLOW = 0.7  # of the median speed: a slow rank
-FEWEST = 3  # ranks: of two, neither is the usual one
-SHORTEST_S = 0.010  # per step: below, a rank is slowed by anything
 SHOWN = 4  # ranks in a line
 CURVE = 40  # columns of a loss curve
 FEW = 1024  # ranks of which everything is read
@@ -573,13 +570,8 @@ def find_stragglers(ranks: Sequence[RankProgress]) -> list[tuple[RankProgress, f
     There are none if too few ranks have published their times.
     """
     busy = {one.rank: busy_s for one in ranks if (busy_s := _busy(one)) is not None}
-    if len(busy) < FEWEST:
-        return []
-    from statistics import median  # it loads decimal and fractions, which `list` does without
-
-    usual = median(busy.values())
-    least = max(SHORTEST_S, usual / SLOW)
-    slow = [(one, usual / busy[one.rank]) for one in ranks if busy.get(one.rank, 0.0) > least]
+    speeds = rank_records.find_slow(busy)
+    slow = [(one, speeds[one.rank]) for one in ranks if one.rank in speeds]
     return sorted(slow, key=itemgetter(1))
 
 

@@ -17,7 +17,7 @@ from clusterrun.base.errors import CommandError, RequestError
 from clusterrun.config import profiles
 from clusterrun.jobspec.fields import Value
 from clusterrun.records.agreed import has_agreed
-from clusterrun.records.store import state_folder
+from clusterrun.run_folder.files import state_folder
 from clusterrun.submit.environments import find_python
 from clusterrun.system import shell
 from clusterrun.system.shell import Completed

@@ -15,7 +15,7 @@ from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.config.profiles import ENVIRONMENT
 from clusterrun.jobspec.spec import JobSpec, Task, load_spec
 from clusterrun.records.run_record import RunRecord
-from clusterrun.records.store import find_base, state_folder
+from clusterrun.records.store import find_base
 from clusterrun.run_folder import files
 from clusterrun.run_folder.identity import find_identity, new_identity
 from clusterrun.run_folder.safe_files import RECORDS
@@ -24,6 +24,7 @@ from clusterrun.scheduler import KILL_ON_INVALID_DEP, Scheduler, Submission
 from clusterrun.submit.checks import check_command, check_secrets
 from clusterrun.submit.containers import with_container
 from clusterrun.submit.job_python import WORKER, JobPython
+from clusterrun.submit.left_out import leave_out
 from clusterrun.submit.request import WAITS_FOR_SUCCESS, Request, notify_settings, resolve_spec
 from clusterrun.system import processes, shell
 
@@ -121,7 +122,9 @@ def plan(
     if named:
         identity = find_identity(here.environ) or new_identity()
         run_id, token = identity.run_id, identity.token
-    base, weakness = find_base(request.root, state_folder(here.environ))
+        spec, left_out = _without_failed_nodes(spec, scheduler, here)
+        notices += left_out
+    base, weakness = find_base(request.root, files.state_folder(here.environ))
     if weakness:
         why = f"because other users may be able to change the project ({weakness})"
         notices.append(f"storing records and logs in {base}, {why}")
@@ -152,6 +155,16 @@ def plan(
     if named:
         check_secrets(spec.secrets, clean, script + json.dumps(made.spec_json(), ensure_ascii=False))
     return made
+
+
+def _without_failed_nodes(
+    spec: JobSpec, scheduler: Scheduler | None, here: LocalContext
+) -> tuple[JobSpec, list[str]]:  # fmt: skip
+    """Return the specification without nodes that failed, which no option of the user names, and a line about them."""
+    if scheduler is None:
+        return spec, []
+    own = {name: value.value for name, value in spec.sources.items()}
+    return leave_out(spec, own, scheduler.slurm, files.state_folder(here.environ))
 
 
 def submission_of(run: RunRecord, spec: JobSpec, workdir: Path, env: Mapping[str, str]) -> Submission:

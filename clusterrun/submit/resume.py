@@ -22,6 +22,7 @@ from clusterrun.scheduler import Scheduler, Submission
 from clusterrun.submit import protocol
 from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
+from clusterrun.submit.left_out import leave_out
 from clusterrun.submit.plan import LocalContext, current_umask, load_planned, submission_of
 from clusterrun.submit.snapshot import save_again, saved_spec
 from clusterrun.system import processes, shell
@@ -95,6 +96,10 @@ def resume(
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
+        own = {name: value for name, (value, _) in run.sources.items()}
+        spec, left_out = leave_out(spec, own, scheduler.slurm, files.state_folder(here.environ))
+        for line in left_out:
+            notify(line)
         if resume_args is not None:
             spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
         code = save_again(run, spec, workdir, here.environ, notify) if current_code else {}

@@ -90,7 +90,8 @@ def active_jobs(ctx: click.Context, param: click.Parameter, typed: str) -> list[
 
 def _store() -> Store:
     from clusterrun.config.files import find_root
-    from clusterrun.records.store import Store, state_folder
+    from clusterrun.records.store import Store
+    from clusterrun.run_folder.files import state_folder
 
     return Store(find_root(), state_folder(os.environ))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clusterrun.scheduler.slurm.values import SEP, parse_count, parse_gpus
 
@@ -83,3 +84,31 @@ def parse_sinfo(text: str) -> tuple[PartitionSummary, ...]:
         nodes = NodeGroup(parse_count(count), parse_count(cpus), parse_count(memory), parse_gpus(gres), state)
         kinds.setdefault(plain, []).extend([nodes] if nodes.count else [])
     return tuple(PartitionSummary(name, *head, tuple(kinds[name])) for name, head in heads.items())
+
+
+class PartitionNode(NamedTuple):
+    """A node as a member of a partition; ``is_default``: of the partition of jobs that name none."""
+
+    name: str
+    partition: str
+    is_default: bool
+    features: frozenset[str]
+    usable: bool
+
+
+def nodes_argv(partitions: str) -> list[str]:
+    """Return the command for a line per node and partition, of these partitions or of all."""
+    of_partitions = [f"--partition={partitions}"] if partitions else []
+    return ["sinfo", "-h", "-a", "-N", *of_partitions, "-o", SEP.join(("%N", "%P", "%f", "%T"))]
+
+
+def parse_nodes(text: str) -> list[PartitionNode]:
+    """Parse the nodes of ``nodes_argv``."""
+    nodes = []
+    for line in text.split("\n"):
+        parts = [part.strip() for part in line.split(SEP)]
+        if len(parts) == 4 and parts[0]:
+            name, partition, features, state = parts
+            plain, usable = partition.removesuffix("*"), NodeGroup(1, 0, 0, (), state).usable
+            nodes.append(PartitionNode(name, plain, plain != partition, frozenset(features.split(",")), usable))
+    return nodes

@@ -65,7 +65,7 @@ class EndFacts:
     ``own_worlds`` that several ranks each started a world. ``behind`` maps each stalled rank to how that is known.
     ``limits`` are those of the job's processes (``run_folder/launches.py``).
     ``unmarked`` ranks left no end record though the step succeeded. ``other_owner`` is the job that has the run, if it
-    is another one.
+    is another one. ``first_node`` runs the job's script.
     """
 
     state: str = ""
@@ -73,6 +73,7 @@ class EndFacts:
     reason: str = ""
     due: str = ""
     world_size: int = 0  # of a run
+    first_node: str = ""
     nodes: Mapping[int, str] = field(default_factory=dict)  # rank -> node
     failure: Failure | None = None
     launch: Failure | None = None

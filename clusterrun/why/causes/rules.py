@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 from clusterrun.base.job import LAUNCH_FAILURE, LAUNCH_REASON, STOPPED_STATUS
+from clusterrun.base.units import clause
 from clusterrun.run_folder.ends import Failure
 from clusterrun.why.causes.completed import completed_cause
 from clusterrun.why.causes.context import find_failed_call
@@ -114,13 +115,18 @@ def log_unopened(evidence: Evidence) -> Cause | None:
     unlaunched = facts.reason == LAUNCH_REASON and facts.exit_status is None and not facts.ends
     if evidence.findings or not (unlaunched or facts.exit_status == LAUNCH_FAILURE):
         return None
-    unstarted = "Slurm could not start the job on its node (JobLaunchFailure); the log folder is probably missing"
-    unopened = "Slurm could not open the job's log files, so the job never ran (exit code 0:53)"
+    node = facts.first_node
+    where = node or "its node"
+    unstarted = f"Slurm could not start the job on {where} (JobLaunchFailure); the log folder is probably missing"
+    unopened = (
+        f"Slurm could not open the job's log files{clause(node, ' on {}')}, so the job never ran (exit code 0:53)"
+    )
     return Cause(
         kind="log-unopened",
         sentence=unstarted if unlaunched else unopened,
         advice="check that the log folder exists, is writable on the compute nodes and is not on a full disk",
         command="ls -ld logs; df -h .; quota -s",
+        node=node,
         source="Slurm 22.05, observed on a cluster",
     )
 

@@ -22,6 +22,7 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends, launches
 from clusterrun.run_folder.safe_files import written_at
 from clusterrun.scheduler import SlurmCommands
+from clusterrun.scheduler.slurm.hostlist import expand
 from clusterrun.scheduler.slurm.sacct import ended_argv, lost_nodes, parse_canceller
 from clusterrun.scheduler.slurm.scontrol import parse_jobs, parse_show, show_argv
 from clusterrun.state.reconcile import RunState
@@ -62,7 +63,8 @@ LogsAndNotes = tuple[list[tuple[Line, ...]], list[str]]
 def load_end_facts(state: RunState) -> EndFacts:
     """Return the facts of a job's end; without a run record they are its state and exit status only."""
     status, run = state.status, state.record
-    facts = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason)
+    first = "".join(expand(status.nodes, 1))
+    facts = EndFacts(state=status.state, exit_status=status.exit_status, reason=status.reason, first_node=first)
     if run is None:
         return facts
     facts = replace(

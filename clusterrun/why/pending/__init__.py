@@ -274,7 +274,7 @@ _EVIDENCE: dict[str, tuple[Callable[[PendingFacts], Finding], ...]] = {
     "ReqNodeNotAvail": (nodes.check_named_nodes, nodes.reservations, nodes.free_room),
     "BadConstraints": (partition_rules.broken_rules, nodes.free_room),
     **dict.fromkeys(("Dependency", "DependencyNeverSatisfied"), (_dependency,)),
-    **dict.fromkeys(("JobHeldUser", "JobHeldAdmin"), (queue_position.describe_hold,)),
+    **dict.fromkeys(("JobHeldUser", "JobHeldAdmin"), (nodes.drained_at_launch, queue_position.describe_hold)),
     **dict.fromkeys(("Reservation", "ReservationDeleted"), (nodes.reservations,)),
     **dict.fromkeys(("PartitionTimeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive", "MaxMemPerLimit",
                      "AccountNotAllowed", "QOSNotAllowed"), (partition_rules.broken_rules,)),

@@ -15,6 +15,7 @@ from clusterrun.scheduler.slurm.scontrol import having
 from clusterrun.why.pending.facts import Finding, PendingFacts, number_in
 
 _SHOWN = 4
+_AT_ONCE = 30  # seconds between what Slurm does to a node and to the job that failed there
 
 
 def free_room(facts: PendingFacts) -> Finding:
@@ -141,6 +142,21 @@ def out_of_service(nodes: Sequence[Node], now: float) -> Finding:
 def _why_out(node: Node, now: float) -> str:
     why = f"{node.name} is {node.standing}: {node.reason or 'no reason given'}{clause(node.reason_by, ', by {}')}"
     return f"{why}, {format_time_and_offset(node.reason_at, now)}" if node.reason_at else why
+
+
+def could_not_launch(reason: str) -> bool:
+    """Return whether Slurm holds a job that it could not start on its node; it has forgotten which."""
+    return "launch failed" in reason
+
+
+def drained_at_launch(facts: PendingFacts) -> Finding:
+    """Name the nodes that Slurm took out of service when it put the job back into the queue."""
+    at = facts.epoch("SubmitTime")  # of the job's return to the queue
+    if facts.nodes is None or at is None:
+        return Finding()
+    since = [node for node in facts.nodes if node.reason_at and abs(node.reason_at - at) <= _AT_ONCE]
+    out = [node for node in since if node.standing in OUT]
+    return Finding(tuple(f"at that time {_why_out(node, facts.now)}" for node in out[:_SHOWN]))
 
 
 def check_named_nodes(facts: PendingFacts) -> Finding:

@@ -12,7 +12,7 @@ from clusterrun.base.job import JobId, JobStatus, is_job_id
 from clusterrun.scheduler import SlurmCommands
 from clusterrun.scheduler.slurm.limits import limits_argv, parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, nodes_argv, parse_nodes
-from clusterrun.scheduler.slurm.reasons import find_reason
+from clusterrun.scheduler.slurm.reasons import Reason, find_reason
 from clusterrun.scheduler.slurm.sacctmgr import associations_argv, parse_associations
 from clusterrun.scheduler.slurm.sbatch import SBATCH_ERRORS
 from clusterrun.scheduler.slurm.scontrol import parse_features, parse_jobs, parse_show, show_argv
@@ -21,6 +21,7 @@ from clusterrun.scheduler.slurm.squeue import parse_queue, queue_argv
 from clusterrun.why.pending import queue_position
 from clusterrun.why.pending.dependencies import parse_conditions
 from clusterrun.why.pending.facts import PendingFacts
+from clusterrun.why.pending.nodes import could_not_launch
 
 #: Seconds for each query; they run in parallel.
 TIMEOUT = 15.0
@@ -89,7 +90,7 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     nodes: Answer[tuple[list[Node], dict[str, frozenset[str]]]] = _nothing
     reservations: Answer[list[dict[str, str]]] = _nothing
     licenses: Answer[list[dict[str, str]]] = _nothing
-    if reason is None or (reason.limit is None and reason.word not in _NOT_ABOUT_NODES):
+    if could_not_launch(job.reason) or _is_about_nodes(reason):
         nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features)
         reservations = queries.submit("the reservations", show_argv("reservation"), _blocks_with("ReservationName"))
     elif reason.word == "Licenses":
@@ -113,6 +114,10 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     if facts.word.startswith("Dependency"):
         facts = replace(facts, past=_past(queries, scheduler, facts))
     return replace(facts, unseen=tuple(queries.unseen))
+
+
+def _is_about_nodes(reason: Reason | None) -> bool:
+    return reason is None or (reason.limit is None and reason.word not in _NOT_ABOUT_NODES)
 
 
 def _nodes_and_features(text: str) -> tuple[list[Node], dict[str, frozenset[str]]]:

@@ -298,12 +298,12 @@ def durations(job: Job) -> list[float]:
         launch = launches.load_own(folder)
         if launch.began is not None:
             began[launch.start] = min(launch.began, began.get(launch.start, launch.began))
-            ended[launch.start] = max(_last_sign(launch, launch.began), ended.get(launch.start, launch.began))
+            ended[launch.start] = max(last_sign(launch, launch.began), ended.get(launch.start, launch.began))
     ended[f"{job.key}.{job.identity.restart}"] = time.time()
     return [max(0.0, ended[start] - began[start]) for start in began]
 
 
-def _last_sign(launch: Launch, began: float) -> float:
+def last_sign(launch: Launch, began: float) -> float:
     """Return when a launch was last seen to run, in seconds since 1970."""
     end = ends.load_job_end(launch.folder)
     if recorded := [at for at in (launch.ended, end and end.time) if at is not None]:

@@ -24,7 +24,7 @@ from ...run_folder.files import write_text
 from ...run_folder.launches import NODES
 from ..node import batch_host
 from ..node.log import say
-from . import hold, requeue, restart, spares, step
+from . import hold, node_evidence, requeue, restart, spares, step
 from .job import Job
 from .progress_follower import ProgressFollower
 from .requeue import Requeue
@@ -49,6 +49,7 @@ def run(job: Job, work: Sequence[str], termination: Termination, again: Requeue)
         if job.options.max_restarts:
             again.await_controller(termination)
         lost = spares.find_lost_nodes(job, lambda: termination.came)
+        job.lost_nodes |= lost
         if lost and not spares.can_replace(job, lost) and spares.requeue_without(job, again, lost):
             return SAVED
         if not job.options.max_restarts:
@@ -64,10 +65,10 @@ def _begin_again(job: Job, end: LaunchEnd, lost: set[str]) -> None:
     """Record the end of a launch, and begin the next one without the lost nodes."""
     if lost:
         say(f"nodes not used in the next launch (not responding): {' '.join(sorted(lost))}")
-    job.lost_nodes |= lost
     say(f"launch {job.launch} failed: {end.cause}; restarting the ranks")
     job.notifier.send("restarted", end.cause)
     job.record_launch(end)
+    node_evidence.note_launch(job, end.status)
     job.open_attempt(job.launch + 1)
 
 
@@ -234,6 +235,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         job.begin(termination)
+        node_evidence.note_lost_host(job)
     except (WorkerError, OSError) as error:
         say(str(error))
         return _as_problem(error).status
@@ -267,4 +269,5 @@ def _record_last_launch(job: Job, status: int, problem: WorkerError | None) -> s
     else:
         end = restart.read_launch(job.attempt_dir, job.records, job.checkpoints, status, job.workers)
     job.record_launch(end)
+    node_evidence.note_launch(job, end.status)
     return end.cause

@@ -224,14 +224,19 @@ def cancel_reason(job_id: str, log_start: int) -> tuple[str, str]:
     preemption and a node failure. Only this start's part of the log counts, from byte `log_start` on.
     """
     reason = show_job(job_id, 3.0).get("Reason", "")
-    try:
-        with open("/proc/self/fd/2", "rb") as log:
-            size = os.fstat(log.fileno()).st_size
-            log.seek(max(log_start, size - LOG_TAIL))
-            found = CANCELLED.findall(log.read(LOG_TAIL))
-    except OSError:
-        found = []
+    found = CANCELLED.findall(log_tail(2, LOG_TAIL, log_start))
     return reason, found[-1].decode() if found else ""
+
+
+def log_tail(number: int, most: int, begin: int, end: int | None = None) -> bytes:
+    """Return the last bytes between two offsets of the log that is this program's file 1 or 2; none if it has none."""
+    try:
+        with open(f"/proc/self/fd/{number}", "rb") as log:
+            end = os.fstat(log.fileno()).st_size if end is None else end
+            log.seek(max(begin, end - most))
+            return log.read(max(0, min(most, end - log.tell())))
+    except OSError:
+        return b""
 
 
 def _shown(job_id: str, field: str, limit: float) -> str:

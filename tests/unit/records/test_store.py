@@ -210,6 +210,6 @@ def test_deep_json_is_nothing(tmp_path: Path) -> None:
 
 
 def test_where_the_state_is() -> None:
-    assert stores.state_folder({"CLUSTERRUN_STATE": "/s", "HOME": "/h"}) == Path("/s")
-    assert stores.state_folder({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/clusterrun")
-    assert stores.state_folder({"HOME": "/h"}) == Path("/h/.local/state/clusterrun")
+    assert files.state_folder({"CLUSTERRUN_STATE": "/s", "HOME": "/h"}) == Path("/s")
+    assert files.state_folder({"XDG_STATE_HOME": "/x", "HOME": "/h"}) == Path("/x/clusterrun")
+    assert files.state_folder({"HOME": "/h"}) == Path("/h/.local/state/clusterrun")
