@@ -40,6 +40,8 @@ def test_a_held_job_is_explained_and_runs_after_its_release(site: Site, flag: Pa
     until(lambda: site.state(job)["reason"] == HELD, 60, lambda: str(site.state(job)), pause=0.5)
     why = site.cli("why", job.id).stdout
     assert "a prolog may have failed" in why and f"scontrol release {job.id}" in why
+    (bad,) = [name for name, state in site.lab.node_states().items() if "drain" in state.lower()]
+    assert f"at that time {bad} is drained: Prolog error" in why, "Slurm has forgotten the job's node"
     waiting = site.start("wait", job.id)
     assert waiting.stdout is not None and f"PENDING {HELD}" in waiting.stdout.readline()
     flag.unlink()

@@ -31,7 +31,7 @@ from clusterrun.submit.request import SubmitArgs
 from clusterrun.sweeps import plan, table
 from clusterrun.top.source import TopData
 from clusterrun.why import ended, pending
-from clusterrun.worker.job import hold, notify
+from clusterrun.worker.job import hold, node_evidence, notify
 from clusterrun.worker.rank import saved_code
 from tests.support.rank_files import put_end, put_progress
 from tests.support.run_records import AT, attempt, claim, end, submitted
@@ -311,6 +311,7 @@ def _in_the_job(store: Store, run: RunRecord) -> Iterator[object]:
     yield submissions.is_cancelled(run.run_dir, token), claims._later_owner(run.run_dir, "a" * 16)
     yield [*map(load, launch_folders(run.run_dir, token))], ends.load_job_end(folder), ends.find_stop(folder)
     yield rank_records.read(folder), why_requeued(folder), end_time.read(folder)
+    yield [*node_evidence._in_check(folder, ["n1", "n2"])]
     with suppress(WorkerError):
         yield saved_code.variables(run.run_dir)
     notify.Notifier().load(run.run_dir, {})

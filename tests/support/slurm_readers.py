@@ -26,6 +26,7 @@ from clusterrun.scheduler.slurm.scontrol import parse_cluster_facts
 from clusterrun.scheduler.slurm.values import SEP
 from clusterrun.state import external, query, show
 from clusterrun.state.reconcile import JobIndex, RunState
+from clusterrun.submit import left_out
 from clusterrun.system import shell
 from clusterrun.why import ended, pending
 from tests.support.folders import DATA
@@ -61,6 +62,7 @@ ANSWERS: Mapping[str, str] = {
     "sacctmgr show qos": "normal|||||||||||||\ntight|5|10|cpu=8|2|3|gres/gpu=2,mem=5G|||cpu=9|cpu=4||1-00:00:00|Deny\n",
     "sinfo": answer("sinfo-mixed"),
     "sinfo !": answer("sinfo-down"),
+    "sinfo -N": SEP.join(("n1", "gpu*", "a,b", "idle")) + "\n" + SEP.join(("n2", "gpu*", "(null)", "down*")) + "\n",
     "sprio": "17|4294901741|10|20|0|30.5|500|0|0\n",
     "sbatch": "5;lab\n",
     "sbatch !": answer("sbatch-no-partition"),
@@ -78,6 +80,7 @@ _KINDS = {
                  ("show partition", "scontrol show partition"), ("reservation", "scontrol show reservation"),
                  ("license", "scontrol show license"), ("assoc_mgr", "scontrol show assoc_mgr"),
                  ("", "scontrol show config")),
+    "sinfo": (("sinfo -h -a -N", "sinfo -N"), ("", "sinfo")),
     "sacctmgr": (("qos format", "sacctmgr show qos"), ("", "sacctmgr show assoc")),
     "sbatch": (("--test-only", "sbatch --test-only"), ("", "sbatch")),
 }  # fmt: skip
@@ -186,6 +189,11 @@ def _free(run: RunCommand) -> Iterator[object]:
     yield [line for line, _ in exceeded_limits(seen, spec, [one.name for one in seen.partitions])]
 
 
+def _left_out(run: RunCommand) -> Iterator[object]:
+    spec = build_spec({"gpus-per-node": Value(0, "me"), "constraint": Value("a", "me")}, Command("/bin/true"))
+    yield left_out.choose(("n1",), left_out._partitions(_scheduler(run), spec), 1)
+
+
 def _estimate(run: RunCommand) -> Iterator[object]:
     shape = Shape(2, 2)
     found = estimate_start(_scheduler(run), SENT, "#!/bin/sh\n")
@@ -211,8 +219,8 @@ def _allocation(run: RunCommand) -> Iterator[object]:
 
 
 VIEWS: tuple[View, ...] = (
-    _queue, _accounting, _cancel, _hold, _sbatch, _why_ended, _logs, _free, _estimate, _survey, _facts,
-    _allocation,
+    _queue, _accounting, _cancel, _hold, _sbatch, _why_ended, _logs, _free, _left_out,
+    _estimate, _survey, _facts, _allocation,
     *(_why_pending(job, reason) for job, reason in (
         ("9", "Resources"), ("10", "Priority"), ("18", "Dependency"), ("21", "QOSMaxGRESPerUser"),
         ("5", "AssocGrpCpuLimit"), ("22", "ReqNodeNotAvail"),

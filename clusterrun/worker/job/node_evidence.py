@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...base.decode import as_number, as_objects, as_text, as_texts
+from ...base.decode import as_int, as_number, as_objects, as_text, as_texts
 from ...run_folder import ends, launches, node_failures, rank_records
 from ...run_folder.check_findings import BROKEN, DIFFERS
 from ...run_folder.ends import SAVED
@@ -109,9 +109,9 @@ def _lost(job: Job, nodes: Sequence[str]) -> Seen:
 
 
 def _in_check(folder: Path, nodes: Sequence[str]) -> Seen:
-    """Yield the nodes with broken GPUs, and those slower than most others."""
-    slow: dict[str, str] = {}
-    for finding in as_objects((read_json(folder / "check.json") or {}).get("findings")):
+    """Yield the nodes with broken GPUs, and those slower than most others; cores of a CPU may be shared."""
+    report, slow = read_json(folder / "check.json") or {}, dict[str, str]()
+    for finding in as_objects(report.get("findings")) if as_int(report.get("gpus_per_node")) else ():
         check, status, where = as_text(finding.get("check")), finding.get("status"), as_texts(finding.get("where"))
         if len(where) != 1:
             continue

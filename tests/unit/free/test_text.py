@@ -12,8 +12,9 @@ from clusterrun.free.account_limits import exceeded_limits
 from clusterrun.free.limits import UserLimit, limits_of
 from clusterrun.free.snapshot import ClusterSnapshot
 from clusterrun.free.summary import node_rows, partition_sums
-from clusterrun.free.text import MOST_ROWS, align, format_summary
+from clusterrun.free.text import MOST_ROWS, align, format_failures, format_summary
 from clusterrun.jobspec.spec import Command, JobSpec
+from clusterrun.run_folder.node_failures import LOST, NodeFailure
 from clusterrun.scheduler.slurm.limits import parse_limits
 from clusterrun.scheduler.slurm.nodes import Node, Partition, UserContext
 from clusterrun.scheduler.slurm.sacctmgr import Association
@@ -36,6 +37,13 @@ def seen(*nodes: Node, **changes: Any) -> ClusterSnapshot:
 
 def lines_of(what: ClusterSnapshot) -> list[str]:
     return format_summary(what, NOW)
+
+
+def test_nodes_that_failed_have_a_line_each() -> None:
+    failed = [NodeFailure("n3", NOW - 60, LOST, "", str(job), f"{job}.0.0") for job in range(5, 10)]
+    assert format_failures({}, NOW) == []
+    _, title, line = format_failures({"n3": failed}, NOW)
+    assert "2 hardware failures" in title and line.startswith("  n3  5 hardware failures in 24 h: node lost, job 7, ")
 
 
 def test_types_of_gpus_are_counted_apart() -> None:

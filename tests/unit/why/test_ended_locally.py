@@ -60,6 +60,7 @@ def test_a_file_that_is_missing_is_looked_for_without_srun_in_a_local_job(store:
 
 def test_a_job_that_slurm_could_not_start_is_explained_once_slurm_has_forgotten_its_exit_code(store: Store) -> None:
     run = submitted(store)
-    told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure"))
+    told = ended.explain(Slurm(), over(run, "FAILED", None, reason="JobLaunchFailure", nodes="n[3-4]"))
+    assert told.node == "n3" and told.sentence.startswith("Slurm could not start the job on n3 (JobLaunchFailure)")
     assert told.kind == "log-unopened" and "JobLaunchFailure" in told.sentence
     assert str(run.logs) in told.command
