@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 from ...base.decode import as_int, as_number, as_objects, as_text, as_texts
@@ -112,12 +113,11 @@ def _in_check(folder: Path, nodes: Sequence[str]) -> Seen:
     """Yield the nodes with broken GPUs, and those slower than most others; cores of a CPU may be shared."""
     report, slow = read_json(folder / "check.json") or {}, dict[str, str]()
     for finding in as_objects(report.get("findings")) if as_int(report.get("gpus_per_node")) else ():
-        check, status, where = as_text(finding.get("check")), finding.get("status"), as_texts(finding.get("where"))
-        if len(where) != 1:
-            continue
-        if check == "devices" and status == BROKEN:
+        where, check = as_texts(finding.get("where")), as_text(finding.get("check"))
+        what = check, finding.get("status")
+        if len(where) == 1 and what == ("devices", BROKEN):
             yield where[0], CHECK, check
-        elif check in ("gemm", "links") and status in (BROKEN, DIFFERS):
+        elif len(where) == 1 and what in product(("gemm", "links"), (BROKEN, DIFFERS)):
             slow.setdefault(where[0], check)
     if 2 * len(slow) < len(nodes):
         yield from ((node, CHECK, check) for node, check in slow.items())
