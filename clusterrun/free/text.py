@@ -127,10 +127,10 @@ def _limits(cluster: ClusterSnapshot) -> list[str]:
 
 
 def format_failures(by_node: Mapping[str, Sequence[NodeFailure]], now: float) -> list[str]:
-    """Return the nodes that failed under the user's runs."""
+    """Return the nodes that failed, or were slow, under the user's runs."""
     if not by_node:
         return []
-    title = f"nodes that failed in your runs (submit leaves out one with {ENOUGH} hardware failures)"
+    title = f"failed or slow in your runs of the last 24 h (submit leaves out a node with {ENOUGH} hardware failures)"
     return ["", title, *_indented([node, describe(failures, now)] for node, failures in by_node.items())]
 
 

@@ -22,7 +22,7 @@ DAY = 86_400
 ENOUGH = 2  # failures of its hardware in a day, after which a node is left out
 SHOWN = 3  # failures of a node in a line
 LOST, XID, MEMORY, BUS, LAUNCH, CHECK, SLOW, WELL = "lost", "xid", "memory", "bus", "launch", "check", "slow", "well"
-#: The failures in words; {} is the detail.
+#: The failures in words, with their detail.
 WORDS = {
     LOST: "node lost",
     XID: "GPU fault (Xid {})",
@@ -33,11 +33,10 @@ WORDS = {
     SLOW: "a slow rank ({}x the median speed)",
 }
 #: Failures of the node itself; a slow rank may have more work than the others.
-HARDWARE = frozenset((LOST, XID, MEMORY, BUS, LAUNCH, CHECK))
-_LONGEST = 255  # bytes of a file name
+HARDWARE = WORDS.keys() - {SLOW}
 _NAME = re.compile(
     r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,99}),(?P<at>[0-9]{1,11}),(?P<kind>[a-z]{1,10}),(?P<detail>[A-Za-z0-9.]{0,20}),"
-    r"(?P<job>[0-9]{1,18}(?:_[0-9]{1,9})?),(?P<launch>[A-Za-z0-9._]{1,80})",
+    r"(?P<job_id>[0-9]{1,18}(?:_[0-9]{1,9})?),(?P<launch>[A-Za-z0-9._]{1,80})",
     re.ASCII,
 )
 
@@ -52,7 +51,7 @@ class NodeFailure(NamedTuple):
     at: int
     kind: str
     detail: str
-    job: str
+    job_id: str
     launch: str
 
     @property
@@ -70,7 +69,7 @@ class NodeFailure(NamedTuple):
 
     def text(self, now: float) -> str:
         """Return the failure in words, with its job and time."""
-        return f"{WORDS[self.kind].format(self.detail)}, job {self.job}, {format_time(self.at, now)}"
+        return f"{WORDS[self.kind].format(self.detail)}, job {self.job_id}, {format_time(self.at, now)}"
 
 
 def note(state: Path, cluster: str, seen: Iterable[NodeFailure], now: float) -> None:
@@ -82,7 +81,7 @@ def note(state: Path, cluster: str, seen: Iterable[NodeFailure], now: float) -> 
             safe_files.remove(folder, expired)
         for one in seen:
             name = ",".join(map(str, one))
-            if _parse(name) is not None and len(name) <= _LONGEST:
+            if _parse(name) is not None:
                 safe_files.append(folder / name, b"")
 
 
@@ -116,9 +115,8 @@ def suspects(by_node: Mapping[str, Sequence[NodeFailure]]) -> list[str]:
 
 def describe(failures: Sequence[NodeFailure], now: float) -> str:
     """Return the failures of a node in a line, the newest last."""
-    count, parts = hardware(failures), [one.text(now) for one in failures[-SHOWN:]]
-    what = plural(count, "hardware failure") if count else "no hardware failure"
-    return f"{what} in 24 h: {'; '.join(parts)}"
+    count, seen = hardware(failures), "; ".join(one.text(now) for one in failures[-SHOWN:])
+    return f"{plural(count, 'hardware failure')} in 24 h: {seen}" if count else seen
 
 
 def _folder(state: Path, cluster: str) -> Path:
@@ -133,7 +131,7 @@ def _parse(name: str) -> NodeFailure | None:
     match = _NAME.fullmatch(name)
     if match is None or match["kind"] not in (*WORDS, WELL):
         return None
-    return NodeFailure(**{**match.groupdict(), "at": int(match["at"])})
+    return NodeFailure(match["node"], int(match["at"]), *match.group("kind", "detail", "job_id", "launch"))
 
 
 def _names(folder: Path) -> list[str]:

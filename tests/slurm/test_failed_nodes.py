@@ -78,7 +78,7 @@ def test_a_node_with_two_hardware_failures_is_left_out_until_it_has_run_well(use
     assert "leaving out" not in plan(user, "--allow-nodes") + plan(user, "--nodelist", bad)
     assert "leaving out" not in plan(user, "--nodes", str(NODES)), "the job needs all nodes"
     user.wait_state(user.rank("says_hello.sh", "--nodelist", bad), "COMPLETED")
-    assert "leaving out" not in plan(user) and bad not in user.cli("free").stdout.partition("nodes that failed")[2]
+    assert "leaving out" not in plan(user) and bad not in user.cli("free").stdout.partition("failed or slow")[2]
 
 
 def test_after_a_day_the_failures_are_forgotten_and_a_profile_may_say_so_before(user: Site, lab: Lab) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clusterrun.run_folder.claims import JobIdentity
-from clusterrun.run_folder.node_failures import CHECK, LAUNCH, LOST, MEMORY, SLOW, XID, load
+from clusterrun.run_folder.node_failures import BUS, CHECK, LAUNCH, LOST, MEMORY, SLOW, XID, load
 from clusterrun.worker.job import node_evidence
 from clusterrun.worker.node import batch_host
 from tests.support.patience import HUNG
@@ -54,6 +54,8 @@ def seen(tmp_path: Path) -> dict[str, list[tuple[str, str]]]:
     ("2: " + XID_LINE.format(79), {"n2": [(XID, "79")]}),
     (" 1: [12.5] " + XID_LINE.format(48), {"n1": [(XID, "48")]}),
     ("3: RuntimeError: CUDA error: uncorrectable ECC error encountered", {"n2": [(MEMORY, "")]}),
+    ("0: NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", {"n1": [(BUS, "")]}),
+    ("0: sample: the boy had fallen off the bus", {}),
     ("srun: error: Node failure on n2", {"n2": [(LOST, "")]}),
     ("srun: error: Task launch for StepId=5.0 failed on node n1: Communication connection failure",
      {"n1": [(LAUNCH, "")]}),

@@ -93,7 +93,7 @@ def _query_facts(queries: _Queries, scheduler: SlurmCommands, job: JobStatus, no
     if could_not_launch(job.reason) or _is_about_nodes(reason):
         nodes = queries.submit("the nodes", nodes_argv(), _nodes_and_features)
         reservations = queries.submit("the reservations", show_argv("reservation"), _blocks_with("ReservationName"))
-    elif reason.word == "Licenses":
+    elif reason is not None and reason.word == "Licenses":
         licenses = queries.submit("the licenses", show_argv("license"), parse_show)
     visible_nodes, features = nodes() or (None, {})
     facts = PendingFacts(

@@ -31,7 +31,7 @@ TAIL = 262_144  # bytes of each log
 #: Xids of a GPU, or its links, that fails; 13, 31, 43 and 45 are a program's, and others say too little.
 XIDS = frozenset((b"48", b"63", b"64", b"74", b"79", b"92", b"94", b"95", b"119"))
 _RANKS_LINE = re.compile(
-    rb" *(?P<rank>[0-9]{1,7}): .{0,2000}?(?:NVRM: Xid \([^)]{1,60}\): (?P<xid>[0-9]{1,4})\b|(?P<bus>fallen off the bus)"
+    rb" *(?P<rank>[0-9]{1,7}): .{0,2000}?(?:NVRM: Xid \([^)]{1,60}\): (?P<xid>[0-9]{1,4})\b|(?P<bus>GPU has fallen off)"
     rb"|(?P<memory>[Uu]ncorrectable (?:ECC|NVLink) error(?! *s?:)))"
 )
 _SLURMS_LINE = re.compile(
@@ -39,6 +39,8 @@ _SLURMS_LINE = re.compile(
     rb"(?:Communication connection failure|Socket timed out|Zero Bytes|Unable to contact|Job prolog failed"
     rb"|Invalid (?:job )?(?:credential|authentication)))"
 )
+#: What `check` finds of a node that is slower than others, or that fails in what it measures.
+_SLOW = frozenset(product(("gemm", "links"), (BROKEN, DIFFERS)))
 
 Seen = Iterator[tuple[str, str, str]]
 """Nodes, each with the kind of its failure and a detail."""
@@ -114,10 +116,10 @@ def _in_check(folder: Path, nodes: Sequence[str]) -> Seen:
     report, slow = read_json(folder / "check.json") or {}, dict[str, str]()
     for finding in as_objects(report.get("findings")) if as_int(report.get("gpus_per_node")) else ():
         where, check = as_texts(finding.get("where")), as_text(finding.get("check"))
-        what = check, finding.get("status")
+        what = check, as_text(finding.get("status"))
         if len(where) == 1 and what == ("devices", BROKEN):
             yield where[0], CHECK, check
-        elif len(where) == 1 and what in product(("gemm", "links"), (BROKEN, DIFFERS)):
+        elif len(where) == 1 and what in _SLOW:
             slow.setdefault(where[0], check)
     if 2 * len(slow) < len(nodes):
         yield from ((node, CHECK, check) for node, check in slow.items())
