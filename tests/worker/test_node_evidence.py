@@ -116,6 +116,7 @@ def finding(check: str, status: str, *where: str) -> dict[str, Any]:
     ([finding("gemm", "differs", "n2")], 8, {"n2"}),
     ([finding("gemm", "differs", "n2")], 0, set()),  # cores may be shared
     ([finding("devices", "differs", "n1")], 8, set()),  # another process
+    ([finding("devices", "broken", node) for node in ("n1", "n2", "n3")], 8, set()),  # the request is wrong
     ([finding("disk", "broken", "n1")], 8, set()),
     ([finding("links", "broken", "n1"), finding("links", "broken", "n2")], 8, set()),  # most of them
     ([finding("links", "differs", "n1", "n2")], 8, set()),

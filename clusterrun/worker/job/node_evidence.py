@@ -39,8 +39,8 @@ _SLURMS_LINE = re.compile(
     rb"(?:Communication connection failure|Socket timed out|Zero Bytes|Unable to contact|Job prolog failed"
     rb"|Invalid (?:job )?(?:credential|authentication)))"
 )
-#: What `check` finds of a node that is slower than others, or that fails in what it measures.
-_SLOW = frozenset(product(("gemm", "links"), (BROKEN, DIFFERS)))
+#: What accuses a node that `check` has measured, by check and status; cores of a CPU may be shared.
+FINDINGS = frozenset((("devices", BROKEN), *product(("gemm", "links"), (BROKEN, DIFFERS))))
 
 Seen = Iterator[tuple[str, str, str]]
 """Nodes, each with the kind of its failure and a detail."""
@@ -112,17 +112,14 @@ def _lost(job: Job, nodes: Sequence[str]) -> Seen:
 
 
 def _in_check(folder: Path, nodes: Sequence[str]) -> Seen:
-    """Yield the nodes with broken GPUs, and those slower than most others; cores of a CPU may be shared."""
-    report, slow = read_json(folder / "check.json") or {}, dict[str, str]()
+    """Yield the nodes with broken or slow GPUs or links, if most others have none: else the request may be wrong."""
+    report, found = read_json(folder / "check.json") or {}, dict[str, str]()
     for finding in as_objects(report.get("findings")) if as_int(report.get("gpus_per_node")) else ():
         where, check = as_texts(finding.get("where")), as_text(finding.get("check"))
-        what = check, as_text(finding.get("status"))
-        if len(where) == 1 and what == ("devices", BROKEN):
-            yield where[0], CHECK, check
-        elif len(where) == 1 and what in _SLOW:
-            slow.setdefault(where[0], check)
-    if 2 * len(slow) < len(nodes):
-        yield from ((node, CHECK, check) for node, check in slow.items())
+        if len(where) == 1 and (check, as_text(finding.get("status"))) in FINDINGS:
+            found.setdefault(where[0], check)
+    if 2 * len(found) <= len(nodes):
+        yield from ((node, CHECK, check) for node, check in found.items())
 
 
 def _slow(job: Job, nodes: Sequence[str]) -> Seen:
