@@ -56,8 +56,8 @@ def _choose(suspects: Sequence[str], slurm: SlurmCommands, spec: JobSpec) -> lis
 def choose(suspects: Sequence[str], partitions: Mapping[str, Mapping[str, bool]], needed: int) -> list[str]:
     """Return the suspects that each partition can do without, the first ones first.
 
-    ``partitions`` has each node that fits the job, and whether it is in service. At most a tenth of a partition is left
-    out, and the ``needed`` nodes stay.
+    ``partitions`` has each node that fits the job, and whether it may have it now. At most a tenth of a partition is
+    left out, and the ``needed`` nodes stay.
     """
     chosen: list[str] = []
     for node in suspects:
@@ -73,16 +73,16 @@ def _can_lose(nodes: Mapping[str, bool], gone: set[str], needed: int) -> bool:
 
 
 def _partitions(slurm: SlurmCommands, spec: JobSpec) -> dict[str, dict[str, bool]]:
-    """Return the nodes that fit the job, by partition; none if Slurm does not say."""
+    """Return the nodes that fit the job, by partition, and whether it may have them now; none if Slurm does not say."""
     requested, wanted = spec.directive("partition"), spec.directive("constraint")
     rows = parse_nodes(slurm.answer(nodes_argv(requested), TIMEOUT).text)
     features = {row.name: row.features for row in rows}
-    fitting = having(wanted, features, features) if wanted else [*features]
-    able = {*(fitting or ())}.difference(expand(spec.directive("exclude")))
+    fitting = having(wanted, features, features) if wanted else features
+    excluded = expand(spec.directive("exclude"))
     partitions: dict[str, dict[str, bool]] = {}
     for row in rows:
-        if row.name in able and (requested or row.is_default):
-            partitions.setdefault(row.partition, {})[row.name] = row.usable
+        if row.name in (fitting or ()) and (requested or row.is_default):
+            partitions.setdefault(row.partition, {})[row.name] = row.usable and row.name not in excluded
     return partitions
 
 

@@ -118,6 +118,17 @@ def test_ten_clean_runs_exclude_nothing(user: Site) -> None:
     assert not remembered(user) and "leaving out" not in plan(user)
 
 
+def test_a_requeue_that_kills_the_supervisor_accuses_nobody(user: Site, lab: Lab) -> None:
+    job = user.rank("ignores_term.sh", "--requeue")
+    until(job.start, LATE, "it has not begun")
+    assert lab.run(["scontrol", "requeue", job.id]).returncode == 0
+    lab.wait_job(job.id, "PENDING", timeout=LATE)
+    until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
+    until(lambda: len(job.attempts()) == 2 and job.start(), LATE, job.err.read_text)
+    assert not (job.attempts()[0] / "end.json").exists(), "SIGKILL came first"
+    assert not remembered(user)
+
+
 def crash(lab: Lab, name: str) -> None:
     """Everything on a node dies at once."""
     kill_pids(pids_in_netns(os.stat(f"/run/netns/{name}").st_ino))

@@ -76,6 +76,8 @@ def test_a_node_that_is_wanted_or_needed_is_used(state: Path, options: dict[str,
 
 def test_the_tenth_is_one_of_the_nodes_with_the_features(state: Path) -> None:
     assert left_out(state, constraint="big")[0] == "n3"
+    assert left_out(state, constraint="big", exclude="n1")[0] == "n1,n3"
+    assert left_out(state, constraint="big", exclude="n1", nodes=9)[0] == "n1"
 
 
 def test_without_suspects_slurm_is_not_asked(tmp_path: Path) -> None:
