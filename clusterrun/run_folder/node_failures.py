@@ -36,7 +36,7 @@ WORDS = {
 HARDWARE = WORDS.keys() - {SLOW}
 _NAME = re.compile(
     r"(?P<node>[A-Za-z0-9][A-Za-z0-9._-]{0,99}),(?P<at>[0-9]{1,11}),(?P<kind>[a-z]{1,10}),(?P<detail>[A-Za-z0-9.]{0,20}),"
-    r"(?P<job_id>[0-9]{1,18}(?:_[0-9]{1,9})?),(?P<launch>[A-Za-z0-9._]{1,80})",
+    r"(?P<job_id>L?[0-9]{1,18}(?:_[0-9]{1,9})?),(?P<launch>[A-Za-z0-9._]{1,80})",
     re.ASCII,
 )
 

@@ -63,6 +63,11 @@ def test_what_is_older_than_a_day_is_removed(tmp_path: Path) -> None:
     assert [path.name.partition(",")[0] for path in (tmp_path / "nodes" / "lab").iterdir()] == ["n2"]
 
 
+def test_a_run_inside_another_job_counts_too(tmp_path: Path) -> None:
+    inside = failure()._replace(job_id="L3")
+    assert remembered(tmp_path, inside) == {"n1": [inside]}
+
+
 def test_the_worst_node_comes_first(tmp_path: Path) -> None:
     seen = [
         failure(node, kind=CHECK, launch=f"{n}.0.0") for node, count in (("n1", 2), ("n2", 3)) for n in range(count)
