@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+MOST_CHARACTERS, MOST_BRACKETS = 2**24, 8
 _NUMBERED = re.compile(r"(.*[^0-9]|)([0-9]{1,15})([^0-9]*)", re.ASCII | re.DOTALL)
 
 
@@ -51,25 +52,39 @@ def _bracketed(before: str, numbers: list[int], after: str, width: int) -> str:
 
 
 def expand(text: str, limit: int = 100_000) -> list[str]:
-    """Return the names of a host list, in its order, at most ``limit``; a part that does not parse is a name."""
+    """Return the names of a host list, in its order, at most ``limit``; a part that does not parse is a name.
+
+    Of an answer that is no list of hosts, the names end after MOST_CHARACTERS.
+    """
     names: list[str] = []
+    characters = 0
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
-        names += _names(part, limit - len(names))
-        if len(names) >= limit:
-            break
+        for name in _names(part):
+            names.append(name)
+            characters += len(name)
+            if len(names) >= limit or characters > MOST_CHARACTERS:
+                return names
     return names
 
 
-def _names(part: str, room: int) -> list[str]:
+def _names(part: str) -> Iterator[str]:
     match = re.fullmatch(r"([^\[\]]*)\[([0-9,\-]+)\](.*)", part, re.ASCII | re.DOTALL)
-    if match is None:
-        return [part][:room]
-    found: list[str] = []
-    for run in match[2].split(","):
+    runs = _runs(match[2]) if match is not None and part.count("[") <= MOST_BRACKETS else None
+    if match is None or runs is None:
+        yield part
+        return
+    for numbers, width in runs:
+        for number in numbers:
+            yield from _names(f"{match[1]}{number:0{width}}{match[3]}")
+
+
+def _runs(text: str) -> list[tuple[range, int]] | None:
+    """Return the runs of numbers in brackets, each with its width; None if one is none, or has no number."""
+    runs = []
+    for run in text.split(","):
         first, _, last = run.partition("-")
-        if not first or not (last or first).isdigit() or not first.isdigit() or len(run) > 30:
-            return [part][:room]
-        stop = min(int(last or first), int(first) + room)
-        for number in range(int(first), stop + 1):
-            found += _names(f"{match[1]}{number:0{len(first)}}{match[3]}", max(0, room - len(found)))
-    return found[:room]
+        last = last or first
+        if not first.isdigit() or not last.isdigit() or len(run) > 30 or int(last) < int(first):
+            return None
+        runs.append((range(int(first), int(last) + 1), len(first)))
+    return runs

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterrun.scheduler.slurm.hostlist import expand, fold
+from clusterrun.scheduler.slurm.hostlist import MOST_CHARACTERS, expand, fold
 from clusterrun.scheduler.slurm.nodes import (
     OPEN,
     Node,
@@ -231,3 +231,12 @@ def test_limits_of_a_qos_in_megabytes_and_minutes() -> None:
             ("MaxJobsPU", ""): 3, ("MaxSubmitJobsPU", ""): 10, ("MaxTRESPU", "gres/gpu"): 4, ("MaxWallPJ", ""): 2880,
         },
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["n[1-9]" * 5 + "x" * 100_000, "r[1-99999999]" + "x" * 100_000, "n[1-9]" * 16_000])
+def test_a_list_that_multiplies_a_long_text_ends(text: str) -> None:
+    assert 0 < sum(map(len, expand(text))) <= MOST_CHARACTERS + len(text)
+
+
+def test_a_run_backwards_is_a_part_that_does_not_parse() -> None:
+    assert expand("n[3-1],m[1-2]") == ["n[3-1]", "m1", "m2"]
