@@ -28,7 +28,7 @@ def compare_metrics(first: RunRecord, second: RunRecord) -> tuple[list[Change], 
 def _load(run: RunRecord) -> dict[str, float]:
     last: dict[str, float] = {}
     best: dict[str, float] = {}
-    for row in progress.last_rows(run.run_dir / "metrics.jsonl", _MOST):
+    for row in progress.metric_rows(run, _MOST):
         for name, entry in row.items():
             value = as_number(entry)
             if value is None or not _is_compared(name):

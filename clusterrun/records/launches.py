@@ -42,7 +42,7 @@ class Goodput(NamedTuple):
 
 
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
-    """Return the launches of a run, those of its earlier jobs too, oldest first; of an array those of a task."""
+    """Return the launches of a run's job and of those before it, oldest first; of an array those of a task."""
     return [load(folder) for folder in run_record.all_attempts(run, task)]
 
 

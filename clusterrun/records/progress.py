@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clusterrun.base.decode import parse_fields, parse_rows
+from clusterrun.base.decode import as_number, parse_fields, parse_rows
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import ends, rank_records, safe_files, training_progress
@@ -129,7 +129,7 @@ class RankProgress(NamedTuple):
 def last_metrics(run: RunRecord) -> Metrics | None:
     """Return the newest known step of a run, with the newest value of each metric; None if there is none."""
     newest: dict[str, Any] = {}
-    for row in last_rows(run.run_dir / "metrics.jsonl"):
+    for row in metric_rows(run):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
         newest["scores"] = newest.get("scores", {}) | row
     logged, attempt = as_metrics(newest), run_record.newest_attempt(run)
@@ -144,7 +144,7 @@ def losses(run: RunRecord) -> list[float]:
 
 def loss_curve(run: RunRecord) -> tuple[list[tuple[float, float]], str]:
     """Return ``losses`` as points, and what they are over: the step, or their order where the step is not known."""
-    rows = last_rows(run.run_dir / "metrics.jsonl", _LOSSES)
+    rows = metric_rows(run, _LOSSES)
     points = [(row["step"], row["loss"]) for row in rows if is_number(row.get("loss")) and is_number(row.get("step"))]
     if points:
         return points, STEP
@@ -266,7 +266,23 @@ def last_rows(path: Path, most: int = _TAIL, *, first: bool = False) -> list[dic
 
 def read_metrics(run: RunRecord, *, first: bool = False) -> list[dict[str, Any]]:
     """Return the last rows of a run's metrics, or the first."""
-    return last_rows(run.run_dir / "metrics.jsonl", _METRICS, first=first)
+    return metric_rows(run, _METRICS, first=first)
+
+
+def metric_rows(run: RunRecord, most: int = _TAIL, *, first: bool = False) -> list[dict[str, Any]]:
+    """Return the rows in the last (or first) ``most`` bytes of a run's metrics, without those of jobs after this one.
+
+    Of an earlier job at least 4 MB are read: the rows of later jobs follow its own.
+    """
+    path, until = run.run_dir / "metrics.jsonl", run.continued_at
+    if until is None:
+        return last_rows(path, most, first=first)
+    return [row for row in last_rows(path, max(most, _METRICS), first=first) if _was_before(row, until)]
+
+
+def _was_before(row: Mapping[str, Any], until: int) -> bool:
+    at = as_number(row.get("time"))
+    return at is None or at < until
 
 
 def is_number(value: object) -> bool:

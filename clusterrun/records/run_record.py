@@ -73,6 +73,16 @@ class RunRecord:
         return self.as_submission(max(self.submissions, key=lambda one: one.at))
 
     @property
+    def until_now(self) -> list[SubmissionRecord]:
+        """The submissions up to this one, oldest first: an earlier job knows nothing of those that continue its run."""
+        return sorted((one for one in self.submissions if one.at <= self.submission.at), key=lambda one: one.at)
+
+    @property
+    def continued_at(self) -> int | None:
+        """When the next submission was made, in epoch seconds; None for the newest one."""
+        return min((one.at for one in self.submissions if one.at > self.submission.at), default=None)
+
+    @property
     def job_id(self) -> JobId | None:
         """The job id of the submission, or None."""
         return JobId.parse(self.submission.job_id) if self.submission.job_id else None
@@ -179,8 +189,8 @@ def attempts(record: RunRecord, task: int | None = None) -> list[Path]:
 
 
 def all_attempts(record: RunRecord, task: int | None = None) -> list[Path]:
-    """Return the attempt folders of all of a run's submissions, oldest first."""
-    jobs = (record.as_submission(one) for one in sorted(record.submissions, key=lambda one: one.at))
+    """Return the attempt folders of a run's submissions up to this one, oldest first."""
+    jobs = map(record.as_submission, record.until_now)
     return [folder for job in jobs for folder in attempts(job, task)]
 
 

@@ -91,7 +91,7 @@ def load_curves(run: RunRecord) -> tuple[dict[str, list[Point]], str]:
     Of a run that only printed its losses these are a few of them.
     """
     curves: dict[str, list[Point]] = {}
-    for row in progress.last_rows(run.run_dir / "metrics.jsonl", _METRICS):
+    for row in progress.metric_rows(run, _METRICS):
         step = as_number(row.get("step"))
         if step is not None:
             for name in CURVES & row.keys():  # NaN is written as a text

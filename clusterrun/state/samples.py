@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,9 +18,9 @@ _READ = 1024 * 1024  # bytes at each end of samples.jsonl
 
 def load_samples(run: RunRecord) -> list[dict[str, Any]]:
     """Return the first and the last text that the run generated for each prompt; ``after`` is None for a single one."""
-    path = run.run_dir / "samples.jsonl"
-    first = _by_prompt(reversed(progress.last_rows(path, _READ, first=True)))
-    last = _by_prompt(progress.last_rows(path, _READ))
+    path, until = run.run_dir / "samples.jsonl", _last_step(run)
+    first = _by_prompt(reversed(progress.last_rows(path, _READ, first=True)), until)
+    last = _by_prompt(progress.last_rows(path, _READ), until)
     return [
         {"prompt": prompt[:LONGEST], "before": before, "after": last[prompt] if last.get(prompt) != before else None}
         for prompt, before in reversed(first.items())
@@ -27,13 +28,19 @@ def load_samples(run: RunRecord) -> list[dict[str, Any]]:
     ][:MOST]
 
 
-def _by_prompt(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the last sample of each prompt."""
+def _last_step(run: RunRecord) -> float:
+    """Return the last step of an earlier job, after which samples are those of a later one; else infinity."""
+    metrics = progress.last_metrics(run) if run.continued_at is not None else None
+    return metrics.step if metrics is not None else math.inf
+
+
+def _by_prompt(rows: Iterable[Mapping[str, Any]], until: float) -> dict[str, dict[str, Any]]:
+    """Return the last sample of each prompt, up to this step."""
     samples = {}
     for row in rows:
-        prompt, text = row.get("prompt"), row.get("text")
-        if isinstance(prompt, str) and isinstance(text, str):
-            samples[prompt] = {"step": as_number(row.get("step")), "text": text[:LONGEST]}
+        prompt, text, step = row.get("prompt"), row.get("text"), as_number(row.get("step"))
+        if isinstance(prompt, str) and isinstance(text, str) and (step is None or step <= until):
+            samples[prompt] = {"step": step, "text": text[:LONGEST]}
     return samples
 
 
