@@ -122,8 +122,8 @@ class PrintedProgress:
     """The progress of one launch, joined from its readings.
 
     ``step`` and ``steps`` are over all epochs, and count what the script counts: steps, samples, or epochs if it prints
-    nothing else. None: not known. ``step`` was reached at ``stepped``, and ``first_step``, from which the speed is
-    measured, at ``first_step_at``, both in seconds since 1970.
+    nothing else. None: not known. ``step`` was reached at ``stepped``; ``first_step`` is the first one that was
+    printed, and ``first_step_at`` when it was read, both times in seconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -133,6 +133,7 @@ class PrintedProgress:
         self.first_step: int | None = None
         self.first_step_at = 0.0
         self._first_count: int | None = None
+        self._has_gap = False  # lines before the first count were not read
         self.stepped = 0.0
         self.losses = Thinned[tuple[int, float]](LOSSES)  # with the step that each is of
         self.nan_losses = 0  # in a row, up to the last one
@@ -147,6 +148,10 @@ class PrintedProgress:
         self._first_epoch = 1
         self._begins_at_1: bool | None = None  # whether the first epoch that was printed was 1
         self._bars = NestedBars()
+
+    def note_gap(self) -> None:
+        """Note that lines were left out: if no count was read before, the first one is not known."""
+        self._has_gap = self._has_gap or self.step is None
 
     @property
     def has_advanced(self) -> bool:
@@ -202,8 +207,7 @@ class PrintedProgress:
         step, self.steps = self._overall(name, count, total)
         if name != self._name or self._first_count is None or step < self._first_count:
             self._first_count, self.first_step_at = step, now
-        if now == self.first_step_at:  # of the lines that are read at once, only the last one is as new as that
-            self.first_step = step
+            self.first_step = None if self._has_gap else step
         self._name, self.step, self.stepped = name, step, now
         self._counts[name], self._counted_epoch = count, self._epoch
 

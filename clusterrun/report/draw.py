@@ -126,7 +126,7 @@ def draw(
 
 def _marks(steps: Sequence[float], across: Range) -> list[tuple[float, str]]:
     return [
-        (round(100 * across.place(step), 2), f"restart at step {format_short(step)}")
+        (round(100 * across.place(step), 2), f"restart before step {format_short(step)}")
         for step in steps
         if across.least < step < across.most
     ]

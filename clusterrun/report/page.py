@@ -49,7 +49,7 @@ def charts_of(runs: Sequence[Mapping[str, Any]]) -> list[Chart]:
 
 
 def _restarts(run: Mapping[str, Any]) -> list[float]:
-    """Return the first steps of a run's launches after the first one."""
+    """Return the first steps that a run's launches after the first one reported."""
     return [launch["first_step"] for launch in run["launches"][1:] if launch["first_step"] is not None]
 
 

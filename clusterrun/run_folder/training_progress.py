@@ -21,8 +21,8 @@ FIRST_S = 10.0
 class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
-    ``first_step`` is the first one of its launch whose time is known: ``first_step_at``. The speed is measured from
-    ``warm_step``, done at ``warm_step_at``: the slow first steps do not count.
+    ``first_step`` is the first one that its launch reported or printed, at ``first_step_at``. The speed is measured
+    from ``warm_step``, done at ``warm_step_at``: the slow first steps do not count.
     """
 
     step: int

@@ -97,7 +97,14 @@ def test_of_much_text_only_the_end_is_read(followed: Followed) -> None:
     text = "".join(f"0: step {n}/90000\n" for n in range(1, 50_000))
     assert len(text) > 2 * MOST
     progress = followed.after(text)
-    assert progress is not None and progress.step == 49_999
+    assert progress is not None and (progress.step, progress.first_step) == (49_999, None)
+
+
+def test_the_first_step_is_the_first_one_that_was_printed_however_late_the_first_look(followed: Followed) -> None:
+    progress = followed.after("".join(f"0: step {n}/300 loss 1\n" for n in range(160, 200, 10)))
+    assert progress is not None and (progress.first_step, progress.step) == (160, 190)
+    progress = followed.after("0: step 200/300 loss 1\n")
+    assert progress is not None and (progress.first_step, progress.step) == (160, 200)
 
 
 def test_what_rank_0_reports_itself_comes_before_what_it_prints(followed: Followed) -> None:

@@ -47,6 +47,7 @@ class LogTail:
         self._descriptor = descriptor
         self._offset = self._size()
         self._cut: set[int] = set()  # ranks whose last line was cut at its end
+        self.has_gap = False  # something was appended that was not read
 
     def _size(self) -> int:
         with suppress(OSError):
@@ -71,6 +72,7 @@ class LogTail:
             file.seek(begin)
             data = file.read(size - begin)
         is_inside = begin > self._offset  # of a line
+        self.has_gap = self.has_gap or is_inside
         data = data[: 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))]
         self._offset = begin + len(data)
         return _REST.sub(b"", data, count=1) if is_inside else data
@@ -111,6 +113,7 @@ class ProgressFollower:
         self._attempt, self._say, self._work = attempt, say, work
         self._began, self._files_due = time.time(), 0.0
         self._of_file = PrintedProgress()
+        self._of_file.note_gap()  # its last rows are read now and then
         self._tails = [LogTail(log) for log in _different(logs)]
         self._printed: dict[int, PrintedProgress] = {}  # by rank
         self._written: TrainingProgress | None = None
@@ -203,11 +206,18 @@ class ProgressFollower:
             for rank, line in tail.new_lines():
                 self._keep_link(line)
                 if rank in self._printed or len(self._printed) < MOST_RANKS:
-                    self._printed.setdefault(rank, PrintedProgress()).take(read_line(line), now)
+                    self._take(rank, line, now, has_gap=tail.has_gap)
         is_nan = any(printed.nan_losses >= NAN_LOSSES for printed in self._printed.values())
         if is_nan and not self._has_warned:
             self._has_warned = True
             self._say("warning: the loss in the log is NaN and stays NaN")
+
+    def _take(self, rank: int, line: str, now: float, *, has_gap: bool) -> None:
+        """Join a line of a rank; ``has_gap``: earlier ones of this log may be missing."""
+        printed = self._printed.setdefault(rank, PrintedProgress())
+        if has_gap:
+            printed.note_gap()
+        printed.take(read_line(line), now)
 
     def _keep_link(self, line: str) -> None:
         """Keep the first link to the run's page that is printed; raises OSError."""

@@ -199,8 +199,20 @@ def test_a_bar_that_draws_an_old_loss_again_does_not_count_it_again() -> None:
     assert progress.nan_losses == 1
 
 
-def test_of_lines_that_are_read_at_once_only_the_last_one_measures_the_speed() -> None:
+def test_of_lines_that_are_read_at_once_the_first_one_is_the_first_step() -> None:
     progress = PrintedProgress()
     for step, now in ((1, 100.0), (2, 100.0), (9, 100.0), (12, 105.0), (29, 110.0)):
         progress.take(Reading("counter", step, 900), now)
-    assert (progress.first_step, progress.first_step_at, progress.step, progress.stepped) == (9, 100.0, 29, 110.0)
+    assert (progress.first_step, progress.first_step_at, progress.step, progress.stepped) == (1, 100.0, 29, 110.0)
+
+
+def test_after_lines_that_were_left_out_the_first_step_is_not_known() -> None:
+    early, late = PrintedProgress(), PrintedProgress()
+    for progress, steps in ((early, (1, 2)), (late, (700, 710))):
+        if progress is late:
+            progress.note_gap()
+        for step in steps:
+            progress.take(Reading("counter", step, 900), float(step))
+    early.note_gap()
+    early.take(Reading("counter", 800, 900), 800.0)
+    assert (early.first_step, late.first_step, late.first_step_at, late.step) == (1, None, 700.0, 710)

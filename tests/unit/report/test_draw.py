@@ -40,7 +40,7 @@ def test_a_chart_without_a_value_is_none() -> None:
 
 def test_restarts_outside_of_the_steps_are_not_marked() -> None:
     chart = draw("Loss", [Line("loss", [(10, 1.0), (20, 2.0)])], marks=[5, 15, 20])
-    assert chart is not None and chart.marks == [(50.0, "restart at step 15")]
+    assert chart is not None and chart.marks == [(50.0, "restart before step 15")]
 
 
 def test_a_spike_of_one_step_survives_thinning_and_so_does_the_first_nan() -> None:

@@ -59,7 +59,7 @@ def test_a_failed_run_has_its_verdict_and_first_cause_before_all_else(data: dict
     ]  # fmt: skip
     text = words(page)
     assert "FAILED" in text and "failed after 10:00" in text and data["cause"]["headline"] in text
-    assert "exit 1 ValueError: no" in text and "restart at step 61" in text
+    assert "exit 1 ValueError: no" in text and "restart before step 61" in text
     assert "Rank 3 on n2 is slow: 0.35x the median speed" in text
     assert "/usr/bin/env --lr 1" in text and data["command"] in text
     assert "upon 0 times" in text and "upon 150 times" in text and "upon 100 times" not in text
