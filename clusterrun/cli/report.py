@@ -91,7 +91,10 @@ def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
     charts = [(title, lines) for title, lines, _ in lines_of(runs) if title in _PLOTTED]
     for title, lines in charts:
         curves = {line.name: line.known for line in _plotted(lines, len(runs))}
-        ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
+        if curves:
+            ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
+        if without := [line.name for line in lines if not line.known]:
+            ui.note(f"not plotted: {', '.join(without)}")
     if not charts:
         ui.note("no loss, learning rate or speed was logged")
 

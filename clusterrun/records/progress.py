@@ -40,6 +40,8 @@ STEP = "step"
 SCORES = ("accuracy_", "exact_", "f1_", "r2_", "mae_")
 """How the names of a task's own scores begin."""
 _MOST_SCORES = 6
+NAN = "nan"
+"""How a value that is no number is written into metrics, and shown."""
 MISSED = 3
 """A rank is silent after this many intervals without a heartbeat."""
 
@@ -48,7 +50,8 @@ class Metrics(NamedTuple):
     """The newest metrics of a training; ``time`` is in epoch seconds. None: not known.
 
     It has ``steps`` in all, and does ``steps_per_second`` on average. ``trained_s`` is how many seconds the steps took
-    that led to this one; steps that a restart repeated count once. ``scores`` are a task's own, by name.
+    that led to this one; steps that a restart repeated count once. ``scores`` are a task's own, by name. ``nan_losses``
+    is how many losses were NaN, in a row up to the last one; then ``loss`` is None.
     """
 
     step: int
@@ -61,6 +64,12 @@ class Metrics(NamedTuple):
     steps: int | None = None
     steps_per_second: float | None = None
     scores: dict[str, float] | None = None
+    nan_losses: int | None = None
+
+    @property
+    def is_nan(self) -> bool:
+        """Whether the last loss was NaN."""
+        return self.loss is None and bool(self.nan_losses)
 
 
 class Gpu(NamedTuple):
@@ -132,9 +141,18 @@ def last_metrics(run: RunRecord) -> Metrics | None:
     for row in metric_rows(run):
         newest |= {name: value for name, value in parse_fields(Metrics, row).items() if value is not None}
         newest["scores"] = newest.get("scores", {}) | row
+        _count_nan(newest, row)
     logged, attempt = as_metrics(newest), run_record.newest_attempt(run)
     current = training_progress.load(attempt) if attempt is not None else None
     return logged if current is None else _join(logged, current)
+
+
+def _count_nan(newest: dict[str, Any], row: Mapping[str, Any]) -> None:
+    """Count the losses that were NaN in a row; the last number before them is not the newest loss."""
+    if row.get("loss") == NAN:
+        newest |= {"loss": None, "nan_losses": (newest.get("nan_losses") or 0) + 1}
+    elif is_number(row.get("loss")):
+        newest["nan_losses"] = None
 
 
 def losses(run: RunRecord) -> list[float]:
@@ -167,7 +185,10 @@ def _join(logged: Metrics | None, current: TrainingProgress) -> Metrics:
     """Return the last logged metrics, brought forward to the step that the newest launch has reached."""
     pace = current.steps_per_second
     if logged is None:
-        return Metrics(current.step, current.stepped, current.loss, steps=current.steps, steps_per_second=pace)
+        return Metrics(
+            current.step, current.stepped, current.loss, steps=current.steps, steps_per_second=pace,
+            nan_losses=current.nan_losses,
+        )  # fmt: skip
     joined = logged._replace(steps=current.steps, steps_per_second=pace)
     if current.step <= logged.step:
         return joined

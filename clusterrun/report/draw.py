@@ -88,11 +88,19 @@ def _lines(runs: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[
     lines = []
     for number, run in enumerate(runs):
         for at, (key, name) in enumerate(names.items()):
-            if points := run["curves"].get(key):
+            points, is_nan = run["curves"].get(key, ()), key == "loss" and _is_nan(run)
+            if points or is_nan:
                 is_single = len(runs) == 1
                 label = name if is_single else f"{run['handle']} {_title(run, runs)}{clause(at, f' {name}')}"
+                label += " (nan)" * is_nan
                 lines.append(Line(label, points, at if is_single else number, key in RARE))
     return lines
+
+
+def _is_nan(run: Mapping[str, Any]) -> bool:
+    """Return whether the last loss of a run was NaN: the keys name it even if no value of it can be drawn."""
+    metrics = run["metrics"]
+    return bool(metrics and metrics["loss"] is None and metrics["nan_losses"])
 
 
 def _title(run: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> str:

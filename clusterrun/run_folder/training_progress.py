@@ -22,7 +22,8 @@ class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
     ``first_step`` is the first one that its launch reported or printed, at ``first_step_at``. The speed is measured
-    from ``warm_step``, done at ``warm_step_at``: the slow first steps do not count.
+    from ``warm_step``, done at ``warm_step_at``: the slow first steps do not count. ``nan_losses`` is how many losses
+    up to this step were NaN, in a row; then ``loss`` is None.
     """
 
     step: int
@@ -33,6 +34,7 @@ class TrainingProgress(NamedTuple):
     first_step_at: float | None = None
     warm_step: int | None = None
     warm_step_at: float | None = None
+    nan_losses: int | None = None
 
     @property
     def steps_per_second(self) -> float | None:

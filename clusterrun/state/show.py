@@ -194,7 +194,7 @@ def figure_cells(state: RunState) -> tuple[str, str, str, str]:
     if figures is None:
         return "", "", "", ""
     speed = if_known("{:,.0f}", figures.tokens_per_second)
-    return str(figures.step), format_figure(figures.loss), speed, _progress_cell(figures, state.status)
+    return str(figures.step), format_loss(figures), speed, _progress_cell(figures, state.status)
 
 
 def _progress_cell(figures: Metrics, job: JobStatus) -> str:
@@ -458,7 +458,7 @@ def _training(state: RunState, figures: Metrics, now: float) -> str:
     parts = [
         f"step {figures.step}{if_known('/{}', figures.steps)}",
         _progress_cell(figures, state.status),
-        if_known("loss {:.4g}", figures.loss),
+        clause(format_loss(figures), "loss {}"),
         if_known("held-out loss {:.4g}", figures.val_loss),
         if_known("{:,.0f} tokens/s", figures.tokens_per_second),
         f"{format_age(now - figures.time)} ago" if figures.time is not None else "",
@@ -517,6 +517,11 @@ def _limit(state: RunState, figures: Metrics, now: float) -> str:
 def format_figure(value: float | None) -> str:
     """Return a loss or another metric as a cell; empty if it is not known."""
     return if_known("{:.4g}", value)
+
+
+def format_loss(figures: Metrics) -> str:
+    """Return the last loss as a cell, ``nan`` where it was no number; empty if it is not known."""
+    return progress.NAN if figures.is_nan else format_figure(figures.loss)
 
 
 def format_score(value: float) -> str:

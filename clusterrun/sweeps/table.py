@@ -7,14 +7,14 @@ from itertools import chain
 from typing import Any
 
 from clusterrun.base.errors import RequestError
-from clusterrun.records.progress import is_number, read_metrics
+from clusterrun.records.progress import NAN, is_number, read_metrics
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.sweeps import sweep_of
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import figure_cells, format_figure, handle, state_json, state_row
 from clusterrun.terminal import tables
 
-_NO_METRICS = {"step", "steps", "steps_per_second", "time", "trained_s"}
+_NO_METRICS = {"step", "steps", "steps_per_second", "time", "trained_s", "nan_losses"}
 
 
 class SweepTable:
@@ -32,6 +32,7 @@ class SweepTable:
         best_of = max if largest else min
         rows = list(map(_measurements, runs, states)) if metric else [[] for _ in runs]
         self.values = [best_of(_values(of_run, metric), default=None) for of_run in rows]
+        self._are_nan = [_ends_as_nan(of_run, metric) for of_run in rows]
         measured = [value for value in self.values if value is not None]
         self._not_yet = "" if measured else self._missing(rows)
         self.best = self.values.index(best_of(measured)) if measured else None
@@ -39,7 +40,7 @@ class SweepTable:
 
     def _missing(self, rows: Sequence[Sequence[Mapping[str, Any]]]) -> str:
         """Return which metrics there are instead of the wanted one; raises RequestError if all runs are over."""
-        if not self.metric:
+        if not self.metric or any(self._are_nan):
             return ""
         if all(state.status.is_over for state in self.states):
             raise RequestError(f"no run has the metric {self.metric[:40]}", hint=_name_metrics(rows))
@@ -50,15 +51,16 @@ class SweepTable:
 
     def cells(self) -> list[list[str]]:
         """Return the texts of each row; without a metric, the newest loss."""
-        return list(map(self._cells, self.states, self.parameters, self.values))
+        return list(map(self._cells, self.states, self.parameters, self.values, self._are_nan))
 
     def _repr_html_(self) -> str:
         return tables.as_html(self.columns(), self.cells())
 
-    def _cells(self, state: RunState, parameters: Mapping[str, str], value: float | None) -> list[str]:
+    def _cells(self, state: RunState, parameters: Mapping[str, str], value: float | None, is_nan: bool) -> list[str]:
         _, _, word, time, _, _, reason = state_row(state)
         step, loss, *_ = figure_cells(state)
-        figure = format_figure(value) if self.metric else loss
+        best = NAN if is_nan and value is None else format_figure(value)
+        figure = best if self.metric else loss
         return [handle(state), *parameters.values(), word, time, step, figure, reason]
 
     def best_line(self) -> str:
@@ -97,6 +99,16 @@ def _measurements(run: RunRecord, state: RunState) -> list[Mapping[str, Any]]:
 def _values(rows: Sequence[Mapping[str, Any]], metric: str) -> list[float]:
     """Return all values of a metric in a run's rows."""
     return [float(row[metric]) for row in rows if is_number(row.get(metric))]
+
+
+def _ends_as_nan(rows: Sequence[Mapping[str, Any]], metric: str) -> bool:
+    """Return whether the last value of a metric in a run's rows was NaN; of a run without rows, the last loss."""
+    known = [row for row in rows if metric in row]
+    if not known:
+        return False
+    return known[-1][metric] == NAN or (
+        metric == "loss" and known[-1]["loss"] is None and bool(known[-1].get("nan_losses"))
+    )
 
 
 def _name_metrics(rows_of_runs: Sequence[Sequence[Mapping[str, Any]]]) -> str:

@@ -89,7 +89,7 @@ def _loss_parts(ranks: Ranks) -> list[str]:
     if metrics is None:
         return []
     parts = [
-        f"{if_known('loss {:.3f}', metrics.loss)} {bars}".strip(),
+        f"{'loss nan' if metrics.is_nan else if_known('loss {:.3f}', metrics.loss)} {bars}".strip(),
         if_known("val {:.3f}", metrics.val_loss),
         if_known("{:,.0f} tokens/s", metrics.tokens_per_second),
     ]

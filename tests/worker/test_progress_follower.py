@@ -54,6 +54,11 @@ def test_each_loss_that_is_printed_between_two_looks_is_kept_for_the_curve(follo
     assert training_progress.load_losses(followed.folder) == [(1, 9), (2, 8), (3, 7), (4, 6), (6, 3.5)]
 
 
+def test_losses_that_are_nan_are_counted(followed: Followed) -> None:
+    progress = followed.after("0: step 1/9 loss 2\n0: step 2/9 loss nan\n0: step 3/9 loss nan\n")
+    assert progress is not None and (progress.loss, progress.nan_losses) == (None, 2)
+
+
 SWINGS = [2.0 - math.cos(n / 2.5) for n in range(64)]
 
 

@@ -235,5 +235,6 @@ def _as_progress(printed: PrintedProgress) -> TrainingProgress | None:
     if printed.step is None or not printed.has_advanced:
         return None
     return TrainingProgress(
-        printed.step, printed.stepped, printed.steps, printed.loss, printed.first_step, printed.first_step_at
-    )
+        printed.step, printed.stepped, printed.steps, printed.loss, printed.first_step, printed.first_step_at,
+        nan_losses=printed.nan_losses or None,
+    )  # fmt: skip

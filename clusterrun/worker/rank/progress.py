@@ -197,6 +197,7 @@ class Recorder:
             "step": it.step,
             "steps": it.steps,
             "loss": it.loss if it.loss is None or math.isfinite(it.loss) else None,
+            "nan_losses": 1 if it.loss is not None and math.isnan(it.loss) else None,
             "stepped": self._stepped,
             "first_step": it.first_step,
             "first_step_at": it.first_step_at,

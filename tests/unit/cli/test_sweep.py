@@ -204,6 +204,22 @@ def test_the_best_task_by_a_loss_that_was_only_printed(desk: Desk) -> None:
     assert desk.type("status", "train", "--best", "acc").err.count("metrics of these runs: loss\n") == 1
 
 
+def test_a_loss_that_became_nan_is_shown_as_nan_in_the_tables_of_a_sweep(desk: Desk) -> None:
+    data = sweep(desk, "sweep", "--grid", "lr=1,30", "--", "train.py", "{lr}")
+    desk.slurm.answer("squeue", "")
+    for index, (loss, nan_losses) in enumerate(((3.0, None), (None, 12))):
+        attempt = Path(data["tasks"][index]["run_dir"]) / "attempts" / f"{token(desk, data, index)}_{index}.0.0"
+        attempt.mkdir(parents=True)
+        training_progress.write(attempt, TrainingProgress(200, 0.0, 200, loss, nan_losses=nan_losses))
+    for words in ([], ["--best", "loss"]):
+        lines = desk.type("status", "train", *words).out.splitlines()
+        assert [line.split("\t")[5] for line in lines[1:3]] == ["3", "nan"], lines
+    assert "best loss: 3, job 101_0 (lr=1)" in desk.type("status", "train", "--best", "loss").out
+    page = desk.type("report", "train", "-o", "-").out
+    assert '<td class="number">nan</td>' in page and "<dd>nan</dd>" in page
+    assert desk.type("status", "101_1").out.count("loss nan") == 1
+
+
 def test_the_settings_of_every_task_are_checked_in_one_process(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.slurm.answer("squeue", "")
     sets: list[int] = []

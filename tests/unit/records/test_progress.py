@@ -130,7 +130,16 @@ def test_a_half_written_last_row_is_not_told_yet(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_a_number_is_not_told_as_one(tmp_path: Path) -> None:
     metrics(tmp_path, {"step": 10, "loss": "nan"}, {"step": True}, {"step": 30.5})
-    assert last_metrics(record(tmp_path)) == Metrics(step=10)
+    assert last_metrics(record(tmp_path)) == Metrics(step=10, nan_losses=1)
+
+
+def test_the_number_before_losses_that_were_nan_is_not_the_last_loss(tmp_path: Path) -> None:
+    metrics(tmp_path, {"step": 1, "loss": 2.5}, {"step": 2, "loss": "nan"}, {"step": 3, "loss": "nan"})
+    found = last_metrics(record(tmp_path))
+    assert found is not None and (found.loss, found.nan_losses, found.is_nan) == (None, 2, True)
+    metrics(tmp_path, {"step": 3, "loss": "nan"}, {"step": 4, "loss": 2.0})
+    found = last_metrics(record(tmp_path))
+    assert found is not None and (found.loss, found.is_nan) == (2.0, False)
 
 
 @pytest.mark.parametrize("before", [0, 100_000])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from clusterrun.base.series import round_numbers, thin
 from clusterrun.base.units import format_short
 from clusterrun.records.progress import RankProgress
-from clusterrun.report.draw import Line, draw
+from clusterrun.report.draw import Line, draw, lines_of
 from clusterrun.report.timeline import spans
 from clusterrun.run_folder.launches import Launch
 
@@ -103,3 +103,12 @@ def test_a_rank_that_makes_no_step_any_more_stands_still() -> None:
 
 def phases(launch: Launch, rank: RankProgress, until: float) -> list[tuple[str, float, float]]:
     return [(span["phase"], span["began"], span["ended"]) for span in spans(launch, rank, until)]
+
+
+def test_a_run_whose_loss_became_nan_is_named_in_the_keys() -> None:
+    good = {"handle": "9_0", "name": "lrs", "parameters": {"lr": "1"}, "curves": {"loss": [(1, 2.0), (2, 1.0)]},
+            "metrics": {"loss": 1.0, "nan_losses": None}}  # fmt: skip
+    bad = good | {"handle": "9_1", "parameters": {"lr": "30"}, "curves": {}, "metrics": {"loss": None, "nan_losses": 9}}
+    ((title, lines, _),) = lines_of([good, bad])
+    chart = draw(title, lines)
+    assert chart is not None and [name for name, *_ in chart.lines] == ["9_0 lr=1", "9_1 lr=30 (nan)"]
