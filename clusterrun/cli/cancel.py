@@ -75,6 +75,9 @@ def _print(ui: Ui, results: Sequence[tuple[RunState, Cancelled]]) -> None:
     for target, result in results:
         word = "Cancelled" if result.done else "Not confirmed" if result.may_be else "Not cancelled"
         ui.say(": ".join(filter(None, (f"{word} {handle(target)}", result.detail))))
+        if target.status.is_over and target.others:
+            others = " ".join(map(str, target.others))
+            ui.note(f"its run goes on in job {others}; cancel that with `clusterrun cancel {others}`")
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:

@@ -85,10 +85,12 @@ def sweep(
     how = How(dry_run=dry_run, check=not no_check, wait=wait)
     session: Session = ctx.obj
     cluster = session.planner(ui.note, submits=not dry_run)
+    from clusterrun.sweeps.parameters import parameter_sets, parse_axis, read_rows, refuse_separate_values, show
+
+    refuse_separate_values(words, grids, "--grid")
+    refuse_separate_values(words, zips, "--zip")
     args = submit_args(*job_and_script(words, session.script), profile, options)
     base, request = plan_after(cluster, args, find_after(cluster, after, after_ok)), cluster.request(args)
-    from clusterrun.sweeps.parameters import parameter_sets, parse_axis, read_rows, show
-
     grid, together = [parse_axis(text, "--grid") for text in grids], [parse_axis(text, "--zip") for text in zips]
     rows = read_rows(cluster.cwd / csv_file, f"--file {csv_file}") if csv_file else ()
     sets, at_once = parameter_sets(request, grid, together, rows, max_running)

@@ -6,6 +6,7 @@ import shlex
 from typing import Any
 
 from clusterrun.compare import Change, find_changes
+from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.run_folder import files
 
@@ -31,12 +32,18 @@ def _load_work(run: RunRecord) -> dict[str, Any]:
     if not isinstance(work, dict):
         return {}
     words = work.get("args")
-    arguments = shlex.join(map(str, words)) if isinstance(words, list) else None
+    arguments = shlex.join(map(str, words)) if isinstance(words, list) else ""
     return {
         "runs": work.get("path") or work.get("name"),
-        "arguments": arguments or None,
+        "arguments": " ".join(filter(None, (arguments, _resume_args(run)))) or None,
         "folder": spec.get("workdir"),
     }
+
+
+def _resume_args(run: RunRecord) -> str:
+    """Return what a job appended to the run's arguments, as jobs of it had started before; else an empty text."""
+    continues = len(run_record.all_attempts(run)) > len(run_record.attempts(run))
+    return run.submission.resume_args if continues else ""
 
 
 def command_line(run: RunRecord) -> str:

@@ -35,7 +35,8 @@ class SubmissionRecord:
     the training. ``cancel_asked`` is when `cancel` was run, unless it was refused. ``cluster`` is empty if unknown.
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
-    array: the runs of an array share its token, and their job ids differ in the index only.
+    array: the runs of an array share its token, and their job ids differ in the index only. ``resume_args`` are what
+    a job that continues its run appends to the run's arguments.
     """
 
     token: str
@@ -48,6 +49,7 @@ class SubmissionRecord:
     cancel_asked: int = 0
     script: str = "script.sh"
     task: int | None = None
+    resume_args: str = ""
     final: Mapping[str, Any] | None = None
 
     @property
@@ -60,10 +62,11 @@ class SubmissionRecord:
         return JobId(number, self.task)
 
 
-def next_after(last: SubmissionRecord, submitter: tuple[str, int, int]) -> SubmissionRecord:
+def next_after(last: SubmissionRecord, submitter: tuple[str, int, int], resume_args: str = "") -> SubmissionRecord:
     """Return a new submission of a run, later than its last one; its script is not written yet."""
     token, at = identity.new_token(), max(int(time.time()), last.at + 1)
-    return SubmissionRecord(token=token, at=at, submitter=submitter, script=identity.name_of_next(token))
+    script = identity.name_of_next(token)
+    return SubmissionRecord(token=token, at=at, submitter=submitter, script=script, resume_args=resume_args)
 
 
 def path_of(run_dir: Path, token: str) -> Path:

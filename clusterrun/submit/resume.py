@@ -104,7 +104,7 @@ def resume(
             spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
         code = save_again(run, spec, workdir, here.environ, notify) if current_code else {}
         checked = spec if current_code else saved_spec(run, spec, notify)
-        one = submissions.next_after(run.submission, processes.submitter())
+        one = submissions.next_after(run.submission, processes.submitter(), spec.resume_args)
         run = replace(run, submissions=(*run.submissions, one))
         places = Places(workdir, run.logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)

@@ -32,6 +32,8 @@ Set = Mapping[str, str]
 """The values of one task, by name."""
 _NAME = re.compile(rf"(?!{INDEX}\Z)[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})", re.ASCII)
+_FRACTION = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+_FRACTIONS = re.compile(rf"({_FRACTION})\.\.({_FRACTION})", re.ASCII)
 _NUMBERS = re.compile(r"\s*[-+.\d][-+.\deE]*(?:\s+[-+.\d][-+.\deE]*)+\s*", re.ASCII)
 _SEPARATOR = re.compile(r",(?![^\[\](){}]*[\])}])")
 """A comma between two values: none inside brackets (``betas=[0.9,0.95],[0.9,0.99]`` has two values)."""
@@ -60,12 +62,29 @@ def _values(part: str, option: str) -> Iterable[str]:
         raise RequestError(f"{option}: {part[:60]!r} is one value, with blanks between its numbers", hint=hint)
     match = _RANGE.fullmatch(part)
     if match is None:
+        _refuse_range_of_fractions(part, option)
         return [part]
     first, last = int(match[1]), int(match[2])
     if last < first or last - first >= MOST:
         message = f"{option}: the range {part} must be ascending and have at most {MOST} numbers"
         raise RequestError(message, hint="for example seed=0..4")
     return map(str, range(first, last + 1))
+
+
+def _refuse_range_of_fractions(part: str, option: str) -> None:
+    """Raise RequestError for ``0.1..0.4``: how far apart its numbers are is not said."""
+    if match := _FRACTIONS.fullmatch(part):
+        message = f"{option}: {part[:60]} is no range; `..` is for whole numbers, such as 0..4"
+        raise RequestError(message, hint=f"write each value: {match[1]},…,{match[2]}")
+
+
+def refuse_separate_values(words: Sequence[str], texts: Sequence[str], option: str) -> None:
+    """Raise RequestError for values behind blanks, as in ``--grid lr 0.1 0.2``, where ``words`` has them."""
+    values = [word for word in words if re.fullmatch(_FRACTION, word, re.ASCII)]
+    for text in texts:
+        if values and "=" not in text:
+            message = f"{option} must be NAME=VALUE,VALUE…, not {text[:60]!r} and separate values"
+            raise RequestError(message, hint=f"{option} {text}={','.join(values)}")
 
 
 def read_csv(text: str, source: str) -> list[Set]:

@@ -44,11 +44,25 @@ def find_targets(
         named = _find(cluster, word, active=active, newest=newest)
         first = named[0]
         if len(named) > 1 and not several:
+            example = first if active else _first_failed(named)
             raise RequestError(
-                f"{word} is a sweep of {len(named)} tasks", hint=f"give one task, such as {first.job_id or first.text}"
+                f"{word} is a sweep of {len(named)} tasks",
+                hint=f"give one task, such as {example.job_id or example.text}",
             )
         targets += named
     return targets
+
+
+def _first_failed(tasks: Sequence[Target]) -> Target:
+    """Return the first task that failed by its records, else the first one."""
+    from clusterrun.records.end_records import end_of
+    from clusterrun.state.reconcile import recorded_end
+
+    for task in tasks:
+        end = task.run and (recorded_end(task.run) or end_of(task.run))
+        if end is not None and end.outcome is Outcome.FAILED:
+            return task
+    return tasks[0]
 
 
 def find_target(cluster: Cluster, word: str, *, active: bool = False, newest: bool = False) -> Target:

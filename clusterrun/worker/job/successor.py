@@ -36,7 +36,7 @@ def submit(job: Job, used_seconds: float) -> tuple[str, str]:
     try:
         last = submissions.read(job.run_dir, job.token)
         spec = parse_object((job.run_dir / "spec.json").read_bytes())
-        new = submissions.next_after(last, (os.uname().nodename, os.getpid(), 0))
+        new = submissions.next_after(last, (os.uname().nodename, os.getpid(), 0), job.options.resume_args)
         new = replace(new, cluster=last.cluster)
         text = (job.run_dir / last.script).read_text()
         left = max(1, int(job.options.total_time - used_seconds))

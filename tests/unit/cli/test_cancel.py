@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import sys
+from dataclasses import replace
 from pwd import getpwuid
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import submissions
 from tests.support.command_desk import Desk
 from tests.support.listed_jobs import rows, run_row
 from tests.support.run_records import attempt, claim, end, submitted
@@ -39,6 +41,19 @@ def test_a_part_of_a_run_that_has_none_cancels_nothing(desk: Desk, run: RunRecor
 
 def test_a_job_that_is_typed_twice_is_cancelled_once(desk: Desk, run: RunRecord) -> None:
     assert desk.type("cancel", "101", run.run_id, "101").out == "Cancelled 101\n"
+
+
+def test_cancel_of_an_ended_job_whose_run_goes_on_names_the_job_to_cancel(desk: Desk) -> None:
+    run = submitted(Store(desk.project, desk.state), cluster="desk", user=ME)
+    claim(run)
+    attempt(run, end=end(1))
+    again = replace(run.submission, token="bbcdefgh22345672", job_id="102", at=run.at + 5, final=None)
+    submissions.write(run.run_dir, again)
+    both = replace(run, submissions=(run.submission, again))
+    desk.slurm.answer("squeue", rows(run_row(both, u=ME)))
+    said = desk.type("cancel", "101")
+    assert said.out.startswith("Not cancelled 101: already ended") and said.status == 0, said
+    assert "clusterrun cancel 102" in said.err and desk.slurm.count("scancel") == 0
 
 
 @pytest.mark.parametrize("word", ["R", "running", "PD,R"])

@@ -61,6 +61,7 @@ def test_other_arguments_tell_the_script_where_to_start(desk: Desk, run: RunReco
     assert desk.type("resume", "101", "--resume-args", "--resume 'out/step 60.pt'").status == 0
     options = shell_line(loaded(run).script.read_text(), "CR_OPTIONS=")
     assert "--resume 'out/step 60.pt'" in " ".join(shlex.split(options)), options
+    assert [one.resume_args for one in loaded(run).submissions] == ["", "--resume 'out/step 60.pt'"]
 
 
 def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:

@@ -14,6 +14,7 @@ from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.system import shell
 from tests.support.command_desk import CONFIG, Desk, refused, work_words
 from tests.support.listed_jobs import rows
+from tests.support.run_records import end
 
 GRID = ["--grid", "lr=1e-4,3e-4", "--grid", "seed=0..2"]
 SCRIPT = ["--nodes", "2", "--gpus-per-node", "4", "--", "train.py", "--lr", "{lr}", "--seed={seed}", "{array_index}"]
@@ -115,7 +116,7 @@ def test_each_task_is_a_job_of_its_own(desk: Desk) -> None:
     assert len(desk.type("list", "--json").data) == 5, "in JSON each task is a run"
     for verb in ("logs", "why"):
         said = desk.type(verb, "train")
-        assert said.status == 2 and "train is a sweep of 6 tasks" in said.err and "101_0" in said.err
+        assert said.status == 2 and "train is a sweep of 6 tasks" in said.err and "101_1" in said.err
 
 
 def test_resubmit_of_a_sweep_names_the_lines_that_can_be_typed(desk: Desk) -> None:
@@ -202,6 +203,17 @@ def test_the_best_task_by_a_loss_that_was_only_printed(desk: Desk) -> None:
     said = desk.type("status", "train", "--best", "loss")
     assert "best loss: 1.5, job 101_1 " in said.out, said
     assert desk.type("status", "train", "--best", "acc").err.count("metrics of these runs: loss\n") == 1
+
+
+def test_of_a_sweep_one_task_that_failed_is_named_where_one_is_needed(desk: Desk) -> None:
+    data = sweep(desk, "sweep", "--grid", "lr=1,2,3", "--", "train.py", "{lr}")
+    desk.slurm.answer("squeue", "")
+    for index, status in enumerate((0, 1)):
+        folder = Path(data["tasks"][index]["run_dir"]) / "attempts" / f"{token(desk, data, index)}_{index}.0.0"
+        folder.mkdir(parents=True)
+        (folder / "end.json").write_text(json.dumps(end(status)))
+    said = desk.type("why", "train")
+    assert said.status == 2 and "give one task, such as 101_1" in said.err, said
 
 
 def test_a_loss_that_became_nan_is_shown_as_nan_in_the_tables_of_a_sweep(desk: Desk) -> None:
@@ -323,6 +335,7 @@ def test_what_cannot_be_swept_is_refused_and_nothing_written(desk: Desk) -> None
         (["sweep", "--", "train.py"], "no parameters were given", "--grid lr="),
         (["sweep", "--grid", "lr=1,2", "--", "train.py"], "the parameter lr is not used", "write {lr} in the"),
         (["sweep", "--grid", "lr=1,2", "--", "train.py", "{lr}", "{x}"], "unknown parameter x", "known: {lr}"),
+        (["sweep", "--grid", "lr", "0.1", "0.2", "--", "train.py", "{lr}"], "separate values", "--grid lr=0.1,0.2"),
         (["sweep", "--file", "no.csv", "--", "train.py"], "--file no.csv: No such file", "path of a CSV"),
         (["sweep", "--no-check", "--snapshot", "--grid", "lr=1", "--", "train.py", "{lr}"], "not in a git", "git init"),
         (["submit", "--array", "5-1", "--", "train.py"], "not a list of indexes", "0-99%8"),

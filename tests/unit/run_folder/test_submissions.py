@@ -55,7 +55,8 @@ def test_all_of_a_run_are_read_and_a_file_that_is_being_written_is_not(run_dir: 
 
 def test_the_next_one_is_later_and_inherits_no_end(run_dir: Path) -> None:
     last = replace(SENT, at=9_000_000_000)  # a clock was wrong
-    following = submissions.next_after(last, ("node1", 12, 0))
+    following = submissions.next_after(last, ("node1", 12, 0), "--resume auto")
+    assert following.resume_args == "--resume auto"
     assert following.at == last.at + 1 and following.token != last.token
     assert (following.state, following.job_id, following.final, following.task) == (SUBMITTING, "", None, None)
     submissions.write(run_dir, following)

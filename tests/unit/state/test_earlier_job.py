@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from clusterrun.base.job import JobId, JobStatus, Outcome
+from clusterrun.compare.options import command_line, compare_options
 from clusterrun.records import progress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.report.collect import collect
+from clusterrun.report.page import report_page
 from clusterrun.state.reconcile import RunState
 from clusterrun.state.show import state_lines, status_json
 from tests.support.rank_files import put_end, put_progress
@@ -43,6 +45,18 @@ def _put_launch(run: RunRecord, began: float, status: int, steps: range) -> None
     for rank in range(2):
         put_progress(folder, rank, {"rank": rank, "node": "n1", "time": began + 90, "phase": "ending"})
         put_end(folder, rank, {"rank": rank, "node": "n1", "status": status, "time": began + 100})
+
+
+def test_the_command_of_the_job_that_resumed_has_the_arguments_given_at_resume(resumed: RunRecord) -> None:
+    (resumed.run_dir / "spec.json").write_text(
+        json.dumps({"work": {"path": "/u/train.py", "args": ["--ckpt", "b.pt"]}})
+    )
+    last = replace(resumed.submission, resume_args="--resume b.pt")
+    run = replace(resumed, submissions=(*resumed.submissions[:-1], last))
+    assert command_line(run) == "/u/train.py --ckpt b.pt --resume b.pt"
+    assert command_line(run.as_job(JobId("101"))) == "/u/train.py --ckpt b.pt"
+    (changed,) = (change for change in compare_options(run.as_job(JobId("101")), run) if change.name == "arguments")
+    assert (changed.first, changed.second) == ("--ckpt b.pt", "--ckpt b.pt --resume b.pt")
 
 
 def state_of(run: RunRecord, job: str) -> RunState:
@@ -76,6 +90,18 @@ def test_the_report_of_the_earlier_job_has_its_own_ranks_and_curve(resumed: RunR
     assert [(rank["status"], len(rank["spans"]) > 0) for rank in earlier["timeline"]["ranks"]] == [(1, True)] * 2
     assert earlier["timeline"]["ended"] < NEXT and earlier["curves"]["loss"][-1][0] == 160
     assert report_of(state_of(resumed, "102"))["curves"]["loss"][-1][0] == 300
+
+
+def test_on_the_page_of_a_resumed_run_what_is_one_jobs_names_that_job(resumed: RunRecord) -> None:
+    newest, earlier = (
+        report_page(
+            [report_of(state_of(resumed, job)) | {"elapsed": 34, "card": ["0.04 GPU-hours"]}], None, NEXT + 500.0
+        )
+        for job in ("102", "101")
+    )
+    assert "Time of job 102" in newest and "What job 102 used" in newest
+    assert "restart before step 160" in newest and "Lost: " in newest
+    assert ">Time<" in earlier and "What it used" in earlier
 
 
 def test_the_metrics_and_samples_of_the_later_job_are_not_those_of_the_earlier_one(resumed: RunRecord) -> None:

@@ -55,6 +55,8 @@ def test_zipped_values_and_rows_of_a_file_stay_together_and_combine_with_the_gri
         (("array_index=2",), (), "", "not a valid parameter name: 'array_index'"),
         (("lr=1", "LR=2"), (), "", "the parameter lr is given twice"),
         (("lr=1,1",), (), "", "two equal parameter sets: lr=1"),
+        (("lr=0.1..0.4",), (), "", "0.1..0.4 is no range; `..` is for whole numbers"),
+        (("lr=1..1e3",), (), "", "1..1e3 is no range"),
         (("s=4..0",), (), "", "the range 4..0 must be ascending and have at most 10000 numbers"),
         (("s=0..999", "t=0..999"), (), "", "the sweep has 1000000 parameter sets; the limit is 10000"),
         ((), ("a=1,2", "a=1"), "", "the parameter a is given twice"),
