@@ -81,7 +81,7 @@ def _file_name(runs: Sequence[Mapping[str, Any]]) -> str:
 def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
     """Print what matters of each run, then its curves over those of the others."""
     from clusterrun.report.draw import lines_of
-    from clusterrun.terminal.plot import INSTALL, can_plot, plot
+    from clusterrun.terminal.plot import INSTALL, can_plot
 
     if not can_plot():
         raise RequestError("plots need version 6 of the Python package plotext", hint=INSTALL)
@@ -90,13 +90,21 @@ def _plot(ui: Ui, runs: Sequence[Mapping[str, Any]]) -> None:
         ui.say(f"{run['handle']}  {run['name']}  {run['state']}  {run['headline']}")
     charts = [(title, lines) for title, lines, _ in lines_of(runs) if title in _PLOTTED]
     for title, lines in charts:
-        curves = {line.name: line.known for line in _plotted(lines, len(runs))}
-        if curves:
-            ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
-        if without := [line.name for line in lines if not line.known]:
-            ui.note(f"not plotted: {', '.join(without)}")
+        _plot_chart(ui, title, lines, runs, width)
     if not charts:
         ui.note("no loss, learning rate or speed was logged")
+
+
+def _plot_chart(ui: Ui, title: str, lines: Sequence[Line], runs: Sequence[Mapping[str, Any]], width: int) -> None:
+    """Print a chart, and which of its lines have no value, as that of a loss that was NaN from the start."""
+    from clusterrun.terminal.plot import plot
+
+    curves = {line.name: line.known for line in _plotted(lines, len(runs))}
+    if curves:
+        ui.say("", *plot(title, curves, x_label=runs[0]["curves_over"], width=width, height=_HEIGHT))
+    without = [line.name for line in lines if not line.known]
+    if without:
+        ui.note(f"not plotted: {', '.join(without)}")
 
 
 def _plotted(lines: Sequence[Line], runs: int) -> list[Line]:
