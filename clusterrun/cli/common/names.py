@@ -59,7 +59,7 @@ def _first_failed(tasks: Sequence[Target]) -> Target:
     from clusterrun.state.reconcile import recorded_end
 
     for task in tasks:
-        end = task.run and (recorded_end(task.run) or end_of(task.run))
+        end = (recorded_end(task.run) or end_of(task.run)) if task.run is not None else None
         if end is not None and end.outcome is Outcome.FAILED:
             return task
     return tasks[0]
