@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from clusterrun.records.progress import Gpu, read_ranks
+from clusterrun.run_folder import training_progress
 from clusterrun.worker.rank import nvml
 from clusterrun.worker.rank.progress import Progress, resident_gib
 from tests.support.patience import HUNG, until
@@ -44,6 +46,15 @@ def test_the_login_side_reads_what_a_rank_says(tmp_path: Path) -> None:
     assert one.memory_gib is not None and 0.001 < one.memory_gib < 100
     assert one.gpu == Gpu(name="NVIDIA H200", use=97, memory_gib=100.5, memory_total_gib=139.8, temperature=61)
     assert one.interval == 10.0
+
+
+def test_a_loss_that_a_script_reports_as_nan_is_recorded_as_nan(tmp_path: Path) -> None:
+    progress, found = Progress(), []
+    for step, loss in enumerate((2.5, math.nan)):
+        progress.report(step, 9, loss)
+        assert recorder(progress, tmp_path).write_if_due()
+        found.append(training_progress.parse(progress_of(tmp_path)[0]))
+    assert [one and (one.loss, one.nan_losses) for one in found] == [(2.5, None), (None, 1)]
 
 
 def test_a_rank_that_has_not_begun_says_so_and_no_more(tmp_path: Path) -> None:
