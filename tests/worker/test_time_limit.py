@@ -31,7 +31,7 @@ def asking(tmp_path: Path, slurm: Slurm) -> Callable[[float], TimeLimit]:
     def make(end: float) -> TimeLimit:
         folder = tmp_path / "attempt"
         folder.mkdir()
-        job: Any = SimpleNamespace(identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=folder)
+        job: Any = SimpleNamespace(slurm_id="5", identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=folder)
         return TimeLimit(job, str(int(end)), lambda end: end)
 
     return make
@@ -68,7 +68,7 @@ from types import SimpleNamespace
 from clusterrun.worker.job import time_limit
 from clusterrun.run_folder.claims import JobIdentity
 time_limit.WAKE_S = 0.2
-job = SimpleNamespace(identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=Path(sys.argv[1]))
+job = SimpleNamespace(slurm_id="5", identity=JobIdentity("lab", "5", "", 0), name="5", attempt_dir=Path(sys.argv[1]))
 time_limit.TimeLimit(job, sys.argv[2], lambda end: end).start()
 time.sleep(300)
 """
