@@ -58,7 +58,13 @@ test: $(VENV)/.dev  ## everything, a real Slurm cluster included, which it insta
 	  wait $$computing; computed=$$?; cat .computing.log; wait $$types && exit $$((waiting + computed))
 	$(BIN)/python -m pytest -m "alone and not faults" $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
 
-faults: $(VENV)/.dev  ## the long fault-injection runs on the lab, and the generated tests with all their examples
+# Lightning for one of `make faults`: without torch, as TRL below
+LIGHTNING = pytorch-lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0
+build/lightning: $(VENV)/.dev
+	$(BIN)/python -m pip install -q --no-deps --target build/lightning $(LIGHTNING)
+	@touch $@
+
+faults: $(VENV)/.dev build/lightning  ## the long fault-injection runs on the lab, and the generated tests with all their examples
 	$(BIN)/python -m lab.install
 	$(BIN)/python -m pytest -m "faults or hypothesis"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..base.errors import WorkerError, suggestion
 from ..run_folder.ends import Outcome
 from .node.log import say
-from .rank import distenv, joining, launched, saved_code, user_code, worlds
+from .rank import child_signals, distenv, joining, launched, saved_code, user_code, worlds
 from .rank.distenv import DistEnv, RunEnv
 from .rank.exit import RankExit
 from .rank.failures import describe_error, exception_kind, is_lost_connection, locate
@@ -114,7 +114,7 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     rank_exit.joined = not alone
     _watch_gpu(device, run)
     if task is None:
-        return _run_python(request, dist, run, watch)
+        return _run_python(request, dist, run, rank_exit)
     here.enter("loading")
     if watch is not None:
         watch.set_joined()  # the group that is open already
@@ -162,12 +162,14 @@ def _load_torch(request: Request, alone: bool, checks_first: bool) -> None:
         _need_torch(stores_only)
 
 
-def _run_python(request: Request, dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | None) -> Outcome:
+def _run_python(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> Outcome:
     from .rank import group
 
     group.stop()  # the user's script opens its own process group; torch refuses a second one
     group.set_default_timeout(run.pg_timeout)
-    _prepare_user_code(dist, run, watch, in_process=True)
+    _prepare_user_code(dist, run, rank_exit.watch, in_process=True)
+    child_signals.install()
+    rank_exit.hide_handler()
     saved_code.extend_path()
     arguments = distenv.fill_placeholders(request.arguments, dist)
     start = user_code.run_script if request.mode == "script" else user_code.run_module

@@ -12,15 +12,17 @@ import threading
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...base.errors import WorkerError
 from ...run_folder import ends
 from ...run_folder.ends import Outcome
 from ...run_folder.rank_records import RankSlot
 from ..node.log import say
+from . import child_signals
 from .distenv import DistEnv, RunEnv
 from .failures import LOST_PEER
+from .launched import RANKS
 
 if TYPE_CHECKING:
     from .worlds import GroupWatch
@@ -30,6 +32,7 @@ TERMINATED = 128 + signal.SIGTERM
 RECORDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 SIGTERM_AFTER_LOSS_S = 5.0  # from a lost connection until the SIGTERM that ends all ranks after one has ended
 EXIT_GRACE_S = 5.0  # time that a failing rank's threads and atexit handlers get before it exits without them
+_get_handler = signal.getsignal  # the user's code gets another: see `hide_handler`
 
 
 class RankExit:
@@ -62,13 +65,31 @@ class RankExit:
     def install(self) -> None:
         """Handle SIGTERM and the interpreter's exit. Call once, from the main thread, before user code."""
         atexit.register(self._at_exit)
-        # block SIGTERM while forking: a child that gets it before it drops our descriptor would end this rank
-        os.register_at_fork(before=self._hold_term, after_in_parent=self._release_term, after_in_child=self._in_child)
+        # block signals while forking: a child that gets SIGTERM before it drops our descriptor would end this rank
+        os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._in_child)
         signal.signal(signal.SIGTERM, self._handler)
         # inside a collective no Python handler runs, but C code still writes to this descriptor
         self._wakeup_in.setblocking(False)
         signal.set_wakeup_fd(self._wakeup_in.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._watch, name="clusterrun-sigterm", daemon=True).start()
+
+    def hide_handler(self) -> None:
+        """Show the user's code SIG_DFL in place of our handler of SIGTERM, and take SIG_DFL for it.
+
+        Handlers of Lightning and others call the one before them, if it is a function: ours would end the rank, which
+        saves at its next step. Others set SIG_DFL again and send the signal once more: that ends the rank.
+        """
+        register = signal.signal
+
+        def shown(handler: Any) -> Any:
+            return signal.SIG_DFL if handler is self._handler else handler
+
+        def set_handler(signum: int, handler: Any) -> Any:
+            is_default = signum == signal.SIGTERM and handler == signal.SIG_DFL and os.getpid() == self._pid
+            return shown(register(signum, self._handler if is_default else handler))
+
+        signal.signal = set_handler
+        signal.getsignal = lambda signum: shown(_get_handler(signum))
 
     def succeed(self) -> int:
         """Set status 0; the end record is written after the last barrier."""
@@ -151,7 +172,7 @@ class RankExit:
         if signal.SIGTERM in came and self._a_rank_failed():
             self._terminate()
         # the user's code has returned. In the barrier, which waits in C, only our own handler's thread acts
-        if not getattr(signal.getsignal(signal.SIGTERM), "saves_first", False):
+        if not getattr(_get_handler(signal.SIGTERM), "saves_first", False):
             signal.signal(signal.SIGTERM, self._handler)
         report = worlds.INTERRUPTED if self._interrupted else report
         waited = barriers.leave(self.dist, self.run, report=report, decide=worlds.decide, act=self._act_on_groups)
@@ -218,7 +239,7 @@ class RankExit:
                 return
             if data is None or signal.SIGTERM not in data:
                 continue
-            handler = signal.getsignal(signal.SIGTERM)
+            handler = _get_handler(signal.SIGTERM)
             # a task in training saves before it stops; but after a rank has failed, the ranks cannot agree on a step
             if handler is self._handler or (getattr(handler, "saves_first", False) and self._a_rank_failed()):
                 self._terminate()
@@ -241,10 +262,10 @@ class RankExit:
     def _a_rank_failed(self) -> bool:
         return self.run.attempt_dir is not None and ends.has_failed(self.run.attempt_dir)
 
-    def _hold_term(self) -> None:
-        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    def _hold(self) -> None:
+        self._forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, child_signals.OF_THE_RANK)
 
-    def _release_term(self) -> None:
+    def _release(self) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _in_child(self) -> None:
@@ -253,11 +274,13 @@ class RankExit:
             before = signal.set_wakeup_fd(-1)
             if before not in (-1, self._wakeup_in.fileno()):
                 signal.set_wakeup_fd(before)
-            if signal.getsignal(signal.SIGTERM) is self._handler:
+            if _get_handler(signal.SIGTERM) is self._handler:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            if os.getppid() == self._pid and RANKS not in os.environ:  # there the program's own children are the ranks
+                child_signals.leave_to_rank()
         except ValueError:
             pass  # not in the main thread of the interpreter
-        self._release_term()
+        self._release()
 
 
 def _flush() -> None:
