@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,11 +69,13 @@ def test_lightning_saves_and_resumes_at_each_signal(lab: Lab, site: Site, signal
     script.write_text((ROOT / "tests" / "data" / script.name).read_text())
     options = (*ONE_RANK, "--env", f"LIGHTNING_PACKAGES={LIGHTNING}")
     job = site.submit(*options, "--", str(script), "1000000", str(calls))
-    stop = {"USR1": partial(warn, lab), "TERM": lambda job: site.cli("cancel", job.id)}[signal]
     begun = []
     for _ in range(TIMES):
         wait_lines(job, r"^0: step \d+$", 1)
-        stop(job)
+        if signal == "USR1":
+            warn(lab, job)
+        else:
+            site.cli("cancel", job.id)
         site.wait_end(job, HUNG)
         begun += [int(step) for step in re.findall(r"begins at step (\d+)", job.out.read_text())]
         wait_no_orphans(str(script))

@@ -37,17 +37,20 @@ worker.terminate()
 worker.join()
 print("a worker:", worker.exitcode)
 
-def work():
+def work(handles):
     os.kill(os.getpid(), signal.SIGTERM)
+    if handles:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     pipe.send("ready")
     time.sleep(10_000)
 
-child = multiprocessing.get_context("fork").Process(target=work)
-child.start()
-got.recv()
-child.terminate()
-child.join()
-print("another child:", child.exitcode, flush=True)
+for handles in (False, True):
+    child = multiprocessing.get_context("fork").Process(target=work, args=[handles])
+    child.start()
+    got.recv()
+    child.terminate()
+    child.join()
+    print("another child:", child.exitcode, flush=True)
 """
 
 # as Lightning and others handle it
@@ -83,7 +86,7 @@ os.wait()
 @contextmanager
 def rank(worker: Path, script: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A single rank that runs this script; it ends with the block."""
-    words = [sys.executable, "-u", "-W", "ignore", worker / "__main__.py", "script", "--", script, *arguments]
+    words = [sys.executable, "-u", "-W", "ignore", str(worker / "__main__.py"), "script", "--", str(script), *arguments]
     environ = os.environ | {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "CUDA_VISIBLE_DEVICES": ""} | variables
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environ, start_new_session=True) as process:
         try:
@@ -122,7 +125,8 @@ def test_a_rank_saves_while_its_data_loader_gets_the_same_signals(worker: Path, 
 
 def test_a_rank_ends_its_children_by_sigterm(tmp_path: Path, worker: Path) -> None:
     with rank(worker, written(tmp_path, TERMINATES)) as process:
-        assert lines_until(process, "")[-3:] == ["a program in a worker: -15", "a worker: 0", "another child: -15"]
+        ends = ["a program in a worker: -15", "a worker: 0", "another child: -15", "another child: 7"]
+        assert lines_until(process, "")[-4:] == ends
         assert process.wait(HUNG) == 0
 
 

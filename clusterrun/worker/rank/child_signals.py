@@ -59,9 +59,9 @@ def install() -> None:
         with _blocked():
             run_server(server)
 
-    popen_fork.Popen.__init__ = start_process  # type: ignore[method-assign]
-    popen_fork.Popen.terminate = tell_and_terminate  # type: ignore[method-assign]
-    forkserver.ForkServer.ensure_running = run_server_blocked  # type: ignore[method-assign]
+    popen_fork.Popen.__init__ = start_process  # type: ignore[assignment, method-assign]
+    popen_fork.Popen.terminate = tell_and_terminate  # type: ignore[assignment, method-assign]
+    forkserver.ForkServer.ensure_running = run_server_blocked  # type: ignore[assignment, method-assign]
 
 
 @contextmanager
@@ -127,5 +127,7 @@ def _ignore(signum: int, frame: FrameType | None) -> None:
 
 
 def _end(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+    """End by SIGTERM, unless the process handles it itself."""
+    if signal.getsignal(signal.SIGTERM) is _ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -88,8 +88,8 @@ class RankExit:
             is_default = signum == signal.SIGTERM and handler == signal.SIG_DFL and os.getpid() == self._pid
             return shown(register(signum, self._handler if is_default else handler))
 
-        signal.signal = set_handler
-        signal.getsignal = lambda signum: shown(_get_handler(signum))
+        signal.signal = set_handler  # type: ignore[assignment]
+        signal.getsignal = lambda signum: shown(_get_handler(signum))  # type: ignore[assignment]
 
     def succeed(self) -> int:
         """Set status 0; the end record is written after the last barrier."""
