@@ -51,7 +51,7 @@ class Network(lightning.LightningModule):
 
 
 class StopOnUsr1(Callback):
-    """Saves and stops after the step in which SIGUSR1 came."""
+    """Saves and stops after the step in which SIGUSR1 came to a rank."""
 
     def __init__(self):
         self.came = False
@@ -68,7 +68,7 @@ class StopOnUsr1(Callback):
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         if trainer.global_step % 10 == 0:
             print("step", trainer.global_step, flush=True)
-        if self.came:
+        if trainer.strategy.reduce_boolean_decision(self.came, all=False):  # all ranks stop at the same step
             trainer.save_checkpoint(FOLDER / "last.ckpt")
             trainer.should_stop = True
 
