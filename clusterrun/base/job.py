@@ -185,9 +185,7 @@ class JobStatus:
     restarts: int | None = None
     script: str = ""  # the path given to Slurm: it leads to the run's folder
     tasks: str = ""  # if the row is for several tasks of an array: 0-9,12%4
-    number: str = (
-        ""  # what srun takes instead of the id: a running task's own number, or the job of a local job's steps
-    )
+    number: str = ""  # what srun takes in place of the id: a task's own number, or the Slurm job of a local job's steps
     cancelled_by: int | None = None  # the user id, as accounting has it
     extra: tuple[tuple[str, str], ...] = ()  # fields of squeue that are only shown: key and value
     source: str = ""
@@ -199,7 +197,7 @@ class JobStatus:
     @property
     def inner_id(self) -> JobId:
         """The id that srun takes: of an array's task its own number, of a run in a job that exists that job."""
-        if self.id.task is None and not self.number:
+        if self.id.task is None and not self.id.is_local:
             return self.id
         return JobId(self.number or self.id.raw, None, None, self.id.cluster)
 

@@ -15,8 +15,9 @@ TWO = ("--scheduler", "local", "--nodes", "2", "--gpus-per-node", "0", "--tasks-
 
 
 def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Site) -> None:
-    found = site.json("check", *TWO)
-    assert found["ok"] and found["backend"] == "gloo" and found["ranks"] == 4
+    found = site.json("check", *TWO, status=None)  # 1 where other programs slow one of the two down
+    assert {finding["status"] for finding in found["findings"]} <= {"differs"}
+    assert found["backend"] == "gloo" and found["ranks"] == 4
     kinds = {(link["kind"], tuple(link["nodes"])) for link in found["links"]}
     both = ("local0", "local1")
     assert kinds == {("node", ("local0",)), ("node", ("local1",)), ("pair", both), ("all", both)}
@@ -25,7 +26,7 @@ def test_nodes_and_links_are_measured_and_the_run_itself_can_be_listed(site: Sit
         assert node["tflops"] > 0 and node["memory_gib"] > 0 and node["disk_gib"] > 0 and node["versions"]["torch"]
     (state,) = site.json("status", found["job_id"])
     assert (state["state"], state["name"]) == ("COMPLETED", "check")
-    again = site.json("check", found["job_id"])
+    again = site.json("check", found["job_id"], status=None)
     assert again == found
 
 
