@@ -59,7 +59,7 @@ class Way:
     without: str = "-"
 
     def __str__(self) -> str:
-        """Name the way by the parts of ours that are on."""
+        """Return a name: the task, and which parts of our speed are switched on."""
         left = [part for part in PARTS.split(",") if part not in self.without.split(",")]
         on = "" if self.task == "Trainer" or self.without == "-" else f" {'+'.join(left) or 'as before'}"
         return f"{self.case.preset} {self.task}{on}{', compiled' if self.compiled else ', eager'}"

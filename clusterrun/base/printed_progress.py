@@ -122,8 +122,8 @@ class PrintedProgress:
     """The progress of one launch, joined from its readings.
 
     ``step`` and ``steps`` are over all epochs, and count what the script counts: steps, samples, or epochs if it prints
-    nothing else. None: not known. ``step`` was reached at ``stepped``; ``first_step`` is the first one that was
-    printed, and ``first_step_at`` when it was read, both times in seconds since 1970.
+    nothing else. None: not known. ``step`` was reached at ``stepped``; ``first_step`` is the first step that
+    was printed, and ``first_step_at`` when it was read, both times in seconds since 1970.
     """
 
     def __init__(self) -> None:

@@ -77,7 +77,7 @@ def _print(ui: Ui, results: Sequence[tuple[RunState, Cancelled]]) -> None:
         ui.say(": ".join(filter(None, (f"{word} {handle(target)}", result.detail))))
         if target.status.is_over and target.others:
             others = " ".join(map(str, target.others))
-            ui.note(f"its run goes on in job {others}; cancel that with `clusterrun cancel {others}`")
+            ui.note(f"job {others} continues its run; to cancel that job: clusterrun cancel {others}")
 
 
 def _typed(cluster: Cluster, job_ids: tuple[str, ...]) -> list[RunState]:

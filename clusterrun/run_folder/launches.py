@@ -35,7 +35,7 @@ QUEUE_TIMES = ("submitted", "eligible", "started")
 class Launch(NamedTuple):
     """One launch. Times are in seconds since 1970; ``step`` is its last known step, done at ``stepped``.
 
-    ``first_step`` is the first one that it reported; a script that prints every tenth step may have begun before it.
+    ``first_step`` is the first step that the launch reported. If the script prints every tenth step, it began earlier.
 
     ``cause`` is why it failed or was requeued, empty otherwise. ``step_s`` is the median time of its last steps, in
     seconds. None: not known.

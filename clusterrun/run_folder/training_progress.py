@@ -21,7 +21,7 @@ FIRST_S = 10.0
 class TrainingProgress(NamedTuple):
     """A training did ``step``, of ``steps``, at ``stepped``; times are in seconds since 1970. None: not known.
 
-    ``first_step`` is the first one that its launch reported or printed, at ``first_step_at``. The speed is measured
+    ``first_step`` is the first step that its launch reported or printed, at ``first_step_at``. The speed is measured
     from ``warm_step``, done at ``warm_step_at``: the slow first steps do not count. ``nan_losses`` is how many losses
     up to this step were NaN, in a row; then ``loss`` is None.
     """

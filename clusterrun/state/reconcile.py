@@ -22,7 +22,6 @@ from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import claims, submissions
 from clusterrun.scheduler import Answer, Scheduler
-from clusterrun.state import failed_nodes
 from clusterrun.terminal import tables
 
 #: Seconds after its end for which a run is still queried: Slurm may know it, and a requeue may bring it back
@@ -504,7 +503,9 @@ def _state_at_end(queued: str, ended: JobStatus, *, is_held: bool) -> str:
 def _with_end_recorded(store: Store, run: RunRecord, job: JobStatus) -> RunState:
     """Record the end of a run, or remove the recorded end of a run that was requeued; return the run's state."""
     final = run.submission.final
-    if final is None:
+    if final is None and job.is_over:
+        from clusterrun.state import failed_nodes  # `list` rarely needs it
+
         failed_nodes.note_end(store.state, run, job)
     if not job.is_final:
         return RunState(run if final is None else _saved(store, run, final=None), job)

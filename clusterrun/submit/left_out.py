@@ -30,8 +30,8 @@ def leave_out(
 ) -> tuple[JobSpec, list[str]]:
     """Return the specification without nodes that failed, and a line about them.
 
-    ``values`` are the user's own by option, ``state`` is the user's state folder. Slurm is asked only if there are such
-    nodes; if it does not answer, none is left out.
+    ``values`` has what the user gave, by option; ``state`` is the user's state folder. If no node has failed, Slurm is
+    not asked; if Slurm does not answer, no node is left out.
     """
     own = str(values.get("exclude") or "")
     spec = _excluding(spec, own)  # a recorded one may have more

@@ -27,7 +27,7 @@ def ask(
 ) -> dict[str, Any] | None:
     """Return what NCCL says (``nccl_ras.first_answer``); None if start.json shows no such service.
 
-    Every node is asked at once, up to MOST_NODES.
+    At most MOST_NODES nodes are asked, all at the same time.
     """
     if not has_service(start):
         return None

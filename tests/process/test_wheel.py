@@ -35,9 +35,10 @@ def wheel(dist: Path) -> Path:
     return path
 
 
-@pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="git says what the project holds"
-)  # an unpacked sdist has no git; CI has
+HAS_GIT = (ROOT / ".git").exists()
+
+
+@pytest.mark.skipif(not HAS_GIT, reason="git says what the project holds")  # an unpacked sdist has none; CI has it
 def test_the_sdist_holds_the_project_but_for_a_link_to_a_folder(dist: Path) -> None:
     (path,) = dist.glob("*.tar.gz")
     with tarfile.open(path) as archive:

@@ -192,7 +192,7 @@ def _fact_notes(facts: EndFacts, cause: Cause) -> list[str]:
     if facts.own_worlds and cause.kind != SEPARATE.kind:
         notes.append(f"{facts.own_worlds}; {ONE_LAUNCHER}")
     if facts.hang is not None and facts.hang.nccl_problem:
-        notes.append(f"NCCL was asked which ranks hang, but did not answer: {facts.hang.nccl_problem}")
+        notes.append(f"NCCL did not say which ranks hang: {facts.hang.nccl_problem}")
     return notes
 
 

@@ -20,7 +20,7 @@ from .stall import RankMark
 PROBE_S = 8.0  # a node that was lost does not respond
 PROBES_S = 120.0  # of all nodes; the ranks must not miss the supervisor meanwhile (orphans.py)
 MOST_NODES = 64  # probed at once
-NCCL_S = 5.0  # of all nodes, which are asked at once
+NCCL_S = 5.0  # for the answers of all nodes together
 NO_ANSWER = "on a node that is not responding"
 GONE_S, CANCEL_AFTER_S, COMMAND_S = 10.0, 2.0, 5.0
 POLL_S = 0.1
@@ -100,7 +100,7 @@ def ask_nccl(job: Job, nodes: Sequence[str]) -> Generator[tuple[str, bytes], Non
 
 
 def _end(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Kill programs that are asked no more, without waiting for one that hangs in the kernel."""
+    """Kill these programs; do not wait for one that hangs in the kernel."""
     for process in running:
         process.kill()
     until = time.monotonic() + POLL_S

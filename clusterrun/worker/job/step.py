@@ -113,7 +113,7 @@ def _write_hostfile(job: Job, nodes: list[str]) -> Path:
 
 
 def _tasks_of_node(job: Job) -> int:
-    """Return srun's tasks on each node: a task per rank, else one that starts the node's ranks."""
+    """Return how many tasks srun starts on each node: one per rank, or a single one that starts the node's ranks."""
     return job.options.tasks_per_node if job.options.launcher == "srun" else 1
 
 

@@ -2,8 +2,8 @@
 
 It runs in a thread beside the supervisor's wait for the step, so a file system that hangs delays nothing else. stall.py
 judges. Before anything is killed, the ranks that still run write their stacks (stacks.py), the processes of the
-suspected ranks are looked at on their nodes (probe.py), and NCCL is asked (nccl_answer.py). `hang.json` in the
-attempt's folder is the result.
+suspected ranks are looked at on their nodes (probe.py), and NCCL says what it knows (nccl_answer.py). The result is
+`hang.json` in the attempt's folder.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from . import processes
 from .log import say
 
 CHECK = "left behind"
-SMI_S, LIMIT_S = 5.0, 8.0  # for nvidia-smi, and until a check goes on without a result
+SMI_S, LIMIT_S = 5.0, 8.0  # limits: of nvidia-smi, and of a check's wait for the whole search
 MOST_BYTES = 2**20  # of an answer
 Segments = dict[str, tuple[int, float]]  # bytes, and when it was written, by name
 MOST_SHOWN = 4  # processes of a node, and segments in a command

@@ -45,5 +45,5 @@ def test_what_nccl_says_is_evidence() -> None:
 def test_why_nccl_did_not_answer_is_a_note() -> None:
     facts = EndFacts(hang=BEHIND._replace(nccl_problem="nobody listens (localhost:28028) on n1, n2"))
     assert _fact_notes(facts, hang_cause(BEHIND)) == [
-        "NCCL was asked which ranks hang, but did not answer: nobody listens (localhost:28028) on n1, n2"
+        "NCCL did not say which ranks hang: nobody listens (localhost:28028) on n1, n2"
     ]
