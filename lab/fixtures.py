@@ -1,10 +1,10 @@
 """Fixtures for pytest: `pytest_plugins = ["lab.fixtures"]`.
 
 `lab` has accounting, `lab_no_accounting` has none, `any_lab` runs a test on both; each lab starts when a test first
-asks for it and goes down when the session ends. The `fresh_…` forms put the lab right again after the test, so use
-them wherever a test leaves jobs behind or breaks something. Where the lab cannot run, the test is skipped, except
-with CI=true, where it fails. CLUSTERRUN_LAB_REUSE=1 keeps the labs up for the next session; CLUSTERRUN_LAB_SLURM=24.11
-gives every lab that version of Slurm.
+asks for it, is put right again after each file, and goes down when the session ends. The `fresh_…` forms put it right
+after the test: where a test leaves jobs behind that the next one would see, or breaks something. Where the lab cannot
+run, the test is skipped, except with CI=true, where it fails. CLUSTERRUN_LAB_REUSE=1 keeps the labs up for the next
+session; CLUSTERRUN_LAB_SLURM=24.11 gives every lab that version of Slurm.
 """
 
 from __future__ import annotations
@@ -49,43 +49,55 @@ def _session_lab(accounting: bool) -> Iterator[Lab]:
         yield stack.enter_context(Lab(name=name, accounting=accounting))
 
 
+def _then_reset(lab: Lab) -> Iterator[Lab]:
+    yield lab
+    lab.reset()
+
+
 @pytest.fixture(scope="session")
-def lab() -> Iterator[Lab]:
-    """Yield a cluster of 4 nodes x 4 GPUs with accounting."""
+def session_lab() -> Iterator[Lab]:
+    """Yield the cluster behind `lab`."""
     yield from _session_lab(accounting=True)
 
 
 @pytest.fixture(scope="session")
-def lab_no_accounting() -> Iterator[Lab]:
-    """Yield a cluster of 4 nodes x 4 GPUs without accounting."""
+def session_lab_no_accounting() -> Iterator[Lab]:
+    """Yield the cluster behind `lab_no_accounting`."""
     yield from _session_lab(accounting=False)
 
 
-@pytest.fixture(scope="session", params=["accounting", "no-accounting"])
+@pytest.fixture(scope="module")
+def lab(session_lab: Lab) -> Iterator[Lab]:
+    """Yield a cluster of 4 nodes x 4 GPUs with accounting; at the end of a file its jobs are ended."""
+    yield from _then_reset(session_lab)
+
+
+@pytest.fixture(scope="module")
+def lab_no_accounting(session_lab_no_accounting: Lab) -> Iterator[Lab]:
+    """Yield a cluster of 4 nodes x 4 GPUs without accounting; at the end of a file its jobs are ended."""
+    yield from _then_reset(session_lab_no_accounting)
+
+
+@pytest.fixture(scope="module", params=["accounting", "no-accounting"])
 def any_lab(request: pytest.FixtureRequest) -> Lab:
     """Both clusters, one after the other: the test runs twice."""
     found: Lab = request.getfixturevalue("lab" if request.param == "accounting" else "lab_no_accounting")
     return found
 
 
-def _fresh(lab: Lab) -> Iterator[Lab]:
-    yield lab
-    lab.reset()
-
-
 @pytest.fixture
 def fresh_lab(lab: Lab) -> Iterator[Lab]:
     """`lab`, put right again after the test."""
-    yield from _fresh(lab)
+    yield from _then_reset(lab)
 
 
 @pytest.fixture
 def fresh_lab_no_accounting(lab_no_accounting: Lab) -> Iterator[Lab]:
     """`lab_no_accounting`, put right again after the test."""
-    yield from _fresh(lab_no_accounting)
+    yield from _then_reset(lab_no_accounting)
 
 
 @pytest.fixture
 def fresh_any_lab(any_lab: Lab) -> Iterator[Lab]:
     """`any_lab`, put right again after the test."""
-    yield from _fresh(any_lab)
+    yield from _then_reset(any_lab)

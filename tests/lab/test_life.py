@@ -164,6 +164,29 @@ def session(tmp_path, **env):
     }  # fmt: skip
 
 
+LEAVES_A_JOB = """
+pytest_plugins = ["lab.fixtures"]
+def test_it(lab_no_accounting):
+    lab_no_accounting.run(["sbatch", "-N2", "--time=1", "--output=/dev/null", "--wrap", "sleep 600"])
+"""
+SEES_NO_JOB = """
+pytest_plugins = ["lab.fixtures"]
+def test_it(lab_no_accounting):
+    assert lab_no_accounting.run(["squeue", "-h"]).stdout == ""
+"""
+
+
+@pytest.mark.usefixtures("small")
+def test_a_file_finds_no_jobs_of_the_file_before_it(tmp_path):
+    for name, text in (("test_a.py", LEAVES_A_JOB), ("test_b.py", SEES_NO_JOB)):
+        (tmp_path / name).write_text(text)
+    started = session(tmp_path)
+    started["args"][-1] = str(tmp_path)
+    (tmp_path / "test_session.py").unlink()
+    done = subprocess.run(**started, capture_output=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.usefixtures("small")
 def test_ctrl_c_takes_the_sessions_lab_down(tmp_path):
     with subprocess.Popen(**session(tmp_path, NAP="60"), stdout=subprocess.PIPE) as running:
