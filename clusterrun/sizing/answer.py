@@ -33,29 +33,41 @@ class Question:
     gpus_per_node: int = 8
     task: str = ""
     lr_scaling: str = ""
+    parallel: str = "ddp"
+
+    def load(self, plan: GpuPlan) -> Load:
+        """Return what a plan puts on each GPU. FSDP divides the model over all of them."""
+        return Load(plan.micro_batch, plan.gpus if self.parallel == "fsdp" else 1)
+
+
+class Load(NamedTuple):
+    """What one GPU holds: the activations of a micro batch, and the model's part if it is divided over ``shards``."""
+
+    micro_batch: int
+    shards: int = 1
 
 
 class Answer(NamedTuple):
-    """A plan for each number of GPUs, the memory by micro batch, the predictions, and lines for the user."""
+    """A plan for each number of GPUs, the memory of each load, the predictions, and lines for the user."""
 
     question: Question
     plans: list[GpuPlan]
-    memory: dict[int, MemoryEstimate]
+    memory: dict[Load, MemoryEstimate]
     predictions: list[Prediction]
     notes: list[str]
 
-    def verdict(self, micro_batch: int) -> str:
-        """Return whether a micro batch fits the device; an empty text if the device is unknown."""
+    def verdict(self, load: Load) -> str:
+        """Return whether a load fits the device; an empty text if the device is unknown."""
         size = self.question.memory_bytes
-        return "" if size is None else memory_verdict(self.memory[micro_batch], size)
+        return "" if size is None else memory_verdict(self.memory[load], size)
 
     def json(self) -> dict[str, Any]:
         """Return the answer for ``--json``: sizes in bytes, times in seconds."""
         question = self.question
         predicted = {one.gpus: one._asdict() for one in self.predictions}
         memory = {
-            micro: one._asdict() | {"total": one.total, "fits": self.verdict(micro) or None}
-            for micro, one in self.memory.items()
+            load: one._asdict() | {"total": one.total, "fits": self.verdict(load) or None}
+            for load, one in self.memory.items()
         }
         return {
             "samples": question.training.samples,
@@ -64,7 +76,7 @@ class Answer(NamedTuple):
             "plans": [
                 plan._asdict()
                 | {"nodes": count_nodes(plan.gpus, question.gpus_per_node)}
-                | {"memory": memory.get(plan.micro_batch), "prediction": predicted.get(plan.gpus)}
+                | {"memory": memory.get(question.load(plan)), "prediction": predicted.get(plan.gpus)}
                 for plan in self.plans
             ],
             "assumptions": question.machine._asdict() if question.machine else None,
@@ -79,14 +91,15 @@ def answer(question: Question) -> Answer:
     if question.model is None:
         return found
     copies = question.gradient_copies if plans[-1].gpus > 1 else 1
-    for micro in dict.fromkeys(plan.micro_batch for plan in plans):
-        found.memory[micro] = estimate_memory(
+    for load in dict.fromkeys(map(question.load, plans)):
+        found.memory[load] = estimate_memory(
             question.model,
-            micro,
+            load.micro_batch,
             question.seq_len,
             question.precision,
             gradient_copies=copies,
             whole_logits=question.whole_logits,
+            shards=load.shards,
         )
     if question.machine is not None:
         found.predictions.extend(
@@ -113,14 +126,30 @@ def _launch_note(found: Answer, model: ModelSize, machine: Machine) -> list[str]
 
 def _memory_note(found: Answer, model: ModelSize) -> list[str]:
     device = "the device" if found.question.device == "device" else found.question.device
-    verdicts = {micro: found.verdict(micro) for micro in sorted(found.memory)}
-    if "never" in verdicts.values():
-        advice = "use a larger GPU, or shard the model (FSDP, DeepSpeed ZeRO)"
-        needed = f"DDP needs {16 * model.parameters / 1e9:,.0f} GB on every GPU before activations"
-        return [f"{needed}, which is too much for {device}; {advice}"]
-    tight = next((micro for micro, verdict in verdicts.items() if verdict in ("no", "maybe")), None)
+    verdicts = {load: found.verdict(load) for load in sorted(found.memory)}
+    if never := [load for load, verdict in verdicts.items() if verdict == "never"]:
+        return [f"{_too_much(never[-1], model)}, which is too much for {device}; {_advice(found.question)}"]
+    tight = next((load for load, verdict in verdicts.items() if verdict in ("no", "maybe")), None)
     if tight is None:
         return []
+    micro = tight.micro_batch
     problem = "does not fit" if verdicts[tight] == "no" else "may not fit"
-    advice = f"halve it (--micro-batch {tight // 2}) and double the accumulation" if tight > 1 else "reduce --seq-len"
-    return [f"a micro batch of {tight} {problem} on {device}; {advice}"]
+    advice = f"halve it (--micro-batch {micro // 2}) and double the accumulation" if micro > 1 else "reduce --seq-len"
+    return [f"a micro batch of {micro} {problem} on {device}{_on_gpus(tight)}; {advice}"]
+
+
+def _too_much(load: Load, model: ModelSize) -> str:
+    name = "FSDP" if load.shards > 1 else "DDP"
+    needed = 16 * model.parameters / load.shards / 1e9
+    return f"{name} needs {needed:,.0f} GB on every GPU{_on_gpus(load)} before activations"
+
+
+def _on_gpus(load: Load) -> str:
+    return f" with {load.shards} GPUs" if load.shards > 1 else ""
+
+
+def _advice(question: Question) -> str:
+    if question.parallel == "fsdp":
+        return "use more GPUs, or larger ones"
+    shard = "--set parallel=fsdp" if question.task else "FSDP, DeepSpeed ZeRO"
+    return f"use a larger GPU, or shard the model ({shard})"

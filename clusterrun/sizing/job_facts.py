@@ -73,7 +73,7 @@ def parse_facts(document: str) -> Question:
             raise Damaged("no samples")
         if not model.layers or not model.width:  # an architecture that names them otherwise
             model = replace(guess_shape(model.parameters), vocabulary=model.vocabulary)
-        job = {name: (settings | read).get(name) for name in ("task", "precision", "seq_len", "lr_scaling")}
+        job = {name: (settings | read).get(name) for name in ("task", "precision", "seq_len", "lr_scaling", "parallel")}
         tokens_per_sample = tokens / training.samples
         return build(
             Question,

@@ -1,4 +1,4 @@
-"""The memory of one GPU under DDP, by part. Pure.
+"""The memory of one GPU under DDP or FSDP, by part. Pure.
 
 The model: fp32 weights, gradients and two Adam moments, as under mixed precision by autocast; activations of one micro
 batch with fused attention and no activation checkpointing; logits over the whole vocabulary, which the shipped tasks
@@ -23,6 +23,7 @@ _PER_UNIT = {True: (34, 80), False: (60, 110)}
 # bytes per token and entry of the vocabulary: the logits in 16 bit and fp32; and their softmax and gradient
 _PER_LOGIT = {True: (6, 14), False: (8, 16)}
 _VOCABULARIES = (32_000, 128_000)
+_GATHERED = 2  # layers at once under FSDP: the one that is computed and the next
 _OTHER = (GIB // 2, 2 * GIB)  # CUDA context, NCCL's buffers, what the allocator cannot use
 
 
@@ -68,11 +69,13 @@ def estimate_memory(
     *,
     gradient_copies: int = 1,
     whole_logits: bool = True,
+    shards: int = 1,
 ) -> MemoryEstimate:
     """Return the memory of one GPU for a micro batch of sequences of ``seq_len`` tokens.
 
     ``gradient_copies`` is 2 for DDP without ``gradient_as_bucket_view``. ``whole_logits``: those of all tokens exist at
-    once.
+    once. ``shards`` is the number of GPUs over which the model is divided: 1 under DDP. FSDP gathers the layers in
+    turn, or keeps the whole model gathered where it fits.
     """
     half, tokens, n = precision != "fp32", micro_batch * seq_len, model.parameters
     vocabularies = (model.vocabulary, model.vocabulary) if model.vocabulary else _VOCABULARIES
@@ -81,13 +84,21 @@ def estimate_memory(
         tokens * model.layers * model.width * per_unit + min(tokens * vocabulary, most_logits) * per_logit
         for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
     )
+    own = n // shards
+    layers = min(n, _GATHERED * n // model.layers)
+    gathered = (0, _CAST * half * n) if shards == 1 else (_CAST * layers, (_CAST if half else _FP32) * n)
+    more_gradients = (0, _FP32 * n * (gradient_copies - 1)) if shards == 1 else (0, _FP32 * layers)
     return MemoryEstimate(
-        weights=(_FP32 * n, (_FP32 + _CAST * half) * n),
-        gradients=(_FP32 * n, _FP32 * n * gradient_copies),
-        optimizer=(_ADAM * n, _ADAM * n),
+        weights=_plus(_FP32 * own, gathered),
+        gradients=_plus(_FP32 * own, more_gradients),
+        optimizer=(_ADAM * own, _ADAM * own),
         activations=(low, high),
         other=_OTHER,
     )
+
+
+def _plus(size: int, more: Span) -> Span:
+    return size + more[0], size + more[1]
 
 
 def memory_verdict(estimate: MemoryEstimate, device_bytes: float) -> str:

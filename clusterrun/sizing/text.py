@@ -77,9 +77,10 @@ def batch_table(found: Answer) -> Table:
 
 
 def memory_table(found: Answer) -> Table:
-    """Return the memory of one GPU in GiB by part, a row for each micro batch."""
+    """Return the memory of one GPU in GiB by part, a row for each micro batch; under FSDP for each number of GPUs."""
     parts = [(name.upper(), 2, _part(name)) for name in MemoryEstimate._fields]
-    columns: Columns = (("MICRO", 0, "{0[0]:,}"), *parts, ("TOTAL", 0, _part("total")))
+    gpus: Columns = (("GPUS", 0, "{0[0].shards:,}"),) if found.question.parallel == "fsdp" else ()
+    columns: Columns = (*gpus, ("MICRO", 0, "{0[0].micro_batch:,}"), *parts, ("TOTAL", 0, _part("total")))
     if (size := found.question.memory_bytes) is not None:
         fits: Columns = (("FITS", 0, lambda row: found.verdict(row[0]).replace("never", "no")),)
         columns = (*columns, (found.question.device.upper(), 0, f"{size / GIB:.0f}"), *fits)
@@ -89,9 +90,10 @@ def memory_table(found: Answer) -> Table:
 def memory_line(found: Answer) -> str:
     """Return the assumptions of the memory table."""
     guessed = "" if found.question.model and found.question.model.vocabulary else "; layers and width are guessed"
+    divided = ", divided over the GPUs (FSDP)" if found.question.parallel == "fsdp" else ""
     return (
         f"Estimated memory per GPU in GiB ({found.question.precision}, sequence length {found.question.seq_len:,}):"
-        f" fp32 weights, gradients and Adam states; fused attention; no activation checkpointing{guessed}."
+        f" fp32 weights, gradients and Adam states{divided}; fused attention; no activation checkpointing{guessed}."
     )
 
 

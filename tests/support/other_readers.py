@@ -49,7 +49,7 @@ STATE = {"version": 1, "supervisor": [1, 5], "host": host_name(), "boot": boot_i
          "devices": ["0", "1"]}  # fmt: skip
 SETTINGS = {"global_batch_size": 0, "micro_batch_size": 4, "grad_accum_steps": 0, "base_batch_size": 0, "epochs": 1.0,
             "steps": 0, "lr": 0.001, "lr_scaling": "none", "warmup": 10, "drop_last": False, "precision": "bf16",
-            "seq_len": 64}  # fmt: skip
+            "seq_len": 64, "parallel": "ddp"}  # fmt: skip
 PLAN = {"version": 1, "task": "lm", "settings": SETTINGS, "default_global_batch": 16, "samples": 100, "tokens": 6400,
         "model": {"parameters": 1000, "vocabulary": 50, "layers": 2, "width": 8}}  # fmt: skip
 DUMP = {"version": "2.10", "pg_status": {"0": {"last_enqueued_collective": 7}},

@@ -13,7 +13,7 @@ from clusterrun.sizing.answer import Question, answer
 from clusterrun.sizing.batches import Training
 from clusterrun.sizing.memory import guess_shape
 from clusterrun.sizing.speed import Machine, launch_seconds
-from clusterrun.sizing.text import format_count, format_rate
+from clusterrun.sizing.text import format_count, format_rate, memory_table
 
 
 def test_numbers_of_gpus() -> None:
@@ -59,6 +59,23 @@ def question(micro: int, gigabytes: float, parameters: int = 135_000_000) -> Que
 def test_one_line_about_memory(micro: int, gigabytes: float, parameters: int, line: str | None) -> None:
     notes = answer(question(micro, gigabytes, parameters)).notes
     assert (line is None and notes == []) or (len(notes) == 1 and str(line) in notes[0])
+
+
+def test_fsdp_divides_the_memory_by_the_number_of_gpus() -> None:
+    found = answer(replace(question(1, 80, 8_000_000_000), gpu_counts=[1, 2, 16], parallel="fsdp", task="lm"))
+    assert [load.shards for load in found.memory] == [1, 2, 16]
+    assert [plan["memory"]["fits"] for plan in found.json()["plans"]] == ["never", "maybe", "yes"]
+    columns, rows = memory_table(found)
+    assert [column.name for column in columns[:2]] == ["GPUS", "MICRO"] and [row[0] for row in rows] == ["1", "2", "16"]
+    assert found.notes[-1].endswith("too much for X9; use more GPUs, or larger ones")
+    small = answer(replace(question(1, 40, 8_000_000_000), gpu_counts=[2], parallel="fsdp", task="lm")).notes[-1]
+    assert "FSDP needs 64 GB on every GPU with 2 GPUs before activations" in small
+    tight = answer(replace(question(8, 60, 8_000_000_000), gpu_counts=[4], parallel="fsdp", task="lm")).notes[-1]
+    assert "fit on X9 with 4 GPUs; halve it" in tight
+
+
+def test_a_task_that_is_too_large_names_its_setting() -> None:
+    assert "(--set parallel=fsdp)" in answer(replace(question(1, 80, 8_000_000_000), task="lm")).notes[-1]
 
 
 @pytest.mark.parametrize(("micro", "is_said"), [(1, True), (16, False)])

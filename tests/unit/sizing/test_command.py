@@ -16,6 +16,7 @@ GUIDE = ("plan", "--samples", "29500", "--micro-batch", "4", "--lr", "1.25e-6")
 SETTINGS = {
     "global_batch_size": 0, "micro_batch_size": 2, "grad_accum_steps": 0, "epochs": 2.0, "steps": 0, "lr": 1e-3,
     "base_batch_size": 0, "warmup": 10, "drop_last": False, "precision": "auto", "seq_len": 64, "lr_scaling": "none",
+    "parallel": "ddp",
 }  # fmt: skip
 MODEL = {"parameters": 524_928, "layers": 2, "width": 128, "vocabulary": 1024}
 FACTS = {"task": "lm", "settings": SETTINGS, "default_global_batch": 16, "samples": 100, "tokens": 6400, "model": MODEL}

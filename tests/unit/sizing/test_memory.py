@@ -19,6 +19,17 @@ def test_sixteen_bytes_per_parameter() -> None:
     assert estimate_memory(SMOLLM2_135M, 1, 2048, "bf16").weights[1] == 6 * SMOLLM2_135M.parameters
 
 
+def test_under_fsdp_each_gpu_has_its_part_and_what_it_gathers() -> None:
+    model = ModelSize(8 * 10**9, 32, 4096, 128_000)
+    alone, eight = (estimate_memory(model, 1, 2048, "bf16", shards=shards) for shards in (1, 8))
+    n = model.parameters
+    assert eight.optimizer == (n, n) and alone.optimizer == (8 * n, 8 * n)
+    assert eight.weights == (n // 2 + 2 * n // 16, n // 2 + 2 * n), "two of 32 layers, or all of them, in bf16"
+    assert eight.gradients == (n // 2, n // 2 + 4 * n // 16)
+    assert eight.activations == alone.activations
+    assert estimate_memory(model, 1, 2048, "fp32", shards=8).weights[1] == n // 2 + 4 * n
+
+
 def test_a_second_copy_of_the_gradients() -> None:
     found = estimate_memory(SMOLLM2_135M, 1, 2048, "bf16", gradient_copies=2)
     assert found.gradients == (4 * SMOLLM2_135M.parameters, 8 * SMOLLM2_135M.parameters)
