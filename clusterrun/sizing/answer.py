@@ -132,10 +132,12 @@ def _memory_note(found: Answer, model: ModelSize) -> list[str]:
     tight = next((load for load, verdict in verdicts.items() if verdict in ("no", "maybe")), None)
     if tight is None:
         return []
-    micro = tight.micro_batch
     problem = "does not fit" if verdicts[tight] == "no" else "may not fit"
-    advice = f"halve it (--micro-batch {micro // 2}) and double the accumulation" if micro > 1 else "reduce --seq-len"
-    return [f"a micro batch of {micro} {problem} on {device}{_on_gpus(tight)}; {advice}"]
+    return [f"a micro batch of {tight.micro_batch} {problem} on {device}{_on_gpus(tight)}; {_less(tight.micro_batch)}"]
+
+
+def _less(micro: int) -> str:
+    return f"halve it (--micro-batch {micro // 2}) and double the accumulation" if micro > 1 else "reduce --seq-len"
 
 
 def _too_much(load: Load, model: ModelSize) -> str:

@@ -85,8 +85,8 @@ def estimate_memory(
         for per_unit, per_logit, vocabulary in zip(_PER_UNIT[half], _PER_LOGIT[half], vocabularies, strict=True)
     )
     own = n // shards
-    layers = min(n, _GATHERED * n // model.layers)
-    gathered = (0, _CAST * half * n) if shards == 1 else (_CAST * layers, (_CAST if half else _FP32) * n)
+    layers, size = min(n, _GATHERED * n // model.layers), _CAST if half else _FP32
+    gathered = (0, _CAST * half * n) if shards == 1 else (size * layers, size * n)
     more_gradients = (0, _FP32 * n * (gradient_copies - 1)) if shards == 1 else (0, _FP32 * layers)
     return MemoryEstimate(
         weights=_plus(_FP32 * own, gathered),
