@@ -192,6 +192,10 @@ FIELDS: tuple[Field, ...] = (
           least=1, job=True, default=PG_TIMEOUT, variable="CLUSTERRUN_PG_TIMEOUT", section=TRAINING),
     Field("join-timeout", "int", "SECONDS", AGENT, f"Timeout for all ranks to start; default {JOIN_TIMEOUT}.",
           least=1, job=True, default=JOIN_TIMEOUT, variable="CLUSTERRUN_JOIN_TIMEOUT", section=TRAINING),
+    Field("local-main-process-first", "flag", "", AGENT,
+          "Let local rank 0 of each node import, start and compile first; the others wait, at most half the join"
+          " timeout.", training=True, job=True, default=False, variable="CLUSTERRUN_LOCAL_MAIN_PROCESS_FIRST",
+          section=TRAINING),
     Field("require-group", "flag", "", AGENT, "Fail if no rank uses a process group (implied for built-in tasks).",
           training=True, section=TRAINING),
     Field("independent", "flag", "", AGENT,

@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..base.errors import WorkerError, suggestion
@@ -19,6 +20,7 @@ from .rank import child_signals, distenv, joining, launched, saved_code, user_co
 from .rank.distenv import DistEnv, RunEnv
 from .rank.exit import RankExit
 from .rank.failures import describe_error, exception_kind, is_lost_connection, locate
+from .rank.first_of_node import first_of_node
 from .rank.nvml import GpuSampler
 from .rank.progress import Recorder, here
 from .rank.rendezvous import load_stores, port_range
@@ -30,6 +32,7 @@ USAGE = "task NAME [KEY=VALUE …] | script -- FILE [ARGS…] | module -- MODULE
 PEER_LOST = "lost the connection to another rank (killed, or out of memory?): see the last log lines of the other ranks"
 WHOLE_TORCH = "CLUSTERRUN_WHOLE_TORCH"  # set where torch's stores cannot be loaded alone
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of NVIDIA, AMD, and WSL; without them torch sees no GPU
+START = "start the script"  # of first_of_node
 MODES = ("task", "script", "module", "command", "check")
 
 
@@ -93,7 +96,9 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     rank_exit.runs_own_code = request.mode in ("task", "check")
     checks_first, alone = request.mode == "check" or run.check_gpus is not None, dist.world_size == 1
     _look_around(dist, checks_first)
-    _load_torch(request, alone, checks_first)
+    first_of_node.open(dist, run)
+    with first_of_node.stage("import torch"):
+        _load_torch(request, alone, checks_first)
     if checks_first:
         from . import checks
 
@@ -106,15 +111,19 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     if request.mode == "command":
         _join_command(dist, run)
         rank_exit.joined = not alone
-        _prepare_user_code(dist, run, watch, in_process=False)
-        return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
+        with first_of_node.stage(START):
+            _prepare_user_code(dist, run, watch, in_process=False)
+            return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
     from .rank import group
 
     device = group.start(dist, run)
     rank_exit.joined = not alone
     _watch_gpu(device, run)
     if task is None:
-        return _run_python(request, dist, run, rank_exit)
+        group.stop()  # the user's script opens its own process group; torch refuses a second one
+        group.set_default_timeout(run.pg_timeout)
+        with first_of_node.stage(START):
+            return _run_python(request, dist, run, rank_exit)
     here.enter("loading")
     if watch is not None:
         watch.set_joined()  # the group that is open already
@@ -163,10 +172,6 @@ def _load_torch(request: Request, alone: bool, checks_first: bool) -> None:
 
 
 def _run_python(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> Outcome:
-    from .rank import group
-
-    group.stop()  # the user's script opens its own process group; torch refuses a second one
-    group.set_default_timeout(run.pg_timeout)
     _prepare_user_code(dist, run, rank_exit.watch, in_process=True)
     child_signals.install()
     rank_exit.hide_handler()
@@ -199,6 +204,7 @@ def _prepare_user_code(dist: DistEnv, run: RunEnv, watch: worlds.GroupWatch | No
         launched.limit_store_to_its_port(dist)
     here.enter("script")
     if watch is not None:
+        watch.starts_to_join = partial(first_of_node.passed, START)
         watch.start(in_process)
         here.own_world = watch.own_world
 

@@ -54,9 +54,10 @@ def test_a_renamed_job_is_known_listed_once_and_cancelled(both: list[Site], temp
 
 
 def test_a_renamed_job_that_ended_is_known(both: list[Site], template: Path) -> None:
-    jobs = [(site, light(site, template, "--sbatch-arg=--begin=now+3")) for site in both]
+    jobs = [(site, light(site, template, NEVER)) for site in both]
     for site, job in jobs:
         rename(site, job.id)
+        slurm(site, "scontrol", "update", f"JobId={job.id}", "StartTime=now")
     for site, job in jobs:
         assert site.cli("wait", job.id).returncode == 0
         assert site.state(job)["outcome"] == "done"

@@ -16,6 +16,8 @@ from lab.cluster import Lab
 from tests.support.installed_command import SCRIPTS, Job, Site
 from tests.support.rank_files import ends_of
 
+START = re.compile(r"^(\d+): start (\d+) (\d+)$", re.MULTILINE)  # of tells_its_start.py
+
 
 @dataclass(frozen=True)
 class Run:
@@ -106,3 +108,15 @@ def test_default_job_trains_on_eight_ranks(lab: Lab, new_site: Callable[[Lab | N
     site.cli("wait", job.id, timeout=280)
     assert site.state(job)["state"] == "COMPLETED"
     assert "loss" in job.out.read_text()
+
+
+def test_with_local_main_process_first_the_ranks_of_a_node_start_the_script_in_turn(site: Site) -> None:
+    job = site.submit(
+        "--local-main-process-first", "--nodes", "2", "--gpus-per-node", "2", "--", str(SCRIPTS / "tells_its_start.py")
+    )
+    site.cli("wait", job.id)
+    log = job.out.read_text()
+    starts = {int(rank): (int(began), int(joins)) for rank, began, joins in START.findall(log)}
+    for first, other in ((0, 1), (2, 3)):
+        assert starts[other][0] >= starts[first][1], "when the first joined, the other began"
+    assert "the other ranks waited" in job.err.read_text()

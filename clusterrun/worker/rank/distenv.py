@@ -63,6 +63,7 @@ class RunEnv:
     `end_time` is when the time limit ends the job, in seconds since 1970; None if there is none or it is unknown.
     `process_group` is what a run without one gets: a warning (expected), status 1 (required) or nothing (independent).
     `check_gpus` are the GPUs that each node must have if nodes and links are checked before the work; else None.
+    `local_main_process_first`: the other ranks of a node wait for it (first_of_node.py).
     `secret` is known to this job's processes only: the token and the secret of this launch.
     """
 
@@ -76,6 +77,7 @@ class RunEnv:
     end_time: float | None = None
     process_group: str = "expected"
     check_gpus: int | None = None
+    local_main_process_first: bool = False
     secret: str = field(default="", repr=False)
 
     @cached_property
@@ -101,6 +103,7 @@ class RunEnv:
             end_time=_moment(environ.get("CLUSTERRUN_END_TIME", "")),
             process_group=environ.get("CLUSTERRUN_PROCESS_GROUP") or "expected",
             check_gpus=_integer(environ, "CLUSTERRUN_CHECK_GPUS") if environ.get("CLUSTERRUN_CHECK_GPUS") else None,
+            local_main_process_first=bool(environ.get("CLUSTERRUN_LOCAL_MAIN_PROCESS_FIRST")),
             secret=f"{environ.get('CLUSTERRUN_TOKEN', '')} {environ.get('CLUSTERRUN_SECRET', '')}"
             # torchrun chooses a port for every start of the ranks: they must not meet those of an earlier start
             + (f" {environ.get('MASTER_PORT', '')}" if environ.get(STORE) else ""),

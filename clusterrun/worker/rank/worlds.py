@@ -61,6 +61,8 @@ class GroupWatch:
         self._child_world = self._launcher = ""  # the size of a world below this rank, and who started it
         self._result: bool | None = None
         self._closed = False
+        self.starts_to_join: Callable[[], None] = lambda: None
+        """Called when this rank's code opens a store, or a program of its own has loaded torch."""
 
     def set_joined(self) -> None:
         """Record that this rank joined a group: the worker's own, for a built-in task."""
@@ -155,6 +157,7 @@ class GroupWatch:
         create = store.__init__
 
         def __init__(new: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - it replaces the store's
+            self.starts_to_join()
             if options.get("world_size", args[place] if len(args) > place else None) != 1:
                 self._flags[OTHER_FLAG] = 1
                 if options.get("is_master", args[3] if len(args) > 3 else False) is True:  # of a TCPStore
@@ -188,6 +191,7 @@ class GroupWatch:
         """Note the world of a process that has loaded torch, by the environment that it was started with."""
         if environ.get(b"MASTER_PORT", b"%d" % self._port) == b"%d" % self._port:
             self._flags[TORCH_FLAG] = 1
+            self.starts_to_join()
             return
         self._flags[OTHER_FLAG] = 1  # started by a launcher that has a store of its own
         if environ.get(b"RANK") == b"0" and environ.get(b"WORLD_SIZE", b"").isdigit():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...base.units import plural
+from ..rank.first_of_node import first_of_node
 from ..rank.progress import here
 from . import memory
 from .consensus import Consensus
@@ -36,7 +37,8 @@ def compile_model(model: torch.nn.Module, work: Work, attempt: Callable[[], None
     with here.during("compiling"):
         model.compile(dynamic=False if work.one_shape else None)
         _compile_loss(work, True)
-        problem = _problem(attempt)
+        with first_of_node.stage("compile"):
+            problem = _problem(attempt)
         failed = int(consensus.sum([float(bool(problem))])[0])
     if not failed:
         return f"compiled in {time.monotonic() - began:.0f} s"
