@@ -84,6 +84,7 @@ def main(argv: Sequence[str]) -> int:
             Outcome(status, describe_error(error), locate(error.__traceback__), exception_kind(error))
         )
     if outcome.status == 0:
+        first_of_node.passed(START)  # it joined nobody: the others have not started yet
         here.enter("ending")  # a rank that failed keeps its phase
         return rank_exit.succeed()
     return rank_exit.fail(outcome)
@@ -111,9 +112,9 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     if request.mode == "command":
         _join_command(dist, run)
         rank_exit.joined = not alone
-        with first_of_node.stage(START):
-            _prepare_user_code(dist, run, watch, in_process=False)
-            return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
+        first_of_node.wait(START)
+        _prepare_user_code(dist, run, watch, in_process=False)
+        return user_code.run_command([request.target, *distenv.fill_placeholders(request.arguments, dist)])
     from .rank import group
 
     device = group.start(dist, run)
@@ -122,8 +123,8 @@ def _work(request: Request, dist: DistEnv, run: RunEnv, rank_exit: RankExit) -> 
     if task is None:
         group.stop()  # the user's script opens its own process group; torch refuses a second one
         group.set_default_timeout(run.pg_timeout)
-        with first_of_node.stage(START):
-            return _run_python(request, dist, run, rank_exit)
+        first_of_node.wait(START)
+        return _run_python(request, dist, run, rank_exit)
     here.enter("loading")
     if watch is not None:
         watch.set_joined()  # the group that is open already

@@ -54,14 +54,16 @@ class FirstOfNode:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Let local rank 0 do first what follows: until it is done, or `passed` is called meanwhile."""
+        """Let local rank 0 do first what follows. If it fails, the others go on when its process has ended."""
+        self.wait(name)
+        yield
+        self.passed(name)
+
+    def wait(self, name: str) -> None:
+        """Wait until local rank 0 of this node has passed a stage; it waits for nobody itself."""
         if self._dist is not None and self._dist.local_rank:
             with here.during("loading"):
                 self._wait(self._dist, name)
-        try:
-            yield
-        finally:
-            self.passed(name)
 
     def passed(self, name: str) -> None:
         """Let the other ranks of this node go on. Only local rank 0's first call counts."""
