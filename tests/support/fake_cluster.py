@@ -129,9 +129,11 @@ async def pressed(pilot: Any, key: str, *words: str, without: Sequence[str] = ()
 
 
 async def until_shown(pilot: Any, wanted: Callable[[str], bool], seconds: float = 20) -> str:
-    """The screen once it shows what is wanted."""
+    """The screen once it shows what is wanted, and is the same at two looks: it may be drawn in parts."""
     deadline = time.monotonic() + seconds
-    while not wanted(shown := text_of(pilot.app)):
+    before, shown = "", text_of(pilot.app)
+    while shown != before or not wanted(shown):
         assert time.monotonic() < deadline, f"never shown:\n{shown}"
         await pilot.pause(0.05)
+        before, shown = shown, text_of(pilot.app)
     return shown

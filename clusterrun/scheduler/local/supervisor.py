@@ -69,6 +69,7 @@ class Signals:
 READY = b"ready\n"
 """What the supervisor writes to its standard output after its first state."""
 _PENDING_POLL = (0.1, 2.0)  # seconds between two checks of what a pending job waits for: the first, the longest
+_CONTINUE_EVERY = 1.0
 _LONGEST_SLEEP = 60.0
 _LAST_WRITE = 60.0  # seconds for which writing the final state is retried on a full disk
 
@@ -215,13 +216,19 @@ class Supervisor:
         """Send TERM to the script's process group, and wait up to the grace period for its end record."""
         if self._job.in_job:
             steps.request_end(self._job, self._environ)
-        for signum in () if self._job.in_job else (signal.SIGTERM, signal.SIGCONT):  # a stopped one cannot act on TERM
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._script.pid, signum)
+        self._signal_group(signal.SIGTERM)
         until = clock() + self._job.grace
         while self._script.returncode is None and (left := until - clock()) > 0:
-            self._signals.sleep(left)
+            # a stopped one cannot act on TERM; again, as one that was being forked may have missed the first (seen)
+            self._signal_group(signal.SIGCONT)
+            self._signals.sleep(min(left, _CONTINUE_EVERY))
             self._reap()
+
+    def _signal_group(self, signum: int) -> None:
+        """Signal the script's process group; not that of srun, whose ranks are elsewhere."""
+        if not self._job.in_job:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._script.pid, signum)
 
     def _end_processes(self) -> int | None:
         """Kill what is left of the job; return the script's exit status, None if it could not be killed."""

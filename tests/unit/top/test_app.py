@@ -111,7 +111,7 @@ def test_it_opens_on_the_newest_job_that_runs_and_begins_with_what_matters_about
         write_rank(runs, rank, step=40, steps=100)
 
     async def story(pilot: Any) -> None:
-        screen = await shown(pilot, "all 2 ranks at step 40", "3 jobs")
+        screen = await shown(pilot, "all 2 ranks at step 40", "3 jobs", "PENDING")
         first, _, *rows = screen.splitlines()
         assert first.startswith(" 2 lm: training; all 2 ranks at step 40")
         assert [row.split()[0] for row in rows[:3]] == ["2", "1", "3"]
