@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
 from clusterrun.worker.rank.first_of_node import FirstOfNode
 from tests.support.folders import ROOT
-from tests.support.patience import HUNG
+from tests.support.patience import HUNG, until
 
 LIMIT = 0.2  # seconds, where nobody passes
 
@@ -124,6 +125,16 @@ def begin() -> None:
         sys.stdin.read()
 
 
+def test_a_first_that_ends_before_it_takes_the_connection_is_over(start: Callable[..., FirstOfNode]) -> None:
+    turns: Any = start(1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(turns._address)
+        listener.listen()
+        other = Waiting(turns)
+        until(lambda: turns._first is not None)
+    assert other.entered.wait(HUNG)
+
+
 def test_after_the_limit_the_others_go_on_and_say_so(
     start: Callable[..., FirstOfNode], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +168,5 @@ def test_rubbish_and_half_a_line_pass_no_stage(start: Callable[..., FirstOfNode]
     other = Waiting(start(1))
     with first._lock:
         first._passed = b"\xff\n" * 300 + b"import tor"
-    until_connected = time.monotonic() + HUNG
-    while not first._others and time.monotonic() < until_connected:
-        time.sleep(0.01)
+    until(lambda: first._others)
     assert not other.entered.wait(0.3)
