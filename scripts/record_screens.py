@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import pty
 import random
 import re
+import select
 import shutil
 import struct
 import subprocess
@@ -32,6 +34,8 @@ HOME = Path("/tmp/demo")  # appears in the screens: a neutral place
 LEAD = 0.3  # part of the long job that is done when the demo begins
 SHOWN = 0.45  # ... and when the commands are typed
 EVERY = 0.5  # seconds between two looks
+FOLLOWED = 12.0  # seconds of `logs -f`
+REDRAWN = re.compile(r"\r(?:\x1b\[(\d+)A)?\x1b\[J")  # how lines below the output are replaced: `Ui.status_lines`
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-HJKhl]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")  # all but colours
 TRAINER = """\
 import time
@@ -72,6 +76,9 @@ def record(commands: Path, width: int) -> None:
                 tape.look()
                 if not tape.screens and tape.progress() >= SHOWN:
                     tape.screens = {name: typed(site, words, width) for name, words in screens(jobs).items()}
+                    tape.screens["logs-follow"] = typed(
+                        site, ("logs", "-f", "-n", "12", jobs["long"].id), width, FOLLOWED
+                    )
                     tape.explain()
                 time.sleep(EVERY)
         finally:
@@ -248,8 +255,8 @@ def invented_gpu(rank: int, at: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def typed(site: Site, words: tuple[str, ...], width: int) -> dict[str, str]:
-    """Return a command line and what it prints on a terminal of that width, colours included."""
+def typed(site: Site, words: tuple[str, ...], width: int, seconds: float = math.inf) -> dict[str, str]:
+    """Return a command line and what is on a terminal of that width when it ends or after that many seconds."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
     process = subprocess.Popen(
@@ -262,14 +269,33 @@ def typed(site: Site, words: tuple[str, ...], width: int) -> dict[str, str]:
         start_new_session=True,
     )
     os.close(slave)
+    raw = read_terminal(master, time.monotonic() + seconds)
+    process.terminate()  # what it says of that is not shown
+    process.wait()
+    os.close(master)
+    output = ESCAPES.sub("", on_screen(raw.decode(errors="replace").replace("\r\n", "\n")))
+    return {"command": f"clusterrun {' '.join(words)}", "output": output.rstrip("\n")}
+
+
+def read_terminal(master: int, deadline: float) -> bytes:
+    """Return what was written to a terminal until all writers closed it, or until then."""
     raw = b""
-    while True:
+    while (left := deadline - time.monotonic()) > 0:
+        if not select.select([master], [], [], min(left, 1.0))[0]:
+            continue
         try:
-            data = os.read(master, 65536)
+            raw += os.read(master, 65536)
         except OSError:  # how Linux reports that all writers are closed
             break
-        raw += data
-    os.close(master)
-    process.wait()
-    output = ESCAPES.sub("", raw.decode(errors="replace")).replace("\r\n", "\n")
-    return {"command": f"clusterrun {' '.join(words)}", "output": output.rstrip("\n")}
+    return raw
+
+
+def on_screen(text: str) -> str:
+    """Return what is left after all lines that were redrawn."""
+    shown, at = "", 0
+    for redrawn in REDRAWN.finditer(text):
+        shown += text[at : redrawn.start()]
+        rows = shown.split("\n")
+        shown = "".join(f"{row}\n" for row in rows[: -1 - int(redrawn[1] or 0)])
+        at = redrawn.end()
+    return shown + text[at:]

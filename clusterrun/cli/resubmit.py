@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import CHANGEABLE
 from clusterrun.base.job import Outcome
 from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target, find_targets, require_run
@@ -129,6 +130,7 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 
 @click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID", shell_complete=complete.jobs)
+@functools.partial(spec_options, names=CHANGEABLE, with_profile=False)
 @click.option(
     "--current-code",
     is_flag=True,
@@ -147,11 +149,13 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 @click.pass_context
 def resume(
     ctx: click.Context,
+    /,
     job_id: str,
     current_code: bool,
     resume_args: str | None,
     secrets: tuple[str, ...],
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Continue a stopped, cancelled or failed run from its checkpoints.
 
@@ -159,11 +163,14 @@ def resume(
       clusterrun resume 123
       clusterrun resume 123 --current-code           after you have fixed a bug in your script
       clusterrun resume 123 --resume-args '--resume out/step_60.pt'
+      clusterrun resume 123 --time 8:00:00           after the time limit ended it
 
-    A new job continues the run in the same folder with the same options. A built-in task loads its newest checkpoint;
-    your own script is started with the arguments of --resume-args. JOBID may also be a run id, a job name or last.
+    A new job continues the run in the same folder with the same options, and with the changes that you give, which
+    the run keeps. A built-in task loads its newest checkpoint; your own script is started with the arguments of
+    --resume-args. JOBID may also be a run id, a job name or last.
     """
     ui = Ui("resume", as_json=as_json)
+    changed = {name: value.value for name, value in submit_args(None, (), None, options).flags.items()}
     cluster = ctx.obj.cluster(ui.note)
     target = find_target(cluster, job_id)
     run = target.run
@@ -172,4 +179,5 @@ def resume(
 
         check_recorded_secrets(secrets, run)
     with interrupt_deferred(ui, f"resume {target.text}"):
-        announce(ui, cluster.resume(target, current_code=current_code, resume_args=resume_args), data=True)
+        again = cluster.resume(target, current_code=current_code, resume_args=resume_args, changed=changed)
+        announce(ui, again, data=True)

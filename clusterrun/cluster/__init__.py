@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from clusterrun.base.errors import NoSuchJob, RequestError
@@ -230,12 +231,16 @@ class Cluster:
         finish = recover_sweep if is_sent_with_a_sweep(run) else recover
         return finish(run, self.store(run.root), self._scheduler_of, self.environ, self.notify)
 
-    def resume(self, job: str | Target, *, current_code: bool = False, resume_args: str | None = None) -> RunRecord:
+    def resume(
+        self, job: str | Target, *, current_code: bool = False, resume_args: str | None = None,
+        changed: Mapping[str, str] = MappingProxyType({}),
+    ) -> RunRecord:  # fmt: skip
         """Submit a run that has ended once more, to continue from its checkpoints; return its record.
 
         With ``current_code`` it runs your code as it is now, not as it was saved; ``resume_args`` are added to the
-        script's arguments instead of those of the run. An interrupted submission is finished instead, as by
-        :meth:`recover`. Raises NoSuchJob, RequestError, SchedulerError or Ambiguous.
+        script's arguments instead of those of the run; ``changed`` are other values of its options, such as ``time``.
+        An interrupted submission is finished instead, as by :meth:`recover`. Raises NoSuchJob, RequestError,
+        SchedulerError or Ambiguous.
         """
         from clusterrun.state.cancel import refuse_to_resume
         from clusterrun.submit import checks, resume
@@ -251,15 +256,15 @@ class Cluster:
             raise RequestError(f"job {target.text} is not a clusterrun job", hint="submit the script again with sbatch")
         run = target.run.newest
         if run.mine and run.job_id is None:
-            if current_code or resume_args is not None:
-                raise RequestError(f"the submission of run {run.run_id} was interrupted, and has its code already",
+            if current_code or resume_args is not None or changed:
+                raise RequestError(f"the submission of run {run.run_id} was interrupted, and has its options already",
                                    hint=f"finish it first: clusterrun resume {run.run_id}")  # fmt: skip
             return self.recover(run.run_id)
         confirm(run)
         return resume.resume(
             run, self.store(run.root), self._scheduler_of(run), confirm, self._here(),
             lambda spec, script: checks.check(spec, script, self.environ, JobPython(spec.python)), self.notify,
-            current_code=current_code, resume_args=resume_args,
+            current_code=current_code, resume_args=resume_args, changed=changed,
         )  # fmt: skip
 
     sweep, map, table = arrays.sweep, arrays.map_function, arrays.table

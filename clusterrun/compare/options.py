@@ -59,7 +59,7 @@ def command_line(run: RunRecord) -> str:
 def load_options(run: RunRecord) -> dict[str, tuple[Any, str]]:
     """Return the values of a run with their sources; ``set.lr`` is the key lr of the table set."""
     values: dict[str, tuple[Any, str]] = {"scheduler": (run.scheduler, "")}  # chosen for a run that names none
-    for name, (value, source) in run.sources.items():
+    for name, (value, source) in run.options.items():
         if not isinstance(value, dict):
             values[name] = (value, source)
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -235,6 +235,16 @@ def _check_signal(signal: str, limit: int | None) -> None:
             f"--signal {signal} would be sent at the start of a job with a time limit of {limit // 60} min",
             hint="Slurm may send the signal up to 60 s early; use fewer seconds or a longer --time",
         )
+
+
+def with_directives(spec: JobSpec, changed: Mapping[str, str]) -> JobSpec:
+    """Return a specification with other values of sbatch's own options. Raises RequestError for a wrong one."""
+    for name, text in changed.items():
+        check_value(FIELD[name], Value(text, f"--{name}"))
+    limit = parse_time_limit(changed["time"]) if "time" in changed else spec.time_limit
+    _check_signal(spec.for_supervisor(FIELD["signal"]), limit)
+    new = {name: _directive(name, text) for name, text in changed.items()}
+    return replace(spec, directives=tuple((dict(spec.directives) | new).items()), time_limit=limit)
 
 
 _KINDS: dict[str, type[Work]] = {kind.__name__.lower(): kind for kind in (Task, Script, Module, Command)}

@@ -82,7 +82,7 @@ def status_of(run: RunRecord, **known: Any) -> JobStatus:
 
 def _requested(run: RunRecord, name: str) -> str:
     """Return the value of an option that the run was submitted with; empty if it was left to Slurm."""
-    return str(run.sources.get(name, ("", ""))[0] or "")
+    return str(run.option(name) or "")
 
 
 def _time_limit(text: str) -> int | None:

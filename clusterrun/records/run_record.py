@@ -103,14 +103,24 @@ class RunRecord:
         return self.root / "logs"
 
     @property
+    def options(self) -> Mapping[str, tuple[Any, str]]:
+        """The values of this submission's options with their sources: those of the run, but for what resume changed."""
+        changed = self.submission.changed
+        return {**self.sources, **{name: (text, f"--{name}") for name, text in changed}}
+
+    def option(self, name: str) -> Any:
+        """Return the value of an option of this submission; None if it has none."""
+        return self.options.get(name, (None, ""))[0]
+
+    @property
     def is_independent(self) -> bool:
         """Whether it was submitted with --independent: its ranks need not train together."""
-        return self.sources.get("independent", (False, ""))[0] is True
+        return self.option("independent") is True
 
     @property
     def in_job(self) -> str:
         """The Slurm job that the run was submitted into; empty if it got a job of its own."""
-        return str(self.sources.get("in-job", ("", ""))[0])
+        return str(self.option("in-job") or "")
 
     @property
     def world_size(self) -> int:

@@ -46,7 +46,7 @@ def usage_of(run: RunRecord, job: JobStatus) -> Usage:
         memory_gib=max(filter(None, map(_node_memory, ranks)), default=None),
         asked_memory_gib=_asked_memory(run),
         seconds=job.elapsed,
-        asked_s=job.time_limit if _option(run, "time") else None,  # else it is the partition's
+        asked_s=job.time_limit if run.option("time") else None,  # else it is the partition's
         is_whole=_is_whole(run, job, len(folders)),
         was_too_little=job.state == "OUT_OF_MEMORY",
     )
@@ -77,26 +77,21 @@ def _gpu_hours(run: RunRecord, job: JobStatus, folders: Sequence[Path]) -> float
 
     None if the number of GPUs or the time is not known, or without GPUs.
     """
-    each = _option(run, "gpus-per-node")
-    if gres := _option(run, "gres"):
+    each = run.option("gpus-per-node")
+    if gres := run.option("gres"):
         each = gres_gpus(str(gres))
     of_job = launches.until_now([*map(load, folders)], (), None)
     seconds = max(launches.allocated_seconds(of_job) or 0, job.elapsed or 0)  # the launches' time is without the setup
     if type(each) is not int or not each or not seconds:
         return None
-    spare = _option(run, "spare-nodes")
+    spare = run.option("spare-nodes")
     nodes = run.nodes + (spare if type(spare) is int else 0)
     return nodes * each * seconds / 3600
 
 
-def _option(run: RunRecord, name: str) -> object:
-    """Return the value of an option that the run was submitted with, None without one."""
-    return run.sources.get(name, (None, ""))[0]
-
-
 def _asked_memory(run: RunRecord) -> float | None:
     """Return the ``--mem`` of a run in GiB; None if it has none, or all of a node's."""
-    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", str(_option(run, "mem") or "").upper(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,12})([KMGT]?)B?", str(run.option("mem") or "").upper(), re.ASCII)
     return int(match[1]) / _GIB[match[2]] or None if match else None
 
 
@@ -125,6 +120,6 @@ def _is_whole(run: RunRecord, job: JobStatus, attempts: int) -> bool:
 
     A task of an array says nothing of the next array: others of its tasks may need more.
     """
-    if job.id.task is not None or _option(run, "total-time"):
+    if job.id.task is not None or run.option("total-time"):
         return False
     return job.outcome is Outcome.DONE and attempts == 1 and len(run.submissions) == 1

@@ -36,7 +36,8 @@ class SubmissionRecord:
     ``log_start`` holds the sizes in bytes of the two log files before the job, -1 if unknown: older jobs of the same id
     may have written to them. ``script`` is the name of its script in the run's folder. ``task`` is the index in an
     array: the runs of an array share its token, and their job ids differ in the index only. ``resume_args`` are what
-    a job that continues its run appends to the run's arguments.
+    a job that continues its run appends to the run's arguments, and ``changed`` are options with the values that it has
+    instead of the run's.
     """
 
     token: str
@@ -50,6 +51,7 @@ class SubmissionRecord:
     script: str = "script.sh"
     task: int | None = None
     resume_args: str = ""
+    changed: tuple[tuple[str, str], ...] = ()
     final: Mapping[str, Any] | None = None
 
     @property
@@ -63,10 +65,12 @@ class SubmissionRecord:
 
 
 def next_after(last: SubmissionRecord, submitter: tuple[str, int, int], resume_args: str = "") -> SubmissionRecord:
-    """Return a new submission of a run, later than its last one; its script is not written yet."""
+    """Return a new submission of a run, later than its last one and with its options; its script is not written yet."""
     token, at = identity.new_token(), max(int(time.time()), last.at + 1)
     script = identity.name_of_next(token)
-    return SubmissionRecord(token=token, at=at, submitter=submitter, script=script, resume_args=resume_args)
+    return SubmissionRecord(
+        token=token, at=at, submitter=submitter, script=script, resume_args=resume_args, changed=last.changed
+    )
 
 
 def path_of(run_dir: Path, token: str) -> Path:

@@ -99,7 +99,7 @@ def _run_json(state: RunState, run: RunRecord) -> dict[str, Any]:
         "metrics": figures and figures._asdict(),
         "seconds_left": time_left.seconds_left(figures, time.time()) if figures and job.has_started else None,
         "logs": list(map(str, _logs(run, job))),
-        "sources": {name: {"value": value, "source": source} for name, (value, source) in run.sources.items()},
+        "sources": {name: {"value": value, "source": source} for name, (value, source) in run.options.items()},
     }
 
 
@@ -313,7 +313,7 @@ def _page(run: RunRecord, job: JobStatus) -> str:
 
 
 def _source_lines(run: RunRecord) -> list[str]:
-    return [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.sources.items()]
+    return [f"{name:>16} = {value!r}  ({source})" for name, (value, source) in run.options.items()]
 
 
 def _explained_reason(state: RunState, shown: str) -> str:

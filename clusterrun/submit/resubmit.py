@@ -81,7 +81,7 @@ def _recorded(run: RunRecord, origin: str) -> dict[str, Value]:
 
 
 def _load_values(run: RunRecord, origin: str) -> dict[str, Value]:
-    values = {name: Value(*pair) for name, pair in run.sources.items() if name in FIELD}
+    values = {name: Value(*pair) for name, pair in run.options.items() if name in FIELD}
     if "in-job" not in values:  # else the place is that job, or the queue with --in-job none
         values.setdefault("scheduler", Value(run.scheduler, origin))
     notify = files.read_json(run.run_dir / "notify.json") or {}

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
+from clusterrun.base.fields import CHANGEABLE
 from clusterrun.base.job import LOCAL, one_cluster
 from clusterrun.jobspec.render import Places, RunIdentity, render
-from clusterrun.jobspec.spec import Check, JobSpec, Task, check_resume_args
+from clusterrun.jobspec.spec import Check, JobSpec, Task, check_resume_args, with_directives
 from clusterrun.records import run_record
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
@@ -26,6 +28,11 @@ from clusterrun.submit.left_out import leave_out
 from clusterrun.submit.plan import LocalContext, current_umask, load_planned, submission_of
 from clusterrun.submit.snapshot import save_again, saved_spec
 from clusterrun.system import processes, shell
+
+_NO_RESUME_ARGS = (
+    "--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning"
+    " (`clusterrun resume JOBID --resume-args WORDS` sets it)"
+)
 
 
 def recover(
@@ -72,6 +79,7 @@ def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission
     try:
         # what runs is in the script, and may be a function
         spec = build(JobSpec, data, work=Check(), job_name=run.name, requeue=False)
+        spec = with_directives(spec, dict(run.submission.changed))
     except Damaged as error:
         raise RequestError(f"the spec.json of run {run.run_id} is invalid: {error}", hint="submit a new run") from None
     clean, _ = shell.scrub(environ)
@@ -82,46 +90,62 @@ def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission
 def resume(
     run: RunRecord, store: Store, scheduler: Scheduler, confirm: Callable[[RunRecord], None], here: LocalContext,
     check: Callable[[JobSpec, str], None], notify: Callable[[str], None], *, current_code: bool = False,
-    resume_args: str | None = None,
+    resume_args: str | None = None, changed: Mapping[str, str] = MappingProxyType({}),
 ) -> RunRecord:  # fmt: skip
     """Submit a run that has ended once more, and return its record with the new job id.
 
     ``confirm`` raises if the run has not ended; ``check`` checks the job's Python and the script. With
     ``current_code`` the run gets the code as it is now, saved as at a first submission. ``resume_args`` take the place
-    of the recorded ones for this job. Raises what they raise, RequestError for a run that cannot be rendered, Ambiguous
-    while another command submits it, and the errors of :func:`protocol.submit`.
+    of the recorded ones for this job, ``changed`` that of options (``CHANGEABLE``) for all jobs that follow. Raises
+    what they raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the
+    errors of :func:`protocol.submit`.
     """
+    _check_changed(changed)
     store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
-        own = {name: value for name, (value, _) in run.sources.items()}
+        changed = {**dict(run.submission.changed), **changed}
+        spec = with_directives(spec, changed)
+        if resume_args is not None:
+            spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
+        own = {name: value for name, (value, _) in run.options.items()} | changed
         spec, left_out = leave_out(spec, own, scheduler.slurm, files.state_folder(here.environ))
         for line in left_out:
             notify(line)
-        if resume_args is not None:
-            spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
         code = save_again(run, spec, workdir, here.environ, notify) if current_code else {}
         checked = spec if current_code else saved_spec(run, spec, notify)
         one = submissions.next_after(run.submission, processes.submitter(), spec.resume_args)
-        run = replace(run, submissions=(*run.submissions, one))
+        run = replace(run, submissions=(*run.submissions, replace(one, changed=tuple(changed.items()))))
         places = Places(workdir, run.logs, WORKER, current_umask())
         text = render(spec, RunIdentity(run.run_id, run.run_dir, one.token), places, local=run.scheduler == LOCAL)
         check(checked, text)
-        if isinstance(spec.work, Task):
-            if not _has_checkpoint(run, spec.work):
-                notify(f"run {run.run_id} has no checkpoint, so its training starts from the first step")
-        elif not spec.resume_args:
-            notify(
-                "--resume-args is not set: unless the script finds its checkpoint, it starts from the beginning"
-                " (`clusterrun resume JOBID --resume-args WORDS` sets it)"
-            )
+        if why := _why_from_the_start(run, spec):
+            notify(why)
         store.stage_again(run, text, code)
         clean, _ = shell.scrub(here.environ)
         check_secrets(spec.secrets, clean)
         submission = submission_of(run, spec, workdir, clean)
         return protocol.submit(store, scheduler, run, submission, notify=notify)
+
+
+def _check_changed(changed: Mapping[str, str]) -> None:
+    """Raise RequestError for an option that stays as it is in all jobs of a run."""
+    for name in changed:
+        if name not in CHANGEABLE:
+            raise RequestError(f"--{name} cannot be changed in a run", hint="`clusterrun resubmit` submits a new run")
+    if changed.get("partition") == "auto":
+        raise RequestError("--partition auto is only for new runs", hint="`clusterrun free` shows the partitions")
+
+
+def _why_from_the_start(run: RunRecord, spec: JobSpec) -> str:
+    """Return why the training may start from the first step, empty if nothing speaks for it."""
+    if not isinstance(spec.work, Task):
+        return "" if spec.resume_args else _NO_RESUME_ARGS
+    if _has_checkpoint(run, spec.work):
+        return ""
+    return f"run {run.run_id} has no checkpoint, so its training starts from the first step"
 
 
 def _has_checkpoint(run: RunRecord, task: Task) -> bool:

@@ -52,6 +52,24 @@ def requeued(site: Site, template: Path, closed_partition: str) -> tuple[Job, st
     return job, later
 
 
+def test_a_resumed_job_asks_slurm_for_what_was_changed_and_so_do_later_ones(
+    site: Site, template: Path, closed_partition: str
+) -> None:
+    lab = site.lab
+    assert lab is not None
+    job = light(site, template, "--time", "5m")
+    site.wait_end(job)
+    set_partition(lab, "DOWN")
+    node = lab.node_names[0]
+    changed = site.json("resume", job.id, "--time", "10m", "--exclude", node, "--partition", closed_partition)["job_id"]
+    assert site.cli("cancel", changed).stdout == f"Cancelled {changed}\n"
+    later = site.json("resume", changed)["job_id"]
+    for job_id in (changed, later):
+        words = lab.run(["scontrol", "show", "job", "-o", job_id]).stdout.split()
+        assert {"TimeLimit=00:10:00", f"ExcNodeList={node}", f"Partition={closed_partition}"} <= set(words)
+    site.cli("cancel", later)
+
+
 def test_a_requeued_job_of_an_earlier_submission_is_seen_by_every_verb(
     site: Site, requeued: tuple[Job, str], tmp_path: Path
 ) -> None:

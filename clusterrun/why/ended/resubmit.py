@@ -13,6 +13,7 @@ from typing import Any
 
 from clusterrun.base.decode import as_text, as_texts
 from clusterrun.base.errors import RequestError
+from clusterrun.base.fields import CHANGEABLE
 from clusterrun.base.job import JobStatus
 from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
@@ -91,18 +92,40 @@ def _lasting_advice(cause: Cause) -> str:
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
     if run is None or cause.kind in _NOT_RESUMED:
         return cause
-    how = _how_it_resumes(run)
+    is_to_be_fixed = bool(cause.place) and cause.kind not in _RESUMED and load_snapshot(run) is not None
+    how = _how_it_resumes(run, with_saved_code=not is_to_be_fixed)
     if not how:
         return cause
-    command = f"clusterrun resume {run.job_id}"
-    if cause.command in ("", "clusterrun submit …") or cause.kind in _RESUMED:
-        return replace(cause, command=command, advice=_joined(_lasting_advice(cause), f"this command {how}"))
+    command, changes = f"clusterrun resume {run.job_id}" + " --current-code" * is_to_be_fixed, _changes(cause, run)
+    if changes is not None:
+        advice = _joined(_lasting_advice(cause), f"this command {how}")
+        return replace(cause, command=f"{command} {changes}".rstrip(), advice=advice)
     if cause.command.startswith("clusterrun submit"):  # with other options: another run
         return cause
     return replace(cause, advice=_joined(_lasting_advice(cause), f"then `{command}` {how}"))
 
 
-def _how_it_resumes(run: RunRecord) -> str:
+def _changes(cause: Cause, run: RunRecord) -> str | None:
+    """Return the options that ``clusterrun resume`` is to change; None if it cannot change what must change."""
+    otherwise = "" if cause.kind in _RESUMED else None
+    if not cause.command:
+        return ""
+    if not cause.command.startswith("clusterrun submit"):
+        return otherwise
+    options = _options(cause.command, run)
+    is_a_part = cause.kind == "time-limit" and bool(run.option("total-time"))  # whose next part is as long
+    return options if _are_changeable(cause.command, options, run) and not is_a_part else otherwise
+
+
+def _are_changeable(command: str, options: str, run: RunRecord) -> bool:
+    """Return whether ``clusterrun resume`` can do what a row's command does, whose options these are."""
+    names = set(re.findall(r"--([\w-]+)", options))
+    if "exclude" in names and run.option("nodelist"):
+        return False
+    return names.issubset(CHANGEABLE) and not _WITHOUT.search(command) and not _PLACEHOLDER.search(options)
+
+
+def _how_it_resumes(run: RunRecord, *, with_saved_code: bool) -> str:
     """Return what ``clusterrun resume`` does with a run, in words; empty if it cannot continue it."""
     if run.job_id is None:
         return ""
@@ -118,6 +141,8 @@ def _how_it_resumes(run: RunRecord) -> str:
         how = "starts the run again"
     else:
         return ""
+    if not with_saved_code:
+        return f"{how}, using your current code"
     if load_snapshot(run) is not None:
         how += ", using the code saved when the job was submitted"
     return how
@@ -211,7 +236,7 @@ def _typed_options(run: RunRecord, without: Collection[str], without_key: str) -
     ``without_key`` is a key of ``--set`` to leave out.
     """
     options: list[str] = []
-    for name, (value, source) in run.sources.items():
+    for name, (value, source) in run.options.items():
         if not str(source).startswith("--") or name in without:
             continue
         if name == "set" and isinstance(value, Mapping):
@@ -226,7 +251,7 @@ def _as_setting(value: object) -> str:
 
 def submitted_option(run: RunRecord | None, name: str) -> str:
     """Return the value of a submit option as text, or ""."""
-    return str(run.sources.get(name, ("", ""))[0] or "") if run is not None else ""
+    return str(run.option(name) or "") if run is not None else ""
 
 
 def _double_size(size: str) -> str:

@@ -64,6 +64,32 @@ def test_other_arguments_tell_the_script_where_to_start(desk: Desk, run: RunReco
     assert [one.resume_args for one in loaded(run).submissions] == ["", "--resume 'out/step 60.pt'"]
 
 
+def test_a_changed_limit_is_that_of_all_later_jobs_of_the_run(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    assert desk.type("resume", "101", "--time", "2h", "--mem", "8G").status == 0
+    again = loaded(run)
+    ended(again)
+    desk.slurm.answer("sbatch", "103\n")
+    assert desk.type("resume", "102", "--mem", "16G").status == 0
+    first, second, third = ((run.run_dir / one.script).read_text() for one in loaded(run).submissions)
+    assert "--time" not in first and "--mem" not in first
+    assert '#SBATCH --time="2:00:00"\n' in second and '#SBATCH --mem="8G"\n' in second
+    assert '#SBATCH --time="2:00:00"\n' in third and '#SBATCH --mem="16G"\n' in third
+    assert desk.type("status", "102", "--explain").out.count("time = '2h'  (--time)") == 1
+    said = desk.type("resubmit", "103", "--dry-run", "--script")
+    assert '#SBATCH --time="2:00:00"\n' in said.out and '#SBATCH --mem="16G"\n' in said.out, said.err
+
+
+@pytest.mark.parametrize("words", [("--time", "soon"), ("--mem", "lots"), ("--partition", "auto"), ("--nodes", "2")])
+def test_a_change_that_resume_cannot_make_leaves_the_run_as_it_was(
+    desk: Desk, run: RunRecord, words: tuple[str, ...]
+) -> None:
+    ended(run)
+    said = desk.type("resume", "101", *words)
+    assert said.status == 2 and words[0] in said.err
+    assert len(loaded(run).submissions) == 1
+
+
 def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:
     ended(run)
     said = desk.type("resume", "--json", "101")

@@ -153,8 +153,15 @@ def test_a_checkpoint_is_told_beside_other_advice(store: Store) -> None:
     run = of(store, LM, {"time": ("1:00:00", "--time")})
     checkpoints(run.run_dir / "checkpoints", 5)
     told = with_command(Cause(kind="time-limit", sentence="", advice="ask for more", command=LONGER), run)
-    assert told.command == "clusterrun resume 101"
+    assert told.command == "clusterrun resume 101 --time 2:00:00"
     assert told.advice == "ask for more; this command resumes from the checkpoint of step 5"
+
+
+def test_a_part_of_the_total_time_is_followed_by_one_as_long(store: Store) -> None:
+    run = of(store, LM, {"time": ("1:00:00", "--time"), "total-time": ("8h", "--total-time")})
+    checkpoints(run.run_dir / "checkpoints", 5)
+    told = with_command(Cause(kind="time-limit", sentence="", advice="ask for more", command=LONGER), run)
+    assert told.command == "clusterrun resume 101"
 
 
 LONGER = "clusterrun submit … --time LONGER"
@@ -190,11 +197,29 @@ def test_a_script_with_files_in_its_checkpoint_folder_is_resumed_and_with_an_emp
     assert told.advice == "this command starts the run again, with its files in CLUSTERRUN_CHECKPOINT_DIR"
 
 
-def test_an_option_that_must_change_needs_another_run_which_resumes_from_the_checkpoint(store: Store) -> None:
-    run = of(store, LM, {"mem": ("4G", "--mem")})
+@pytest.mark.parametrize(("what", "changed"), [
+    ("--mem SIZE", "--mem 8G"), ("--exclude n2", "--exclude n1,n2"),
+    ("--time LONGER --partition long", "--time 2:00:00 --partition long"),
+])  # fmt: skip
+def test_what_slurm_is_asked_for_changes_in_the_same_run(store: Store, what: str, changed: str) -> None:
+    asked = {"mem": ("4G", "--mem"), "exclude": ("n1", "--exclude"), "time": ("1:00:00", "--time")}
+    run = of(store, LM, asked)
+    checkpoints(run.run_dir / "checkpoints", 3)
+    told = with_command(Cause(kind="host-memory", sentence="", command=f"clusterrun submit … {what}"), run)
+    assert told.command == f"clusterrun resume 101 {changed}"
+
+
+@pytest.mark.parametrize(("what", "changed"), [
+    ("--set lr=1", "--set lr=1"), ("--nodes 1", "--nodes 1"), ("--exclude n2", "--exclude n2"),
+    ("(without --signal)", ""),
+])  # fmt: skip
+def test_another_option_needs_another_run_which_resumes_from_the_checkpoint(
+    store: Store, what: str, changed: str
+) -> None:
+    run = of(store, LM, {"nodelist": ("n1,n2", "clusterrun.toml")})
     folder = checkpoints(run.run_dir / "checkpoints", 3)
-    told = with_command(Cause(kind="host-memory", sentence="", command="clusterrun submit … --mem SIZE"), run)
-    assert told.command == f"clusterrun submit --mem 8G --set resume={folder} lm"
+    told = with_command(Cause(kind="node-failure", sentence="", command=f"clusterrun submit … {what}"), run)
+    assert told.command.split() == f"clusterrun submit {changed} --set resume={folder} lm".split()
 
 
 @pytest.mark.parametrize(("command", "advice"), [
