@@ -36,7 +36,8 @@ UNKNOWN = 75
 INSTRUCTIONS = """\
 Run and diagnose PyTorch training on Slurm with clusterrun. JOB is a job id, a job name or `last`.
 After a failure, call `why` first: it names the first cause across all ranks. Read logs only for more context.
-Never submit a job again without a change if `why` names a cause in the code or the settings."""
+Never submit a job again without a change if `why` names a cause in the code or the settings.
+There is no tool for `clusterrun resume JOB`: give that command to the user."""
 
 
 class Denied(Exception):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from clusterrun.base.errors import RequestError
-from clusterrun.base.fields import CHANGEABLE
+from clusterrun.base.fields import CHANGEABLE, FIELD
 from clusterrun.base.job import Outcome
 from clusterrun.cli.common import complete
 from clusterrun.cli.common.names import find_target, find_targets, require_run
@@ -130,7 +130,10 @@ def _setting(args: SubmitArgs, name: str) -> Any:
 
 @click.command(cls=Grouped)
 @click.argument("job_id", metavar="JOBID", shell_complete=complete.jobs)
-@functools.partial(spec_options, names=CHANGEABLE, with_profile=False)
+@functools.partial(spec_options, names={*CHANGEABLE} - {"partition"}, with_profile=False)
+@click.option(
+    "-p", "--partition", metavar="NAME", shell_complete=complete.of_field(FIELD["partition"]), help="Partition.",
+)  # fmt: skip
 @click.option(
     "--current-code",
     is_flag=True,

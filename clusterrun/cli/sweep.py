@@ -138,7 +138,8 @@ def resubmit_failed(ui: Ui, session: Session, word: str, changes: SubmitArgs, ho
     from clusterrun.submit.resubmit import resubmit_args
     from clusterrun.sweeps.plan import max_array_size, plan_arrays, task_again
 
-    args, folder = resubmit_args(failed[0], changes, None, cluster.cwd, cluster.environ, ui.note)
+    first = failed[0].as_submission(failed[0].submissions[0])  # what `resume` changed of it is not every task's
+    args, folder = resubmit_args(first, changes, None, cluster.cwd, cluster.environ, ui.note)
     there = session.planner(ui.note, submits=not how.dry_run, cwd=folder)
     base = there.plan(args)
     size = max_array_size(there.scheduler(base.record.scheduler).slurm)

@@ -36,7 +36,14 @@ def _load(run: RunRecord) -> dict[str, float]:
             last[f"last {name}"] = value
             if _has_best(name):
                 best[f"best {name}"] = _better(name, value, best.get(f"best {name}", value))
-    return last | best
+    return last | best or _printed(run)
+
+
+def _printed(run: RunRecord) -> dict[str, float]:
+    """Return the last step and loss that a script printed or reported; of the losses before, only some are kept."""
+    found = progress.last_metrics(run)
+    values = {"last step": found.step, "last loss": found.loss} if found is not None else {}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_compared(name: str) -> bool:

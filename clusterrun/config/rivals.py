@@ -21,6 +21,12 @@ def drop_rivals(levels: Sequence[Mapping[str, Value]], merged: dict[str, Value])
     return [notice for rivals in _RIVALS for notice in _drop(rivals, in_use, merged)]
 
 
+def argument_beside(name: str, arguments: Sequence[str]) -> str:
+    """Return the --sbatch-arg that sets an option, or one that sbatch refuses beside it; empty if there is none."""
+    rivals = next((rivals for rivals in _RIVALS if name in rivals), (name,))
+    return next((argument for argument in arguments if _meant(rivals, sbatch_option(argument))), "")
+
+
 def _drop(rivals: Sequence[str], levels: Sequence[Mapping[str, Value]], merged: dict[str, Value]) -> Iterator[str]:
     chosen = ""
     for level in levels:

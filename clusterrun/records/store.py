@@ -162,13 +162,17 @@ class Store:
         """
         hint = "nothing was submitted; if the disk is full, free some space, then try again"
         with self._staging(record, record.run_dir, hint):
-            for name, text in files.items():
-                if text:
-                    write(record.run_dir / name, text, sync_folder=False)
-                else:
-                    (record.run_dir / name).unlink(missing_ok=True)
+            self.write_files(record, files)
             write(record.script, script, record.shared)
             self.save_submission(record, record.submission)
+
+    def write_files(self, record: RunRecord, files: Mapping[str, str]) -> None:
+        """Replace files of a run that only the user can read; delete those without content. Raises OSError."""
+        for name, text in files.items():
+            if text:
+                write(record.run_dir / name, text, sync_folder=False)
+            else:
+                (record.run_dir / name).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _staging(self, record: RunRecord, place: Path, hint: str) -> Iterator[None]:

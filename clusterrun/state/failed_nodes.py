@@ -67,6 +67,6 @@ def _excluded(run: RunRecord) -> str:
     from clusterrun.submit.plan import load_planned  # rarely needed
 
     try:
-        return load_planned(run)[0].directive("exclude")
+        return dict(run.submission.changed).get("exclude") or load_planned(run)[0].directive("exclude")
     except RequestError:
         return ""

@@ -285,13 +285,15 @@ def _sample_lines(run: RunRecord | None) -> list[str]:
 
 
 def other_jobs(state: RunState) -> str:
-    """Return that the newest job of an earlier job's run completed, and which others are still in the queue."""
+    """Return what the newest job of an earlier job's run does, and which others are still in the queue."""
     if state.record is None:
         return ""
     newest = state.record.newest
     done = newest.job_id if _has_completed_since(state.record) else None  # while Slurm cleans up, the queue has it
-    waiting = [str(job) for job in state.others if job != done]
     lines = [f"job {done} of this run has completed"] if done is not None else []
+    if newest.job_id in state.others and newest.job_id != done:
+        lines.append(f"job {newest.job_id} continues this run")
+    waiting = [str(job) for job in state.others if job not in (done, newest.job_id)]
     if waiting:
         lines.append(f"still in the queue: job {', job '.join(waiting)}")
     return "; ".join(lines)

@@ -310,8 +310,8 @@ def resolve_spec(request: Request, *, has_gpus: bool | None, local: bool) -> tup
     if not _asks_for_gpus(values):
         values["gpus-per-node"] = Value(int(bool(has_gpus)), _WHY_GPUS[has_gpus])
     spec = build_spec(values, request.work)
-    notices += _time_notices(values)
-    notices += [*_env_notices(spec), *_memory_notices(spec.directive("mem")), *_resume_notices(spec)]
+    notices += time_notices(values)
+    notices += [*_env_notices(spec), *memory_notices(spec.directive("mem")), *_resume_notices(spec)]
     return spec, notices
 
 
@@ -332,7 +332,7 @@ def _resume_notices(spec: JobSpec) -> list[str]:
     return [f"{again} without --resume-args: unless the script finds its checkpoint, it starts again from step 0"]
 
 
-def _memory_notices(mem: str) -> list[str]:
+def memory_notices(mem: str) -> list[str]:
     """Return a notice about a few megabytes, which were meant to be gigabytes."""
     if not re.fullmatch(r"[1-9][0-9]{0,2}", mem, re.ASCII):
         return []
@@ -376,7 +376,7 @@ def _as_two(name: str, text: str) -> str:
     return f"--env sets one variable, {name}, to {text[:200]}; for several variables: {line[:200]}"
 
 
-def _time_notices(values: Mapping[str, Value]) -> Iterator[str]:
+def time_notices(values: Mapping[str, Value]) -> Iterator[str]:
     """Yield a notice for each ``MM:SS``, which is easily meant as hours and minutes."""
     for name in _DURATIONS:
         text = str(values.get(name, _NOT_SET).value).rpartition("=")[2]

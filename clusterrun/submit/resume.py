@@ -5,15 +5,18 @@ A resumed run gets a new submission, whose ranks continue from its checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from clusterrun.base.decode import Damaged, build
 from clusterrun.base.errors import Ambiguous, NoSuchJob, RequestError
-from clusterrun.base.fields import CHANGEABLE
+from clusterrun.base.fields import CHANGEABLE, FIELD
 from clusterrun.base.job import LOCAL, one_cluster
+from clusterrun.config.rivals import argument_beside
+from clusterrun.jobspec.fields import Value
 from clusterrun.jobspec.render import Places, RunIdentity, render
 from clusterrun.jobspec.spec import Check, JobSpec, Task, check_resume_args, with_directives
 from clusterrun.records import run_record
@@ -26,6 +29,7 @@ from clusterrun.submit.checks import check_secrets
 from clusterrun.submit.job_python import WORKER
 from clusterrun.submit.left_out import leave_out
 from clusterrun.submit.plan import LocalContext, current_umask, load_planned, submission_of
+from clusterrun.submit.request import memory_notices, time_notices
 from clusterrun.submit.snapshot import save_again, saved_spec
 from clusterrun.system import processes, shell
 
@@ -79,7 +83,7 @@ def rebuild_submission(run: RunRecord, environ: Mapping[str, str]) -> Submission
     try:
         # what runs is in the script, and may be a function
         spec = build(JobSpec, data, work=Check(), job_name=run.name, requeue=False)
-        spec = with_directives(spec, dict(run.submission.changed))
+        spec = with_directives(spec, _changed_before(run))
     except Damaged as error:
         raise RequestError(f"the spec.json of run {run.run_id} is invalid: {error}", hint="submit a new run") from None
     clean, _ = shell.scrub(environ)
@@ -100,13 +104,15 @@ def resume(
     what they raise, RequestError for a run that cannot be rendered, Ambiguous while another command submits it, and the
     errors of :func:`protocol.submit`.
     """
-    _check_changed(changed)
     store.prepare_again(run)
     with store.submitting(run):
         run = run_record.load(run.run_dir) or run  # another command may have resumed it meanwhile
         confirm(run)
         spec, workdir = _spec_again(run)
-        changed = {**dict(run.submission.changed), **changed}
+        _check_changed(changed, run, spec)
+        for line in (*time_notices(_typed(changed)), *memory_notices(changed.get("mem", ""))):
+            notify(line)
+        changed = {**_changed_before(run), **changed}
         spec = with_directives(spec, changed)
         if resume_args is not None:
             spec = replace(spec, resume_args=check_resume_args(spec.work, resume_args))
@@ -123,18 +129,54 @@ def resume(
         check(checked, text)
         if why := _why_from_the_start(run, spec):
             notify(why)
-        store.stage_again(run, text, code)
         clean, _ = shell.scrub(here.environ)
         check_secrets(spec.secrets, clean)
-        submission = submission_of(run, spec, workdir, clean)
-        return protocol.submit(store, scheduler, run, submission, notify=notify)
+        with _put_back_if_discarded(store, run, code):
+            store.stage_again(run, text, code)
+            submission = submission_of(run, spec, workdir, clean)
+            return protocol.submit(store, scheduler, run, submission, notify=notify)
 
 
-def _check_changed(changed: Mapping[str, str]) -> None:
-    """Raise RequestError for an option that stays as it is in all jobs of a run."""
+@contextlib.contextmanager
+def _put_back_if_discarded(store: Store, run: RunRecord, names: Iterable[str]) -> Iterator[None]:
+    """Put these files of a run back if its newest submission, for which they are replaced, becomes no job."""
+    before = {name: _text(run.run_dir / name) for name in names}
+    try:
+        yield
+    except BaseException:
+        if not submissions.path_of(run.run_dir, run.submission.token).exists():
+            store.write_files(run, before)
+        raise
+
+
+def _changed_before(run: RunRecord) -> dict[str, str]:
+    """Return what the run's submission changed, without what a newer version may have recorded."""
+    return {name: text for name, text in run.submission.changed if name in CHANGEABLE}
+
+
+def _text(path: Path) -> str:
+    """Return the content of a file that the store wrote, empty without one."""
+    try:
+        return path.read_text("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+
+
+def _typed(changed: Mapping[str, str]) -> dict[str, Value]:
+    return {name: Value(text, f"--{name}") for name, text in changed.items()}
+
+
+def _check_changed(changed: Mapping[str, str], run: RunRecord, spec: JobSpec) -> None:
+    """Raise RequestError for an option that stays as it is in all jobs of a run, or that its place does not have."""
+    hint = f"`clusterrun resubmit {run.job_id}` submits a new run"
+    is_queued = run.scheduler != LOCAL and not spec.in_job
     for name in changed:
         if name not in CHANGEABLE:
-            raise RequestError(f"--{name} cannot be changed in a run", hint="`clusterrun resubmit` submits a new run")
+            raise RequestError(f"--{name} cannot be changed in a run", hint=hint)
+        if FIELD[name].slurm and not is_queued:
+            raise RequestError(f"--{name} has no effect on this run: it is not in Slurm's queue", hint=hint)
+        if argument := argument_beside(name, spec.sbatch_args):
+            raise RequestError(f"--{name} conflicts with --sbatch-arg={argument} of the run", hint=hint)
     if changed.get("partition") == "auto":
         raise RequestError("--partition auto is only for new runs", hint="`clusterrun free` shows the partitions")
 

@@ -14,7 +14,7 @@ from typing import Any
 from clusterrun.base.decode import as_text, as_texts
 from clusterrun.base.errors import RequestError
 from clusterrun.base.fields import CHANGEABLE
-from clusterrun.base.job import JobStatus
+from clusterrun.base.job import LOCAL, JobStatus
 from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
 from clusterrun.jobspec.fields import typed_option
@@ -34,6 +34,8 @@ _PLACEHOLDER = re.compile(
 """A placeholder for a value, or a question mark for an unknown value."""
 _RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
 """Causes after which the same options are right."""
+_OF_CODE = ("exception", "import-error")
+"""Causes after which the code that was saved is to be changed."""
 _NOT_RESUMED = ("none", "duplicate", "no-process-group")
 _SAVE = (
     "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
@@ -46,7 +48,7 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
     """Return the cause with a command that works when pasted, or without one.
 
     A command with a value to fill in becomes part of the advice. A run that can continue where it ended gets
-    ``clusterrun resume``: as the command if none of its options must change, else in the advice. A submit command
+    ``clusterrun resume``: as the command if that can change what must change, else in the advice. A submit command
     resumes from the run's checkpoint, and the advice names it.
     """
     cause = _with_resume(cause, run)
@@ -92,7 +94,7 @@ def _lasting_advice(cause: Cause) -> str:
 def _with_resume(cause: Cause, run: RunRecord | None) -> Cause:
     if run is None or cause.kind in _NOT_RESUMED:
         return cause
-    is_to_be_fixed = bool(cause.place) and cause.kind not in _RESUMED and load_snapshot(run) is not None
+    is_to_be_fixed = cause.kind in _OF_CODE and bool(cause.place) and load_snapshot(run) is not None
     how = _how_it_resumes(run, with_saved_code=not is_to_be_fixed)
     if not how:
         return cause
@@ -112,15 +114,17 @@ def _changes(cause: Cause, run: RunRecord) -> str | None:
         return ""
     if not cause.command.startswith("clusterrun submit"):
         return otherwise
-    options = _options(cause.command, run)
+    options = _options(cause.command, run).replace(" --requeue", "")
     is_a_part = cause.kind == "time-limit" and bool(run.option("total-time"))  # whose next part is as long
-    return options if _are_changeable(cause.command, options, run) and not is_a_part else otherwise
+    if is_a_part or run.continued_at is not None or not _are_changeable(cause.command, options, run):
+        return otherwise
+    return options
 
 
 def _are_changeable(command: str, options: str, run: RunRecord) -> bool:
     """Return whether ``clusterrun resume`` can do what a row's command does, whose options these are."""
     names = set(re.findall(r"--([\w-]+)", options))
-    if "exclude" in names and run.option("nodelist"):
+    if "exclude" in names and (run.option("nodelist") or run.scheduler == LOCAL):
         return False
     return names.issubset(CHANGEABLE) and not _WITHOUT.search(command) and not _PLACEHOLDER.search(options)
 

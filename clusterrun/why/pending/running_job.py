@@ -106,7 +106,7 @@ def describe_training(
     """Describe the last step and every rank that is missing, silent or stuck. Pure."""
     if metrics is None and not ranks:
         return ["the ranks have not recorded any step or progress yet"]
-    lines = [_last_step(metrics, ranks, now)]
+    lines = [_last_step(metrics, now)]
     if not ranks:
         return [*lines, "the ranks are not writing progress records, so silent ranks cannot be detected"]
     silent: list[RankProgress] = []
@@ -126,10 +126,9 @@ def _describe_missing(ranks: Sequence[RankProgress], world: int) -> list[str]:
     return [f"no heartbeat from {format_ranks(missing)} (of {plural(world, 'rank')})"] if missing else []
 
 
-def _last_step(metrics: Metrics | None, ranks: Sequence[RankProgress], now: float) -> str:
+def _last_step(metrics: Metrics | None, now: float) -> str:
     if metrics is None:
-        is_script = {one.phase for one in ranks} == {"script"}
-        return "the script does not record its steps" if is_script else "no step recorded yet"
+        return "no step recorded yet"
     last = f"last recorded step: {metrics.step}"
     if metrics.loss is not None:
         last += f", loss {metrics.loss:.4g}"

@@ -15,6 +15,8 @@ from clusterrun.records import code_store
 from clusterrun.records.code_store import Snapshot
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 from tests.support.command_desk import Desk, refused
 from tests.support.git_projects import write_files
 from tests.support.run_records import attempt, submitted
@@ -143,6 +145,13 @@ def test_the_last_and_best_metrics_are_compared(desk: Desk) -> None:
     for words in ("last step          2 -> 1", "last loss          2 -> 0.5", "best loss          1 -> 0.5",
                   "best val_accuracy  0 -> 0.5"):  # fmt: skip
         assert words in said, said
+
+
+def test_what_scripts_printed_is_compared_where_they_logged_nothing(desk: Desk) -> None:
+    for number, loss in ((1, 0.5), (2, 0.25)):
+        folder = attempt(make(desk, number))
+        training_progress.write(folder, TrainingProgress(step=9, stepped=1.0, loss=loss))
+    assert "metrics      last loss  0.5 -> 0.25\n" in desk.type("diff", "101", "102").out
 
 
 def test_json_has_the_same(desk: Desk) -> None:

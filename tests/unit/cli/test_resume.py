@@ -90,6 +90,24 @@ def test_a_change_that_resume_cannot_make_leaves_the_run_as_it_was(
     assert len(loaded(run).submissions) == 1
 
 
+def test_what_a_typed_time_means_is_said_as_at_submit(desk: Desk, run: RunRecord) -> None:
+    ended(run)
+    err = desk.type("resume", "101", "--time", "8:00", "--mem", "64").err
+    assert "--time 8:00 is 8 min 0 s" in err and "--mem 64 is 64 MB" in err
+
+
+def test_an_option_that_an_sbatch_argument_of_the_run_sets_is_refused(desk: Desk) -> None:
+    desk.slurm.answer("sbatch", "101\n")
+    run_dir = Path(desk.type(*SUBMITTED[:2], "--sbatch-arg=--mem-per-cpu=4G", *SUBMITTED[2:]).data["run_dir"])
+    desk.slurm.forget()
+    found = run_record.load(run_dir)
+    assert found is not None
+    ended(found)
+    said = desk.type("resume", "101", "--mem", "64G")
+    assert said.status == 2 and "--mem conflicts with --sbatch-arg=--mem-per-cpu=4G" in said.err
+    assert desk.type("resume", "101", "--dry-run").status == 2  # no such option
+
+
 def test_a_cancelled_run_becomes_a_new_job_with_the_same_options(desk: Desk, run: RunRecord) -> None:
     ended(run)
     said = desk.type("resume", "--json", "101")

@@ -216,6 +216,15 @@ def test_a_job_of_an_earlier_submission_that_is_alive_is_shown_beside_the_newer_
         assert status_json(state)["earlier_jobs"] == ["101"] * expected
 
 
+def test_a_live_job_that_continues_an_earlier_ones_run_is_named(store: Store) -> None:
+    run = submitted(store)
+    newer = replace(run.submission, token="zzzzzzzzabcdefgh", at=AT + 500, job_id="109")
+    moved = replace(run, submissions=(*run.submissions, newer))
+    ended = replace(row(run, "FAILED"), outcome=Outcome.FAILED)
+    state = ask(store, moved.as_submission(run.submission), Scripted(Answer([ended, row(moved, "RUNNING")])))
+    assert "     also  job 109 continues this run" in state_lines(state)
+
+
 def test_an_earlier_job_says_that_its_run_completed_and_the_newest_names_the_earlier_ones(store: Store) -> None:
     run = submitted(store)
     final = {"state": "COMPLETED", "exit_status": 0, "ended": AT + 900}

@@ -13,7 +13,7 @@ from tests.support.run_records import make_run
 def test_a_submission_that_is_finished_has_the_limit_that_resume_gave_it(tmp_path: Path) -> None:
     store = Store(tmp_path, tmp_path / "state")
     run = make_run(store.base)
-    changed = replace(run.submission, changed=(("time", "2:00:00"),))
+    changed = replace(run.submission, changed=(("time", "2:00:00"), ("of-a-newer-version", "x")))
     run = replace(run, submissions=(changed,))
     store.stage(run, {"version": 1, "tasks_per_node": 4, "time_limit": 3600}, "#!/bin/bash\n")
     assert rebuild_submission(run, {}).time_limit == 7200

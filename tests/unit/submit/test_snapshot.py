@@ -255,6 +255,17 @@ def test_current_code_that_is_refused_leaves_the_saved_code(
     assert snapshot(run_dir) == before and desk.slurm.count("sbatch") == 0
 
 
+def test_a_resume_that_slurm_refuses_leaves_the_saved_code(desk: Desk, project: Path) -> None:
+    run_dir, _ = submit(desk, "--snapshot", *SCRIPT)
+    fail(run_dir)
+    before = snapshot(run_dir)
+    (project / "train.py").write_text("print('new')\n")
+    desk.slurm.forget()
+    desk.slurm.answer("sbatch", err="sbatch: error: Invalid account or account/partition combination", status=1)
+    assert desk.type("resume", "101", "--current-code", "--account", "typo").status == 3
+    assert snapshot(run_dir) == before and desk.slurm.count("sbatch") == 1
+
+
 def test_a_task_has_no_current_code(desk: Desk, project: Path) -> None:
     fail(submit(desk, "lm", "--no-check")[0])
     said = desk.type("resume", "101", "--current-code")
@@ -267,4 +278,4 @@ def test_an_interrupted_submission_is_not_finished_with_other_code(desk: Desk, p
         data = json.loads(file.read_text())
         file.write_text(json.dumps(data | {"state": "submitting", "job_id": "", "submitter": ["", 0, 0]}))
     message, hint = refused(desk, "resume", run_dir.name, "--current-code", calls=True)
-    assert "was interrupted, and has its code already" in message and f"clusterrun resume {run_dir.name}" in hint
+    assert "was interrupted, and has its options already" in message and f"clusterrun resume {run_dir.name}" in hint

@@ -214,7 +214,7 @@ def test_ranks_that_have_not_moved_for_a_while_have_the_way_to_see_where_they_ar
 
 def test_a_users_own_script_has_no_steps_of_ours() -> None:
     ranks = [rank(n)._replace(phase="script") for n in range(2)]
-    assert running_job.describe_training(None, ranks, 2, NOW, "5")[0] == "the script does not record its steps"
+    assert running_job.describe_training(None, ranks, 2, NOW, "5")[0] == "no step recorded yet"
 
 
 def test_no_records_is_said_not_guessed() -> None:
