@@ -15,6 +15,7 @@ import struct
 import subprocess
 import termios
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,19 +73,18 @@ def record(commands: Path, width: int) -> None:
             tape = Tape(site, jobs)
             metrics = jobs["long"].run_dir / "metrics.jsonl"
             until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 4, 200)
-            while not tape.is_over():
-                tape.look()
-                if not tape.screens and tape.progress() >= SHOWN:
-                    tape.screens = {name: typed(site, words, width) for name, words in screens(jobs).items()}
-                    tape.screens["logs-follow"] = typed(
-                        site, ("logs", "-f", "-n", "12", jobs["long"].id), width, FOLLOWED
-                    )
-                    tape.explain()
-                time.sleep(EVERY)
+            with ThreadPoolExecutor(1) as typist:  # beside the looks, which the demo plays
+                typing = None
+                while not tape.is_over():
+                    tape.look()
+                    if typing is None and tape.progress() >= SHOWN:
+                        typing = typist.submit(type_all, site, tape, jobs, width)
+                    time.sleep(EVERY)
+            assert typing is not None, "the long job was too short"
         finally:
             site.close()
     commands.parent.mkdir(exist_ok=True)
-    commands.write_text(json.dumps(tape.screens | {"failure": shown}, indent=1, ensure_ascii=False) + "\n")
+    commands.write_text(json.dumps(typing.result() | {"failure": shown}, indent=1, ensure_ascii=False) + "\n")
     TAPE.write_text(
         "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in tape.lines())
     )
@@ -133,11 +133,18 @@ def screens(jobs: dict[str, Job]) -> dict[str, tuple[str, ...]]:
     }
 
 
+def type_all(site: Site, tape: Tape, jobs: dict[str, Job], width: int) -> dict[str, dict[str, str]]:
+    """Return what is typed and shown while the long job runs."""
+    shown = {name: typed(site, words, width) for name, words in screens(jobs).items()}
+    shown["logs-follow"] = typed(site, ("logs", "-f", "-n", "12", jobs["long"].id), width, FOLLOWED)
+    tape.explain()
+    return shown
+
+
 class Tape:
     """What happened, as lines of the demo's file."""
 
     def __init__(self, site: Site, jobs: dict[str, Job]) -> None:
-        self.screens: dict[str, dict[str, str]] = {}
         self._cluster = Cluster(cwd=site.project, environ=site.env)
         self._runs = {job.id: self._cluster.find(job.id).run for job in jobs.values()}
         self._jobs, self._site = jobs, site
