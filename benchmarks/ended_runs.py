@@ -37,7 +37,7 @@ class Place(NamedTuple):
     """Where runs go: the folder with their ``.clusterrun`` and logs, and the user's index, None for a stranger's."""
 
     base: Path
-    index: Path | None
+    users_index: Path | None
 
 
 def load_model(folder: Path, env: Mapping[str, str]) -> Model:
@@ -68,9 +68,9 @@ def add_runs(model: Model, place: Place, cluster: str, numbers: range, first_at:
         if owner is not None:
             for path in (run, *run.rglob("*")):
                 os.chown(path, owner, -1)
-    if place.index is not None:
-        place.index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with place.index.open("a") as file:
+    if place.users_index is not None:
+        place.users_index.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with place.users_index.open("a") as file:
             file.writelines(lines)
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 
 from clusterrun.run_folder import rank_records
 from clusterrun.worker.job import hung_step, stall, watchdog
-from clusterrun.worker.rank import progress
 from clusterrun.worker.rank.distenv import DEFAULT_PROGRESS_INTERVAL
 
 DAY = 86_400.0
@@ -85,7 +84,7 @@ class Cluster:
 
 def detection(it: Cluster) -> dict[str, float]:
     """Return the seconds until a failure ends the launch, at the most, by the constants of the watchdog."""
-    heartbeat = max(DEFAULT_PROGRESS_INTERVAL, 8 * it.nodes / progress.MOST_WRITES_PER_S)
+    heartbeat = max(DEFAULT_PROGRESS_INTERVAL, 8 * it.nodes / rank_records.MOST_WRITES_PER_S)
     look = watchdog.look_pace(DEFAULT_PROGRESS_INTERVAL, it.nodes)
     silent = max(stall.SILENT_S, rank_records.SILENT_INTERVALS * heartbeat)
     return {

@@ -92,7 +92,7 @@ def measure_ended(folder: Path, env: Mapping[str, str], cluster: str) -> None:
         return
     shared = folder / "shared"
     fill_shared(model, shared, state, cluster)
-    own = find_base(shared, state).folder
+    own, _ = find_base(shared, state)
     measure_places(
         f"{ENDED:,} ended runs in a project of another user, {ENDED:,} of theirs beside, {ENDED:,} in other projects",
         env, shared, [project, own], state,
@@ -117,7 +117,7 @@ def fill_shared(model: Model, shared: Path, state: Path, cluster: str) -> None:
     for path in (shared, shared / ".clusterrun", shared / ".clusterrun" / "runs", shared / "logs"):
         os.chown(path, STRANGER, -1)
         path.chmod(0o755)
-    own = find_base(shared, state).folder
+    own, _ = find_base(shared, state)
     assert own != shared
     ended_runs.add_runs(model, Place(own, state / "index"), cluster, range(ENDED, 2 * ENDED), first_at)
 

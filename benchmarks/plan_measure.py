@@ -30,7 +30,7 @@ def main() -> None:
     options = parser.parse_args()
     if reason := available():
         sys.exit(reason)
-    errors: dict[tuple[str, int], list[float]] = defaultdict(list)
+    errors: dict[tuple[str, float], list[float]] = defaultdict(list)
     with Lab(name="plan", nodes=4) as lab, tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             for rate in options.rates.split(","):

@@ -23,7 +23,7 @@ def main() -> None:
     began = time.monotonic()
     number, size, drawn = 0, 0, 0
     while (passed := time.monotonic() - began) < seconds:
-        lines = []
+        lines: list[bytes] = []
         while number < passed * rate and len(lines) < 2 * TICK * rate + 1:
             text = filler[: int(10 ** draw.uniform(1, 4.3))]
             if rank == CHOSEN and number == LONG_ONE:

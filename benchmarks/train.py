@@ -215,7 +215,7 @@ def speeds(times: dict[int, float], tokens: dict[int, float]) -> list[float]:
 
 def read_peer(project: Path, name: str, rank: int) -> dict[str, Any]:
     """Read what a rank of a peer wrote."""
-    found = json.loads((project / f"{name}.{rank}.json").read_text())
+    found: dict[str, Any] = json.loads((project / f"{name}.{rank}.json").read_text())
     return found | {"times": {int(step): moment for step, moment in found["times"].items()}}
 
 
