@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -33,6 +34,7 @@ from clusterrun.top.dialogs import KEYS, Question, TextWindow
 from clusterrun.top.feeds import LOG_LINES, Jobs, LogFeed, QueueFeed, RanksFeed, Rows, RowsFeed
 from clusterrun.top.source import Ranks, TopData, is_over
 
+LEAVE_S = 20.0  # longer than a busy machine takes to restore a terminal
 TICK = 0.5
 MANY = 500
 """Number of ranks above which their ages are updated only with new answers."""
@@ -205,7 +207,7 @@ class Top(App[int]):
     def on_mount(self) -> None:
         if threading.current_thread() is threading.main_thread():  # only this thread receives signals
             for number in (signal.SIGTERM, signal.SIGHUP):  # restore the terminal when killed
-                asyncio.get_running_loop().add_signal_handler(number, self.action_leave, 128 + number)
+                asyncio.get_running_loop().add_signal_handler(number, self._leave_when_killed, 128 + number)
         self.query_one("#jobs", Grid).focus()
         for feed in (self._queue, self._rows, self._ranks):
             feed.start()
@@ -358,6 +360,13 @@ class Top(App[int]):
 
     def action_leave(self, status: int) -> None:
         self.exit(status)
+
+    def _leave_when_killed(self, status: int) -> None:
+        """Leave, after some seconds without restoring the terminal: one that is gone may not let its driver end."""
+        last = threading.Timer(LEAVE_S, os._exit, [status])
+        last.daemon = True
+        last.start()
+        self.action_leave(status)
 
     def action_whole(self) -> None:
         self.screen.remove_class("-job", "-log")

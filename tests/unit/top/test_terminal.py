@@ -25,6 +25,15 @@ cluster.put((run(Path(tempfile.mkdtemp()), 1), status(1)))
 raise SystemExit(Top(TopData(cluster)).run() or 0)
 """
 
+#: A driver that never ends, as seen after its terminal was gone.
+HANGS = """
+import threading
+from textual.drivers.linux_driver import LinuxDriver
+from clusterrun.top import app
+LinuxDriver.close = lambda self: threading.Event().wait()
+app.LEAVE_S = 1.0
+"""
+
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_from_outside_leaves_the_terminal_as_it_was(number: signal.Signals, code: int) -> None:
@@ -41,6 +50,22 @@ def test_a_signal_from_outside_leaves_the_terminal_as_it_was(number: signal.Sign
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)
+
+
+def test_a_signal_ends_it_although_the_terminal_takes_nothing_more() -> None:
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    env = {**os.environ, "TERM": "xterm-256color"}
+    code = HANGS + SHOW
+    with subprocess.Popen([sys.executable, "-c", code], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as view:
+        os.close(theirs)
+        _until(ours, b"RUNNING")
+        view.send_signal(signal.SIGTERM)
+        try:
+            assert view.wait(HUNG) == 143
+        finally:
+            view.kill()
+            os.close(ours)
 
 
 def _until(terminal: int, wanted: bytes, seconds: float = 30) -> bytes:
