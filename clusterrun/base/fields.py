@@ -213,7 +213,7 @@ FIELDS: tuple[Field, ...] = (
           section=JOB),
 )  # fmt: skip
 FIELD: dict[str, Field] = {field.name: field for field in FIELDS}
-#: What Slurm is asked for in the next job of a run, where it may have other values; the ranks that train stay as many.
+#: Options that the next job of a run may change: they request resources from Slurm and keep the number of ranks.
 CHANGEABLE = ("time", "mem", "partition", "exclude", "account", "qos", "reservation")
 OF_JOB: tuple[Field, ...] = tuple(field for field in FIELDS if field.job)
 """The options that the job's supervisor takes."""

@@ -22,7 +22,7 @@ def drop_rivals(levels: Sequence[Mapping[str, Value]], merged: dict[str, Value])
 
 
 def argument_beside(name: str, arguments: Sequence[str]) -> str:
-    """Return the --sbatch-arg that sets an option, or one that sbatch refuses beside it; empty if there is none."""
+    """Return the first --sbatch-arg that sets this option or excludes it; empty without one."""
     rivals = next((rivals for rivals in _RIVALS if name in rivals), (name,))
     return next((argument for argument in arguments if _meant(rivals, sbatch_option(argument))), "")
 

@@ -362,7 +362,7 @@ class Top(App[int]):
         self.exit(status)
 
     def _leave_when_killed(self, status: int) -> None:
-        """Leave, after some seconds without restoring the terminal: one that is gone may not let its driver end."""
+        """Leave; if the driver of a lost terminal does not end within LEAVE_S, end the process anyway."""
         last = threading.Timer(LEAVE_S, os._exit, [status])
         last.daemon = True
         last.start()
