@@ -105,8 +105,8 @@ class RunRecord:
     @property
     def options(self) -> Mapping[str, tuple[Any, str]]:
         """The values of this submission's options with their sources: those of the run, but for what resume changed."""
-        changed = self.submission.changed
-        return {**self.sources, **{name: (text, f"--{name}") for name, text in changed}}
+        changed = {name: (text, f"--{name}") for name, text in self.submission.changed}
+        return {**self.sources, **changed} if changed else self.sources  # which is parsed only if it is read
 
     def option(self, name: str) -> Any:
         """Return the value of an option of this submission; None if it has none."""
