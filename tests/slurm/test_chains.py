@@ -221,7 +221,7 @@ def test_a_job_that_outlasts_the_grace_time_goes_back_into_the_queue_where_preem
     preempt(site)
     assert site.lab is not None
     until(lambda: site.lab is not None and site.lab.job(job.id)["Restarts"] == "1", LIMIT)
-    assert "the job was requeued (preempted)" in job.err.read_text()
+    until(lambda: "the job was requeued (preempted)" in job.err.read_text(), LIMIT)  # said after Slurm has done it
     site.cli("cancel", job.id)
 
 
