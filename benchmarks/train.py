@@ -1,7 +1,7 @@
 """How fast the tasks train, as ratios: to a bare DDP loop and transformers' Trainer, to torchrun's start, to padding.
 
-Two ranks of one thread each on the CPU over gloo. All ways take turns in one run, and a figure is the median of what
-was measured over every ten steps: absolute figures mean little, and a moment that was disturbed counts for little.
+Two ranks of one thread each on the CPU over gloo. All ways take turns in one run: whole runs, or for the speed, where a
+hundredth matters, slices of a few seconds. A ratio is the median over the turns: absolute figures mean little.
 `python -m benchmarks.train [--rounds N] [speed] [start] [packing]`
 """
 
@@ -15,14 +15,16 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks import slices
 from benchmarks.launching import Ran, ours, torchrun
 
 PEERS = Path(__file__).resolve().parent / "peers"
@@ -42,6 +44,7 @@ SHAPE = {
 RANKS, SEQ, MICRO, LR = 2, 128, 8, 3e-3
 PACKED_SEQ, PACKED_MICRO = 512, 2
 STEPS, EVERY = 80, 10
+SLICED_STEPS, SLICE_S = 1500, 6.0
 WINDOWS = range(
     EVERY, STEPS - EVERY, EVERY
 )  # time is taken over EVERY steps after each: the first and last do not count
@@ -61,9 +64,8 @@ Way = Callable[[str], Sample]
 def main() -> None:
     """Print one table for each figure asked for."""
     figures = {"speed": speed, "start": start, "packing": packing}
-    rounds = {"speed": 9}  # small differences need more
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("figures", nargs="*", choices=[*figures, []], metavar="speed|start|packing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +73,7 @@ def main() -> None:
         (project / "model").mkdir()
         (project / "model" / "config.json").write_text(json.dumps(SHAPE))
         for name in options.figures or figures:
-            figures[name](project, options.rounds or rounds.get(name, 5))
+            figures[name](project, options.rounds)
 
 
 def speed(project: Path, rounds: int) -> None:
@@ -84,28 +86,31 @@ def speed(project: Path, rounds: int) -> None:
     rows = (len(tokens) - 1) // SEQ
     flat = tokens[: rows * SEQ]
     write_rows(project / "text.safetensors", flat, flat, [SEQ] * rows)
-    per_step = RANKS * MICRO * SEQ
-    common = peer_options(project, MICRO)
+    steps = SLICED_STEPS * rounds // 5
+    common = peer_options(project, MICRO, steps)
+    bare = [*common, "--tokens", str(file), "--seq-len", str(SEQ), "--out", "bare.json"]
+    arguments = {
+        "lm": ["task", "lm", *settings, f"steps={steps}"],
+        "bare": ["script", "--", str(PEERS / "bare_ddp.py"), *bare],
+        "trainer": ["script", "--", str(PEERS / "hf_trainer.py"), *common, "--rows", "text.safetensors", "--out",
+                    "trainer.json"],
+    }  # fmt: skip
+    ran: dict[str, Ran] = {}
 
-    def lm(name: str) -> Sample:
-        ran = ours(project, name, ["task", "lm", *settings, f"steps={STEPS}"])
-        times = {step: row["time"] for step, row in ran.rows().items()}
-        return Sample(speeds(times, dict.fromkeys(WINDOWS, per_step * EVERY)), mean_loss(ran))
+    def run(name: str) -> None:
+        ran[name] = ours(project, name, arguments[name])
 
-    def peer(script: str, *own: str) -> Way:
-        def run(name: str) -> Sample:
-            ours(project, name, ["script", "--", str(PEERS / script), *common, "--out", f"{name}.json", *own])
-            found = read_peer(project, name, 0)
-            return Sample(speeds(found["times"], dict.fromkeys(WINDOWS, per_step * EVERY)), found["loss"])
-
-        return run
-
-    ways = {
-        "clusterrun's lm": lm,
-        "a bare DDP loop": peer("bare_ddp.py", "--tokens", str(file), "--seq-len", str(SEQ)),
-        "transformers' Trainer": peer("hf_trainer.py", "--rows", "text.safetensors"),
-    }
-    show("speed, tokens/s", "tokens/s", ways, take_turns(ways, rounds), {1: "at least 0.98", 2: "at least 1.03"})
+    taken = slices.take_slices({name: partial(run, name) for name in arguments}, SLICE_S)
+    found = {name: read_peer(project, name, 0) for name in ("bare", "trainer")}
+    found["lm"] = {"times": {step: row["time"] for step, row in ran["lm"].rows().items()}, "loss": mean_loss(ran["lm"])}
+    per_slice = (slices.speeds(taken[name], found[name]["times"]) for name in arguments)
+    per_turn = [speeds for speeds in zip(*per_slice, strict=False) if all(speeds)]  # no start, no end
+    samples = [
+        [Sample([speed * RANKS * MICRO * SEQ], found[name]["loss"]) for speed in speeds]
+        for name, speeds in zip(arguments, zip(*per_turn, strict=True), strict=True)
+    ]
+    names = ("clusterrun's lm", "a bare DDP loop", "transformers' Trainer")
+    show("speed, tokens/s", "tokens/s", names, samples, {1: "at least 0.99", 2: "at least 1.05"})
 
 
 def start(project: Path, rounds: int) -> None:
@@ -181,31 +186,28 @@ def take_turns(ways: dict[str, Way], rounds: int) -> list[list[Sample]]:
     return taken
 
 
-def show(
-    title: str,
-    unit: str,
-    ways: dict[str, Way],
-    taken: list[list[Sample]],
-    aims: dict[int, str],
-) -> None:
-    """Print each way's median and the middle half of its figures, and what the first way's median is over it."""
+def show(title: str, unit: str, ways: Iterable[str], taken: list[list[Sample]], aims: dict[int, str]) -> None:
+    """Print each way's median and the middle half of its figures, and what the first way's are over it, by rounds."""
     print(f"{title} (load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {len(taken[0])} rounds)")
-    every = [sorted(value for sample in samples for value in sample.values) for samples in taken]
-    medians = [statistics.median(values) for values in every]
-    for i, (name, values, median) in enumerate(zip(ways, every, medians, strict=True)):
-        low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
-        line = f"{name:26} {median:8,.1f} {unit} (half of them {low:,.1f} to {high:,.1f})"
-        losses = statistics.median(sample.loss for sample in taken[i])
+    for i, (name, samples) in enumerate(zip(ways, taken, strict=True)):
+        values = [value for sample in samples for value in sample.values]
+        line = f"{name:26} {statistics.median(values):8,.1f} {unit} (half of them {middle_half(values, ',.1f')})"
+        losses = statistics.median(sample.loss for sample in samples)
         line += "" if math.isnan(losses) else f"  loss {losses:.3f}"
         if i:
             rounds = [
                 statistics.median(mine.values) / statistics.median(other.values)
-                for mine, other in zip(taken[0], taken[i], strict=True)
+                for mine, other in zip(taken[0], samples, strict=True)
             ]
-            line += f"  ours: {medians[0] / median:.3f} x it (by round {min(rounds):.3f} to {max(rounds):.3f}"
-            line += f", undisturbed {every[0][-1] / values[-1]:.3f}" if unit == "tokens/s" else ""
-            line += f"){'; aim: ' + aims[i] if i in aims else ''}"
+            line += f"  ours: {statistics.median(rounds):.3f} x it (half of the rounds {middle_half(rounds, '.3f')})"
+            line += f"; aim: {aims[i]}" if i in aims else ""
         print(line, flush=True)
+
+
+def middle_half(values: list[float], form: str) -> str:
+    """Return the bounds of the middle half of some values, formatted."""
+    low, _, high = statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+    return f"{low:{form}} to {high:{form}}"
 
 
 def speeds(times: dict[int, float], tokens: dict[int, float]) -> list[float]:
@@ -229,9 +231,9 @@ def mean_loss(ran: Ran) -> float:
     return total / before
 
 
-def peer_options(project: Path, micro: int) -> list[str]:
+def peer_options(project: Path, micro: int, steps: int = STEPS) -> list[str]:
     """Return the options of both peers."""
-    values = {"model": project / "model", "steps": STEPS, "micro": micro, "lr": LR, "every": EVERY}
+    values = {"model": project / "model", "steps": steps, "micro": micro, "lr": LR, "every": EVERY}
     return [word for name, value in values.items() for word in (f"--{name}", str(value))]
 
 

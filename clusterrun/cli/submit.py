@@ -59,6 +59,7 @@ def submit(
     \b
       clusterrun submit --nodes 2 --gpus-per-node 4                    the default job
       clusterrun submit sft --time 2:00:00                             jobs/sft.toml
+      clusterrun submit finetune -- --lr 1e-3                          jobs/finetune.toml, with more arguments
       clusterrun submit --nodes 2 --gpus-per-node 4 -- train.py --lr 1e-4
       clusterrun submit --nodes 2 -- -m package.train --epochs 3
       clusterrun submit --gpus-per-node 0 --tasks-per-node 8 -- train.py     ranks without GPUs

@@ -49,8 +49,9 @@ NOTIFY = ("notify", "notify-on")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitArgs:
-    """The arguments of a submit: a job file's name, the command after ``--``, and the flags (names of ``FIELDS``).
+    """The arguments of a submit: a job file's name, the words after ``--``, and the flags (names of ``FIELDS``).
 
+    The words are a command, or further arguments for the job file's program.
     ``work``, if given, replaces the first two. With ``exact`` the flags are all values, those of a record but for the
     ``typed`` ones: profiles are not used.
     """
@@ -188,15 +189,23 @@ def _levels(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str, 
 
 
 def _load_job(args: SubmitArgs, known: Profiles, cwd: Path, environ: Mapping[str, str]) -> JobFile | None:
-    """Return the job file of a submit, None for a typed command; raises RequestError if both are given."""
-    if args.work is not None:
+    """Return the job file of a submit, the words after ``--`` added to its arguments; None for a typed command."""
+    if args.work is not None or (args.command and not args.job):
         return None
-    if not args.command:
-        return profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
-    if args.job:
+    job = profiles.load_job(args.job or known.default_job.value, known.root, cwd=cwd, environ=environ)
+    return _with_arguments(job, args.command, environ) if args.command else job
+
+
+def _with_arguments(job: JobFile, words: Sequence[str], environ: Mapping[str, str]) -> JobFile:
+    """Return the job with more arguments; raises RequestError for a task, and if the words name another program."""
+    first = words[0]
+    if first == "-m" or first.endswith((".py", ".sh")) or shutil.which(first, path=environ.get("PATH")):
         hint = "use only one: `clusterrun submit JOB` or `clusterrun submit -- SCRIPT`"
         raise RequestError("both a job file and a script were given", hint=hint)
-    return None
+    if job.kind == "task":
+        hint = f"clusterrun submit {shlex.quote(job.name)} --set lr=1e-4"
+        raise RequestError(f"{job.target} takes settings, not arguments", hint=hint)
+    return job._replace(args=(*job.args, *words))
 
 
 def _find_work(args: SubmitArgs, job: JobFile | None, work_of: Callable[[Sequence[str]], Work]) -> Work:
@@ -259,7 +268,8 @@ def _refuse_separate_groups(
     from clusterrun.submit.launchers import Around  # the tables of launchers
     from clusterrun.submit.own_ranks import refuse_separate
 
-    words = args.command or command_of(work)
+    is_whole = not args.job  # after a job file's name the typed words are only arguments
+    words = (is_whole and args.command) or command_of(work)
     if words:
         refuse_separate(words, args.flags, Around(values, {}, cwd, environ))
 

@@ -230,12 +230,14 @@ def _last(cluster: Cluster, *, active: bool) -> str:
         )
     newest = max(runs, key=_AGE)
     run = _newest_active(cluster, runs, newest) if active else newest
-    shown = f"{run.handle} ({safe_line(run.name)})"
-    if run is not newest:
-        cluster.notify(f"{LAST}: job {newest.handle} is not active; using job {shown}")
-    else:
-        cluster.notify(f"{LAST}: {'run' if run.handle == run.run_id else 'job'} {shown}")
+    changed = "" if run is newest else f"job {newest.handle} is not active; using "
+    cluster.notify(f"{LAST}: {changed}{_shown(run)}")
     return run.run_id
+
+
+def _shown(run: RunSummary) -> str:
+    kind = "run" if run.handle == run.run_id else "job"
+    return f"{'the sweep of ' if run.sweep else ''}{kind} {run.handle} ({safe_line(run.name)})"
 
 
 def _newest_active(cluster: Cluster, runs: Sequence[RunSummary], newest: RunSummary) -> RunSummary:

@@ -181,7 +181,7 @@ def test_last_says_which_job_it_means_if_a_later_one_has_ended(desk: Desk, named
     assert "last: job 103 is not active; using job 102 (lm)" in desk.type("cancel", "last", "--dry-run").err
 
 
-@pytest.mark.parametrize("words", [("wait", "last"), ("logs", "-f")])
+@pytest.mark.parametrize("words", [("wait", "last"), ("wait",), ("logs", "-f")])
 def test_wait_and_logs_follow_the_newest_submission_even_if_it_has_ended(
     desk: Desk, named: list[RunRecord], words: tuple[str, ...]
 ) -> None:

@@ -22,7 +22,6 @@ from tests.support.command_desk import Desk, refused
         (["submit", "--epochs", "4"], "no such option: --epochs", "clusterrun submit --help"),
         (["submit", "--lr", "1"], "no such option: --lr", "clusterrun submit --help"),
         (["submit", "--zzzzzzzzz"], "no such option: --zzzzzzzzz", "clusterrun submit --help"),
-        (["wait"], "missing argument 'JOBID...'", "clusterrun wait --help"),
         (["resume"], "missing argument 'JOBID'", "clusterrun resume last"),
         (["logs", "1", "2"], "got unexpected extra argument (2)", "clusterrun logs --help"),
         (["logs", "1", "--stream", "x"], "'x' is not one of 'out', 'err', 'both'", "clusterrun logs --help"),
@@ -39,6 +38,7 @@ from tests.support.command_desk import Desk, refused
         (["submit", "train.py"], "train.py is a script, not a job file", "clusterrun submit -- train.py"),
         (["submit", "--"], "no script after --", "clusterrun submit -- train.py"),
         (["submit", "lm", "--", "train.py"], "both a job file and a script were given", "use only one"),
+        (["submit", "lm", "--", "--lr", "1"], "lm takes settings, not arguments", "clusterrun submit lm --set lr=1e-4"),
         (["submit", "--json", "--follow"], "--json and --follow cannot be combined", "--wait"),
     ],
 )

@@ -114,6 +114,17 @@ def test_a_job_file_may_name_a_script(project: Path) -> None:
     assert read(project, job="mine", cwd=project / "sub").work == Script(f"{project}/train.py", ("--x", "a b"))
 
 
+def test_words_after_a_job_files_name_are_further_arguments(project: Path) -> None:
+    (project / "jobs").mkdir()
+    (project / "jobs" / "mine.toml").write_text('script = "train.py"\nargs = ["--lr", "1"]\n')
+    (project / "jobs" / "package.toml").write_text('module = "package.train"\n')
+    assert read(project, "--lr", "2", job="mine").work == Script(f"{project}/train.py", ("--lr", "1", "--lr", "2"))
+    assert read(project, "lr=2", job="package").work == Module("package.train", ("lr=2",))
+    for words in (("train.py",), ("-m", "package.train"), ("torchrun.sh", "train.py"), ("sh", "-c", "true")):
+        with pytest.raises(RequestError, match="both a job file and a script were given"):
+            read(project, *words, job="mine")
+
+
 def test_the_default_job(project: Path) -> None:
     found = read(project)
     assert found.work == Task("lm") and found.values["job-name"].value == "lm" and found.scheduler == "auto"
