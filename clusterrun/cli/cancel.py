@@ -37,7 +37,7 @@ def cancel(
     """Cancel jobs. Without a job id, the command asks for confirmation unless --yes is given.
 
     \b
-      clusterrun cancel                your last job from this folder
+      clusterrun cancel                your last active job from this folder
       clusterrun cancel 123 124
       clusterrun cancel --name 'sweep-*' --state PENDING --yes
       clusterrun cancel --all --dry-run

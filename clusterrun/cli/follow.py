@@ -36,7 +36,7 @@ from clusterrun.run_folder import ends
 from clusterrun.scheduler import Scheduler
 from clusterrun.state.pace import WATCH_LONGEST
 from clusterrun.state.reconcile import RunState, Target
-from clusterrun.state.show import canceller, progress_facts
+from clusterrun.state.show import canceller, handle, progress_facts
 from clusterrun.state.watch import WatchThread
 from clusterrun.terminal.ui import Ui
 
@@ -429,7 +429,7 @@ def report_end(ui: Ui, states: Sequence[RunState]) -> int:
     for state in states:
         job = state.status
         is_plain = job.outcome is Outcome.DONE or job.outcome.value == job.state.lower()
-        line = f"job {job.id}: {job.state}" + ("" if is_plain else f" ({job.outcome.value})")
+        line = f"job {handle(state)}: {job.state}" + ("" if is_plain else f" ({job.outcome.value})")
         named = canceller(state.record, job)  # the next line names who cancelled it
         ui.note(line + (f": {job.reason}" if job.reason and not named else ""))
         first = diagnose.in_one_line(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -95,7 +96,21 @@ def submit(
         ctx.exit(submit_array(ui, cluster, args, others, array, how))
     if ladder:
         ctx.exit(submit_ladder(ui, cluster, args, others, how))
-    ctx.exit(submit_plan(ui, cluster, plan_after(cluster, args, others, joins=True), how))
+    plan = plan_after(cluster, args, others, joins=True)
+    _refuse_unfilled(cluster, args, plan)
+    ctx.exit(submit_plan(ui, cluster, plan, how))
+
+
+def _refuse_unfilled(cluster: Cluster, args: SubmitArgs, plan: Plan) -> None:
+    """Raise RequestError for a job file whose arguments have a parameter of its sweep: `submit` fills in none."""
+    words = " ".join(getattr(plan.spec.work, "args", ()))
+    if not args.job or "{" not in words:
+        return
+    sweep = cluster.request(args).sweep
+    for name in (*sweep.grid, *sweep.together):
+        if f"{{{name}}}" in words:
+            message = f"the arguments of {args.job} have {{{name}}}, a parameter of its sweep"
+            raise RequestError(message, hint=f"clusterrun sweep {shlex.quote(args.job)}")
 
 
 def _recover(

@@ -164,6 +164,8 @@ def _lack_of_nodes(cluster: ClusterSnapshot, partition: Partition, shape: Shape)
     large_enough = sum(number >= shape.each for number in capacities)
     if large_enough >= shape.nodes:
         return ""
+    if large_enough == len(capacities) > 0:
+        return f"the partition has only {plural(large_enough, 'node')}"
     if shape.unit == "GPU":
         kind = clause(shape.kind, " of type {}")
         none, most = f"the partition has no GPUs{kind}", f"at most {largest}"

@@ -15,7 +15,7 @@ from clusterrun.records import progress, run_record
 from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord, attempts_of, submission_of
 from clusterrun.run_folder import files
-from clusterrun.run_folder.launches import LAUNCH, STEPS, Launch, load
+from clusterrun.run_folder.launches import BY_SIGTERM, LAUNCH, STEPS, Launch, load
 
 if TYPE_CHECKING:
     from clusterrun.logs.files import Source
@@ -43,7 +43,15 @@ class Goodput(NamedTuple):
 
 def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run's job and of those before it, oldest first; of an array those of a task."""
-    return [load(folder) for folder in run_record.all_attempts(run, task)]
+    found = [load(folder) for folder in run_record.all_attempts(run, task)]
+    timed_out = {one.token for one in run.submissions if (one.final or {}).get("state") == "TIMEOUT"}
+    last = {launch.token: launch.folder for launch in found}
+    return [
+        launch._replace(cause="the time limit")
+        if launch.cause == BY_SIGTERM and launch.token in timed_out and launch.folder == last[launch.token]
+        else launch
+        for launch in found
+    ]
 
 
 def log_start(folder: Path) -> tuple[int, int] | None:

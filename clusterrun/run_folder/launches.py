@@ -32,6 +32,10 @@ STEPS = ("first_step", "first_step_at", "step", "stepped", "step_s")
 QUEUE_TIMES = ("submitted", "eligible", "started")
 
 
+#: The cause of a launch whose ranks SIGTERM ended: only Slurm, or a requeue, knows why it came.
+BY_SIGTERM = "the ranks were ended by SIGTERM"
+
+
 class Launch(NamedTuple):
     """One launch. Times are in seconds since 1970; ``step`` is its last known step, done at ``stepped``.
 
@@ -166,7 +170,8 @@ def find_failure(folder: Path) -> Failure | None:
 def load(folder: Path) -> Launch:
     """Return the launch that these records describe; after a requeue, its cause is the reason for the requeue."""
     launch = _with_printed_steps(load_own(folder))
-    return launch if launch.cause else launch._replace(cause=why_requeued(folder))
+    why = why_requeued(folder) if launch.cause in ("", BY_SIGTERM) else ""
+    return launch._replace(cause=why) if why else launch
 
 
 def _with_printed_steps(launch: Launch) -> Launch:

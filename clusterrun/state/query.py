@@ -295,9 +295,16 @@ def _split_sweeps(answer: Answer, runs: Iterable[RunRecord]) -> list[JobStatus]:
     arrays = {run.submission.token[:8] for run in runs if run.submission.task is not None}
     split = list[JobStatus]()
     for row in answer.jobs if answer.complete else answer.last:
-        is_of_sweep = token_part(row) in arrays or identity.sweep_of_script(row.script) is not None
-        split += split_tasks(row) if is_of_sweep else [row]
+        if token_part(row) not in arrays and identity.sweep_of_script(row.script) is None:
+            split.append(row)
+        elif not _is_left_over(row):
+            split += split_tasks(row)
     return split
+
+
+def _is_left_over(row: JobStatus) -> bool:
+    """Return whether a row is what Slurm keeps of an array whose last waiting tasks were cancelled: no task's."""
+    return row.is_over and row.id.task is None and not row.tasks
 
 
 def _take(rest: dict[int, JobStatus], jobs: JobIndex, run: RunRecord) -> bool:

@@ -89,8 +89,13 @@ class Watch:
         return self._now() - self._doubtful_since.get(state.key, math.inf) >= BELIEVED_AFTER
 
     def _on_news(self, marks: Sequence[_Mark], *, has_ended: bool) -> None:
-        """Query soon, as records have changed; of a run that (re)started its log says more than the queue."""
-        has_started = any(new.starts > old.starts for new, old in zip(marks, self._marks, strict=True))
+        """Read changed records, and query soon; of a run that (re)started its log says more than the queue."""
+        pairs = list(zip(marks, self._marks, strict=True))
+        self._runs = [
+            run if new.written == old.written else _reread(run)
+            for run, (new, old) in zip(self._runs, pairs, strict=True)
+        ]
+        has_started = any(new.starts > old.starts for new, old in pairs)
         if self._follow and has_started and not has_ended:
             self._timer.restart(WATCH_LONGEST, delay=WATCH_LONGEST)
         else:
@@ -177,6 +182,13 @@ def _mark(run: RunRecord) -> _Mark:
     folders = run_record.attempts(run)
     written = written_at(run.run_dir / "submissions")  # a cancel from any shell is recorded there
     return _Mark(len(folders), _have_ended(folders), written)
+
+
+def _reread(run: RunRecord) -> RunRecord:
+    """Return a run as its folder has it now: another command may have cancelled it."""
+    found = run_record.load(run.run_dir)
+    same = [one for one in found.submissions if one.token == run.submission.token] if found is not None else []
+    return found.as_submission(same[0]) if found is not None and same else run
 
 
 def _have_ended(attempts: Sequence[Path]) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import ONE_RANK, Site, until
+from tests.support.patience import HUNG
 from tests.support.submit_tools import all_over, held_by_slurm, light_template, wrap_sbatch
 
 MakeSite = Callable[[Lab | None], Site]
@@ -87,6 +88,31 @@ def test_a_sweep_that_waits_is_cancelled_by_its_name(lab: Lab, new_site: MakeSit
     assert [one["state"] for one in states(site, "waits").values()] == ["PENDING"] * 6
     site.cli("cancel", "waits")
     assert {one["outcome"] for one in states(site, "waits").values()} == {"cancelled"}
+
+
+def test_who_waits_for_a_sweep_hears_that_its_waiting_tasks_were_cancelled(lab: Lab, new_site: MakeSite) -> None:
+    site = new_site(lab)
+    (site.project / "jobs").mkdir()
+    (site.project / "jobs" / "half.toml").write_text(
+        'command = "sh"\nargs = ["-c", "until [ -e go ]; do sleep 0.1; done", "{x}"]\nindependent = true\n'
+        'launcher = "none"\nnodes = 1\ntasks-per-node = 1\ngpus-per-node = 0\n'
+        '[sweep]\nmax-running = 2\ngrid.x = "0..3"\n'
+    )
+    assert "clusterrun sweep half" in site.cli("submit", "half", status=2).stderr
+    tasks = [task["job_id"] for task in site.json("sweep", "half", "--no-check")["tasks"]]
+    until(lambda: states(site, "half")[tasks[1]]["state"] == "RUNNING", 90)
+    waits = site.start("wait", "half")
+    assert waits.stdout is not None
+    until(lambda: f"job {tasks[2]}: PENDING" in waits.stdout.readline(), 60)
+    site.cli("cancel", "--name", "half", "--state", "PENDING", "--yes")
+    (site.project / "go").touch()
+    said = waits.communicate(timeout=HUNG)[0]
+    array = tasks[0].partition("_")[0]
+    assert waits.returncode == 1 and "UNKNOWN" not in said, said
+    assert f"job {array}_[0-1]: COMPLETED" in said and f"job {array}_[2-3]: CANCELLED" in said
+    assert f"clusterrun resubmit {tasks[2]}" in site.cli("why", tasks[2], status=None).stdout
+    listed = [line.split()[:2] for line in site.cli("list", "--all").stdout.splitlines()[1:]]
+    assert sorted(listed) == [[f"{array}_[0-1]", "half"], [f"{array}_[2-3]", "half"]]
 
 
 def test_a_requeue_of_the_last_task_is_its_own(lab: Lab, new_site: MakeSite) -> None:

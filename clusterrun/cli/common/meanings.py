@@ -43,6 +43,10 @@ OPTIONS = {
     "--memory": "use --mem",
     **dict.fromkeys(("list -o", "list -O", "--format"), "use --columns jobid,name,state, or --json"),
     "list -a": "use --all",
+    "list -t": "use --state",
+    "list -j": "clusterrun status JOBID",
+    "--exclusive": "use --sbatch-arg=--exclusive",
+    "--test-only": "use --dry-run",
     "--tail": "use --lines",
     **dict.fromkeys(("-u", "--user", "--me"), "only your own jobs are listed and cancelled"),
     "--mail-user": "Slurm mails the user who submits; use --mail-type, or --notify",
@@ -84,7 +88,16 @@ def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> st
     if words[:1] == ["sweep"] and "," in values:
         return f"parameters are given with --grid: --grid {typed.lstrip('-')}={values}"
     of_command = f"{words[0]} {typed}" if words else typed
-    return OPTIONS.get(of_command) or OPTIONS.get(typed) or _near(typed, options)
+    in_table = OPTIONS.get(of_command, OPTIONS.get(typed))
+    return in_table or _near(typed, options) or _of_job_file(typed, own)
+
+
+def _of_job_file(typed: str, words: Sequence[str]) -> str:
+    """Return the line in which a word after a job file's name is an argument of its script; empty without one."""
+    has_job_file = words[:1] == ["submit"] and not words[1].startswith("-")
+    if not has_job_file or typed not in words:
+        return ""
+    return f"arguments of a job file's script stand after `--`: {with_separator(words, words[words.index(typed) :])}"
 
 
 def _starts(word: str) -> bool:

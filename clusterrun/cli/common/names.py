@@ -236,8 +236,9 @@ def _last(cluster: Cluster, *, active: bool) -> str:
 
 
 def _shown(run: RunSummary) -> str:
-    kind = "run" if run.handle == run.run_id else "job"
-    return f"{'the sweep of ' if run.sweep else ''}{kind} {run.handle} ({safe_line(run.name)})"
+    if run.sweep:
+        return f"the sweep {safe_line(run.name)}"
+    return f"{'run' if run.handle == run.run_id else 'job'} {run.handle} ({safe_line(run.name)})"
 
 
 def _newest_active(cluster: Cluster, runs: Sequence[RunSummary], newest: RunSummary) -> RunSummary:

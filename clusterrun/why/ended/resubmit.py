@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -19,6 +20,7 @@ from clusterrun.base.units import clause, format_time_limit, parse_time_limit
 from clusterrun.config.files import PROJECT_FILE, USER_FILE
 from clusterrun.jobspec.fields import typed_option
 from clusterrun.records.code_store import load_snapshot
+from clusterrun.records.progress import last_metrics
 from clusterrun.records.run_record import RunRecord, list_names
 from clusterrun.run_folder import files
 from clusterrun.run_folder.safe_files import user_name
@@ -40,6 +42,7 @@ _NOT_RESUMED = ("none", "duplicate", "no-process-group")
 _SAVE = (
     "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
 )
+_MARGIN = 1.2  # of a time limit over the time that the steps take
 _STEP = re.compile(r"step-(\d{1,12})")
 _PROFILE = re.compile(r"\[profile\.([^]]+)\]")
 
@@ -160,7 +163,8 @@ def _has_own_checkpoints(run: RunRecord, spec: Mapping[str, Any]) -> bool:
 def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> str:
     """Return a row's command with ``clusterrun submit …`` completed for this run.
 
-    ``SIZE`` and ``LONGER`` become twice the submitted value if that is known. ``(without --NAME)`` removes an option.
+    ``SIZE`` becomes twice the submitted value if that is known, ``LONGER`` twice or what the training takes.
+    ``(without --NAME)`` removes an option.
     For a job of another tool the command is sbatch with the option, "" if sbatch has no such option.
     """
     if not command.startswith("clusterrun submit"):
@@ -172,11 +176,19 @@ def resubmit_command(command: str, run: RunRecord | None, script: str = "") -> s
     work = _work_arguments(run, spec)
     if not work:
         return ""
+    if _is_more_than_its_file(run, spec):
+        return "" if _WITHOUT.search(command) else f"clusterrun resubmit {run.job_id} {options}".rstrip()
     _, folder = _newest_checkpoint(run) or (0, "")
     resume = clause(folder and shlex.quote(f"resume={folder}"), "--set {}")
     typed = _typed_options(run, _named_options(command, options), "resume" if resume else "")
     words = ("clusterrun submit", _profile_option(run), *typed, options, resume, work)
     return _in_its_folder(" ".join(filter(None, words)), spec)
+
+
+def _is_more_than_its_file(run: RunRecord, spec: Mapping[str, Any]) -> bool:
+    """Return whether only the record has all of what ran: a sweep's values, or arguments typed after a job file's."""
+    has_arguments = bool(_job_file(run)) and spec["work"].get("kind") != "task"
+    return run.job_id is not None and (bool(run.sweep) or has_arguments)
 
 
 def load_spec(run: RunRecord) -> dict[str, Any]:
@@ -225,7 +237,9 @@ def _options(command: str, run: RunRecord | None) -> str:
     if run is None:
         return options
     options = options.replace("--mem SIZE", f"--mem {_double_size(submitted_option(run, 'mem'))}")
-    options = options.replace("--time LONGER", f"--time {_double_time_limit(submitted_option(run, 'time'))}")
+    had = _parse_limit(submitted_option(run, "time"))
+    if had:
+        options = options.replace("--time LONGER", f"--time {format_time_limit(_longer_limit(had, run))}")
     excluded = re.search(r"--exclude (\S+)", options)
     if excluded is not None:
         before = filter(None, submitted_option(run, "exclude").split(","))
@@ -263,10 +277,12 @@ def _double_size(size: str) -> str:
     return f"{float(match[1]) * 2:g}{match[2].upper()}" if match else "SIZE"
 
 
-def _double_time_limit(limit: str) -> str:
-    """Return twice a time limit in one of sbatch's formats (90, 2:00:00, 1-12)."""
-    seconds = _parse_limit(limit)
-    return format_time_limit(2 * seconds) if seconds else "LONGER"
+def _longer_limit(had: int, run: RunRecord | None) -> int:
+    """Return twice a time limit; what the whole training takes at its speed, and a fifth, if that is more. Seconds."""
+    figures = last_metrics(run) if run is not None else None
+    if figures is None or not figures.steps or not figures.steps_per_second:
+        return 2 * had
+    return max(2 * had, 60 * math.ceil(_MARGIN * figures.steps / figures.steps_per_second / 60))
 
 
 def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:
@@ -345,7 +361,7 @@ def _current_folder() -> str:
 
 
 def with_longer_limit(cause: Cause, job: JobStatus, partitions: Sequence[Partition], run: RunRecord | None) -> Cause:
-    """Return the cause with a command for twice the time limit if a partition that the user may use allows that.
+    """Return the cause with a command for a longer time limit if a partition that the user may use allows that.
 
     Otherwise for the most that the job's partition allows; without a command if the job already had that.
     """
@@ -355,7 +371,7 @@ def with_longer_limit(cause: Cause, job: JobStatus, partitions: Sequence[Partiti
     most, had = own.time_limit, job.time_limit or _parse_limit(submitted_option(run, "time")) or own.given_time
     if not had:
         return cause
-    wanted = 2 * had
+    wanted = _longer_limit(had, run)
     if most is None or wanted <= most:
         return replace(cause, command=_with_time(cause, wanted))
     bound = f"partition {own.name} allows at most {format_time_limit(most)}"

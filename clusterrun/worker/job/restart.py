@@ -14,6 +14,7 @@ from typing import Any
 from ...base.decode import as_int
 from ...run_folder import ends
 from ...run_folder.files import read_json
+from ...run_folder.launches import BY_SIGTERM
 from ...run_folder.rank_records import Records
 from ..node.local_launcher import EXIT
 from ..rank.failures import LOST_PEER
@@ -80,7 +81,7 @@ def _find_cause(attempt_dir: Path, status: int, lost: Sequence[int]) -> LaunchEn
         cause = f"rank {first.rank} on {first.node}: {first.error}"
         return LaunchEnd(status, cause, first.error * is_root, kind=first.kind, values=first.values)
     if status == TERMINATED:
-        return LaunchEnd(status, "the ranks were ended by SIGTERM", kind="terminated")
+        return LaunchEnd(status, BY_SIGTERM, kind="terminated")
     return LaunchEnd(status, f"the step ended with status {status}", kind="step-ended")
 
 

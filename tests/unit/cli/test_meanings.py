@@ -54,6 +54,12 @@ def test_an_option_of_a_script_that_stands_before_the_dashes_gives_the_whole_lin
     assert hint.endswith("clusterrun submit -- torchrun --nnodes 2 train.py")
 
 
+def test_an_argument_of_a_job_files_script_gives_the_whole_line() -> None:
+    words = ["submit", "mine", "--nodes", "2", "--lr", "1"]
+    assert meant_option("--lr", ["--nodes"], words).endswith("clusterrun submit mine --nodes 2 -- --lr 1")
+    assert meant_option("--lr", ["--nodes"], ["submit", "--nodes", "2", "--lr", "1"]) == ""
+
+
 def test_a_line_to_paste_keeps_the_options_that_were_typed() -> None:
     words = ["submit", "-N", "2", "train.py", "--time", "10m"]
     assert with_separator(words, ["train.py"]) == "clusterrun submit -N 2 --time 10m -- train.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from clusterrun.records.progress import Metrics, RankProgress
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
 from clusterrun.run_folder import training_progress
-from clusterrun.run_folder.launches import Launch, load
+from clusterrun.run_folder.launches import BY_SIGTERM, Launch, load
 from clusterrun.run_folder.training_progress import TrainingProgress
 from tests.support.rank_files import put_progress
 from tests.support.run_records import attempt, submitted
@@ -116,6 +117,15 @@ def test_launches_are_read_in_their_order_with_cause_and_nodes(run: RunRecord) -
     ]  # fmt: skip
     assert found[0].nodes() == ["n1", "n2"] and found[1].nodes() == []
     assert failed_launches(found) == ["killed"]  # the second is followed by another start of the job
+
+
+def test_a_launch_that_sigterm_ended_has_the_reason_for_which_it_came(run: RunRecord) -> None:
+    record(run, 0, 0, began=10.0, ended=20.0, status=143, cause=BY_SIGTERM)
+    assert [one.cause for one in load_launches(run)] == [BY_SIGTERM]
+    timed_out = replace(run, submissions=(replace(run.submission, final={"state": "TIMEOUT"}),))
+    assert [one.cause for one in load_launches(timed_out)] == ["the time limit"]
+    attempt(run, 0, 0, requeue={"why": "preempted"})
+    assert [one.cause for one in load_launches(run)] == ["preempted"]
 
 
 def test_a_record_of_an_older_worker_still_names_the_cause(run: RunRecord) -> None:

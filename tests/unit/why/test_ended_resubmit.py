@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 from clusterrun.records.run_record import RunRecord
 from clusterrun.records.store import Store
+from clusterrun.run_folder import training_progress
+from clusterrun.run_folder.training_progress import TrainingProgress
 from clusterrun.why.causes import Cause
 from clusterrun.why.ended.resubmit import resubmit_command, with_command
-from tests.support.run_records import submitted
+from tests.support.run_records import attempt, submitted
 
 
 @pytest.fixture
@@ -51,6 +54,21 @@ def test_time_limit_is_doubled(store: Store, limit: str, longer: str) -> None:
         resubmit_command("clusterrun submit … --time LONGER", run)
         == f"clusterrun submit --time {longer} -- train.py --lr 1"
     )
+
+
+def test_a_limit_is_as_long_as_the_training_takes_if_that_is_known(store: Store) -> None:
+    run = asked(store, time=("10", "--time"))
+    training_progress.write(attempt(run, 0, 0), TrainingProgress(90, 390.0, 900, 0.5, 1, 30.0, 10, 70.0))  # 4 s each
+    assert "--time 1:12:00 " in resubmit_command("clusterrun submit … --time LONGER", run)
+
+
+def test_only_the_record_has_the_values_of_a_sweeps_task_and_the_arguments_after_a_job_file(store: Store) -> None:
+    work = {"kind": "script", "path": "/p/t.py", "args": ["--lr", "1"]}
+    from_file = of(store, work, {"nodes": (2, "jobs/sft.toml")})
+    job = from_file.job_id
+    assert resubmit_command("clusterrun submit … --mem 2G", from_file) == f"clusterrun resubmit {job} --mem 2G"
+    of_sweep = replace(of(store, work), sweep=from_file.run_id)
+    assert resubmit_command("clusterrun submit …", of_sweep) == f"clusterrun resubmit {of_sweep.job_id}"
 
 
 def test_node_is_kept_off_besides_those_kept_off_before(store: Store) -> None:
