@@ -45,6 +45,8 @@ def _cost(spec: JobSpec, seconds: int | None, tasks: int) -> str:
 
 def _expected_start(spec: JobSpec, start: Start | None) -> str:
     """Return ``; Slurm expects the job to start at 14:20 on gpu[03-04]``, or nothing if it did not say when."""
+    if spec.directive("dependency"):  # Slurm's estimate does not count it
+        return f"; the job waits for its dependency {spec.directive('dependency')}"
     if start is None or start.at is None:
         return ""
     now = time.time()
@@ -52,8 +54,6 @@ def _expected_start(spec: JobSpec, start: Start | None) -> str:
     line = f"; Slurm expects the job to start {when} on {start.nodes}"
     if start.preempts:
         line += f", preempting job{'s' * (len(start.preempts) > 1)} {', '.join(start.preempts)}"
-    if spec.directive("dependency"):
-        line += f" (after dependency {spec.directive('dependency')})"
     return line
 
 

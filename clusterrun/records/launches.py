@@ -137,7 +137,8 @@ def _repeated(before: Launch, launch: Launch) -> float | None:
     steps = before.step - launch.first_step + 1
     if steps <= 0:
         return 0.0
-    return None if before.step_s is None else steps * before.step_s
+    pace = before.step_s or launch.step_s  # a short launch has none
+    return None if pace is None else steps * pace
 
 
 def goodput(launches: Sequence[Launch], metrics: Metrics | None) -> Goodput | None:

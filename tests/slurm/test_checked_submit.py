@@ -102,7 +102,7 @@ NEVER = {
     "model": (setting("lm", "model=tinny"), "did you mean 'tiny'?"),
     "checkpoint": (setting("lm", "resume=/no/such"), "no such checkpoint"),
     "token": (setting("lm", "push_to_hub=me/model"), "HF_TOKEN is not set"),
-    "nodes": (script("--nodes", "99"), "only 4 nodes have enough CPUs for 1 rank"),
+    "nodes": (script("--nodes", "99"), "the partition has only 4 nodes"),
     "gpus": (script("--gpus-per-node", "1000", cpu=False), "no node has 1,000 GPUs (at most 4)"),
     "ranks": (
         script("--gpus-per-node", "0", "--tasks-per-node", "99", cpu=False),

@@ -152,7 +152,7 @@ def test_a_limit_that_the_estimate_leaves_out_is_told_and_true(busy: Lab, site: 
 
 def test_what_no_partition_takes(site: Site) -> None:
     said = site.cli("free", "--nodes", "5", "--gpus-per-node", "3", status=3)
-    assert "no partition accepts this job" in said.stdout and "2 nodes have at least 3 GPUs" in said.stdout
+    assert "no partition accepts this job" in said.stdout and "the partition has only 2 nodes" in said.stdout
     assert "Traceback" not in said.stderr
 
 

@@ -47,6 +47,7 @@ OPTIONS = {
     "list -j": "clusterrun status JOBID",
     "--exclusive": "use --sbatch-arg=--exclusive",
     "--test-only": "use --dry-run",
+    "--begin": "use --sbatch-arg=--begin=TIME",
     "--tail": "use --lines",
     **dict.fromkeys(("-u", "--user", "--me"), "only your own jobs are listed and cancelled"),
     "--mail-user": "Slurm mails the user who submits; use --mail-type, or --notify",
@@ -86,7 +87,7 @@ def meant_option(typed: str, options: Iterable[str], words: Sequence[str]) -> st
         return f"options of a script stand after `--`: {with_separator(words, own[script:])}"
     values = _value_of(typed, own)
     if words[:1] == ["sweep"] and "," in values:
-        return f"parameters are given with --grid: --grid {typed.lstrip('-')}={values}"
+        return f"parameters are given with --grid: --grid {_axis(typed, values)}"
     of_command = f"{words[0]} {typed}" if words else typed
     in_table = OPTIONS.get(of_command, OPTIONS.get(typed))
     return in_table or _near(typed, options) or _of_job_file(typed, own)
@@ -98,6 +99,11 @@ def _of_job_file(typed: str, words: Sequence[str]) -> str:
     if not has_job_file or typed not in words:
         return ""
     return f"arguments of a job file's script stand after `--`: {with_separator(words, words[words.index(typed) :])}"
+
+
+def _axis(typed: str, values: str) -> str:
+    """Return the value of --grid for ``--lr 1,2``, and for ``--param lr=1,2``."""
+    return values if "=" in values else f"{typed.lstrip('-')}={values}"
 
 
 def _starts(word: str) -> bool:

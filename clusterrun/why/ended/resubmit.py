@@ -38,7 +38,9 @@ _RESUMED = ("stopped", "cancelled", "time-limit", "preemption")
 """Causes after which the same options are right."""
 _OF_CODE = ("exception", "import-error")
 """Causes after which the code that was saved is to be changed."""
-_NOT_RESUMED = ("none", "duplicate", "no-process-group")
+_OF_ARGUMENTS = "usage"
+"""The cause after which the arguments are to be changed, which a resumed run keeps."""
+_NOT_RESUMED = ("none", "duplicate", "no-process-group", _OF_ARGUMENTS)
 _SAVE = (
     "save a checkpoint before the limit and resume from it later, as clusterrun's built-in tasks do with --total-time"
 )
@@ -57,7 +59,16 @@ def with_command(cause: Cause, run: RunRecord | None, script: str = "") -> Cause
     cause = _with_resume(cause, run)
     if cause.command.startswith("clusterrun submit"):
         return _with_submit(cause, run, script)
-    return _in_advice(cause, cause.command) if _PLACEHOLDER.search(cause.command) else cause
+    cause = _in_advice(cause, cause.command) if _PLACEHOLDER.search(cause.command) else cause
+    return _with_other_arguments(cause, run) if cause.kind == _OF_ARGUMENTS and run is not None else cause
+
+
+def _with_other_arguments(cause: Cause, run: RunRecord) -> Cause:
+    """Return the cause with how a script runs again with other arguments; a task has none."""
+    if run.job_id is None or load_spec(run)["work"].get("kind") == "task":
+        return cause
+    again = f"then run it with others: `clusterrun resubmit {run.job_id} -- ARGUMENTS`"
+    return replace(cause, advice=_joined(cause.advice, again))
 
 
 def _in_advice(cause: Cause, command: str) -> Cause:
@@ -143,7 +154,7 @@ def _how_it_resumes(run: RunRecord, *, with_saved_code: bool) -> str:
     elif spec.get("resume_args"):
         how = f"starts the run again with {spec['resume_args']}"
     elif _has_own_checkpoints(run, spec):
-        how = "starts the run again, with its files in CLUSTERRUN_CHECKPOINT_DIR"
+        how = "starts the run again; a script that does not find its checkpoint by itself needs --resume-args"
     elif spec.get("requeue") and _work_arguments(run, spec).startswith("-- "):
         how = "starts the run again"
     else:

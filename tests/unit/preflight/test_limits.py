@@ -57,7 +57,7 @@ def spec(nodes: int = 1, gpus: int | None = 4, time: int | None = None, **more: 
     [
         (spec(), "", ""),
         (spec(nodes=4), "", ""),
-        (spec(nodes=5), "partition gpu: only 4 nodes have at least 4 GPUs", "clusterrun free"),
+        (spec(nodes=5), "partition gpu: the partition has only 4 nodes", "clusterrun free"),
         (spec(gpus=1000), "partition gpu: no node has 1,000 GPUs (at most 4)", "clusterrun free"),
         (spec(gpus=None, gres="gpu:h100:4"), "the partition has no GPUs of type h100",
          "on nodes of this partition, use --gres gpu:a100:4"),
@@ -179,8 +179,10 @@ def test_the_cost_and_the_start_in_one_line() -> None:
     assert cost_line(SEEN, spec(time=1200), None, 3) == "3 tasks x 1 node x 4 GPUs x 20 min = 4 GPU-hours"
     long = replace(spec(nodes=2, time=60 * 86_400), total_time=100 * 86_400)
     assert cost_line(SEEN, long, None) == "2 nodes x 4 GPUs x 1,440 h x 2 starts = 23,040 GPU-hours"
-    waiting = cost_line(SEEN, spec(time=3600, dependency="afterok:5"), Start(1, "n1", "gpu", ("7",)))
-    assert waiting.endswith("start now on n1, preempting job 7 (after dependency afterok:5)")
+    start = Start(1, "n1", "gpu", ("7",))
+    assert cost_line(SEEN, spec(time=3600), start).endswith("start now on n1, preempting job 7")
+    waiting = cost_line(SEEN, spec(time=3600, dependency="afterok:5"), start)
+    assert waiting.endswith("the job waits for its dependency afterok:5")
 
 
 def test_a_shells_limit_on_processor_time_is_named_if_the_job_would_get_it() -> None:

@@ -29,6 +29,11 @@ def test_a_restart_costs_the_time_between_two_steps_and_the_steps_that_it_repeat
     assert lost_seconds([FIRST, SECOND]) == [5.0, 45.0 + 10 * 10.0]
 
 
+def test_steps_of_a_launch_too_short_to_know_its_pace_cost_what_they_cost_the_next_one() -> None:
+    assert lost_seconds([FIRST._replace(step_s=None), SECOND]) == [5.0, 45.0 + 10 * 10.0]
+    assert lost_seconds([FIRST._replace(step_s=None), SECOND._replace(step_s=None)]) == [5.0, None]
+
+
 def test_a_single_launch_loses_nothing() -> None:
     assert lost_seconds([FIRST]) == [0.0]
     assert lost_seconds([FIRST._replace(first_step_at=None)]) == [0.0]

@@ -71,6 +71,14 @@ def test_only_the_record_has_the_values_of_a_sweeps_task_and_the_arguments_after
     assert resubmit_command("clusterrun submit …", of_sweep) == f"clusterrun resubmit {of_sweep.job_id}"
 
 
+def test_after_rejected_arguments_the_run_is_not_resumed_which_keeps_them(store: Store) -> None:
+    run = of(store, {"kind": "script", "path": "/p/t.py"}, resume_args=["--resume"])
+    cause = with_command(Cause(kind="usage", sentence="", advice="compare them", command="python SCRIPT --help"), run)
+    assert cause.command == "" and cause.advice == (
+        "compare them: `python SCRIPT --help`; then run it with others: `clusterrun resubmit 101 -- ARGUMENTS`"
+    )
+
+
 def test_node_is_kept_off_besides_those_kept_off_before(store: Store) -> None:
     run = asked(store, exclude=("n1", "--exclude"), nodelist=("n2,n3", "--nodelist"))
     assert (
@@ -212,7 +220,9 @@ def test_a_script_with_files_in_its_checkpoint_folder_is_resumed_and_with_an_emp
     (run.run_dir / "checkpoints" / "last.pt").touch()
     told = with_command(cancelled, run)
     assert told.command == "clusterrun resume 101"
-    assert told.advice == "this command starts the run again, with its files in CLUSTERRUN_CHECKPOINT_DIR"
+    assert told.advice == (
+        "this command starts the run again; a script that does not find its checkpoint by itself needs --resume-args"
+    )
 
 
 @pytest.mark.parametrize(("what", "changed"), [
