@@ -29,6 +29,14 @@ def seconds_left(figures: Metrics, now: float) -> float | None:
     return max(0.0, left) if left < LONGEST_S and not is_stuck else None
 
 
+def seconds_in_all(figures: Metrics) -> float | None:
+    """Return how long all steps of a training take at its mean speed, in seconds; None if that is not known."""
+    if not figures.steps or not figures.steps_per_second:
+        return None
+    seconds = figures.steps / figures.steps_per_second
+    return seconds if seconds < LONGEST_S else None
+
+
 def percent(figures: Metrics) -> str:
     """Return the part of a training that is done; empty if it is not known."""
     if not figures.steps or figures.step > figures.steps:

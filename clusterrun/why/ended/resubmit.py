@@ -25,6 +25,7 @@ from clusterrun.records.run_record import RunRecord, list_names
 from clusterrun.run_folder import files
 from clusterrun.run_folder.safe_files import user_name
 from clusterrun.scheduler.slurm.nodes import Partition, UserContext, closed
+from clusterrun.state.time_left import seconds_in_all
 from clusterrun.why.causes import Cause
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)B?", re.IGNORECASE)
@@ -291,9 +292,8 @@ def _double_size(size: str) -> str:
 def _longer_limit(had: int, run: RunRecord | None) -> int:
     """Return twice a time limit; what the whole training takes at its speed, and a fifth, if that is more. Seconds."""
     figures = last_metrics(run) if run is not None else None
-    if figures is None or not figures.steps or not figures.steps_per_second:
-        return 2 * had
-    return max(2 * had, 60 * math.ceil(_MARGIN * figures.steps / figures.steps_per_second / 60))
+    in_all = seconds_in_all(figures) if figures is not None else None
+    return max(2 * had, 60 * math.ceil(_MARGIN * (in_all or 0.0) / 60))
 
 
 def _work_arguments(run: RunRecord, spec: Mapping[str, Any]) -> str:

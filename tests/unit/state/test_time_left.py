@@ -54,3 +54,8 @@ def test_a_training_that_will_miss_its_time_limit_is_known_early(
 ])  # fmt: skip
 def test_a_time_left_has_two_units(seconds: float, shown: str) -> None:
     assert format_left(seconds) == shown
+
+
+@pytest.mark.parametrize(("pace", "seconds"), [(2.0, 450.0), (0.0, None), (1e-320, None), (None, None)])
+def test_the_time_of_all_steps_at_the_mean_speed(pace: float | None, seconds: float | None) -> None:
+    assert time_left.seconds_in_all(Metrics(9, steps=900, steps_per_second=pace)) == seconds
