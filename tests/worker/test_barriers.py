@@ -22,6 +22,7 @@ from clusterrun.base.errors import WorkerError
 from clusterrun.worker.rank import barriers
 from clusterrun.worker.rank.barriers import Seal
 from clusterrun.worker.rank.distenv import DistEnv, RunEnv
+from tests.support.installed_command import until
 from tests.support.patience import HUNG
 
 RUN = RunEnv(secret="token secret", join_timeout=int(HUNG))
@@ -145,8 +146,13 @@ def test_rank_that_returned_first_reports_who_is_absent(
     come_all(server)
     waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), run))]
     waiting[0].start()
-    time.sleep(1.9)  # three lines are due
+    said: list[str] = []
+
+    def has_said_it_again() -> bool:
+        said.extend(capfd.readouterr().err.splitlines())
+        return len(said) >= 3
+
+    until(has_said_it_again, HUNG)
     barriers.leave(rank(1, server), run)
     waiting[0].join(HUNG)
-    said = capfd.readouterr().err.splitlines()
-    assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"} and len(said) == 3
+    assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"}
