@@ -1,7 +1,7 @@
-"""Run trainings beside each other of which all but one are stopped at any moment, a few seconds each in turn.
+"""Start several trainings at once, and let only one run at a time, a few seconds each in turn.
 
-What else a machine does changes within minutes and meets all of them alike: a hundredth of speed can be told where
-whole runs one after the other differ by a fifth.
+Other work on the machine then slows all of them by as much. This shows differences of a hundredth; whole runs that
+follow each other differ by a fifth.
 """
 
 from __future__ import annotations

@@ -45,13 +45,11 @@ def load_launches(run: RunRecord, task: int | None = None) -> list[Launch]:
     """Return the launches of a run's job and of those before it, oldest first; of an array those of a task."""
     found = [load(folder) for folder in run_record.all_attempts(run, task)]
     timed_out = {one.token for one in run.submissions if (one.final or {}).get("state") == "TIMEOUT"}
-    last = {launch.token: launch.folder for launch in found}
-    return [
-        launch._replace(cause="the time limit")
-        if launch.cause == BY_SIGTERM and launch.token in timed_out and launch.folder == last[launch.token]
-        else launch
-        for launch in found
-    ]
+    last = {launch.token: at for at, launch in enumerate(found)}  # the launch that a job's end ended
+    for at in (last[token] for token in timed_out & last.keys()):
+        if found[at].cause == BY_SIGTERM:
+            found[at] = found[at]._replace(cause="the time limit")
+    return found
 
 
 def log_start(folder: Path) -> tuple[int, int] | None:

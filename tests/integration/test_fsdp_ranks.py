@@ -53,7 +53,7 @@ def test_four_ranks_train_as_under_ddp_and_after_a_kill_continue_bitwise_and_on_
 
     def kill_a_rank(process: subprocess.Popen[str], helper: object) -> None:
         wait_for_step(run_dir, 30, process)
-        until((run_dir / "checkpoints" / "step-00000020").exists, HUNG)  # it is written while the training goes on
+        until((run_dir / "checkpoints" / "step-00000020").exists, HUNG)  # a thread writes it
         os.kill(json.loads((run_dir / "attempt" / "start.json").read_text())["ranks"][2]["pid"], signal.SIGKILL)
 
     cut = lm(4, "cut", parallel="fsdp", during=kill_a_rank, **SIZES, **SAMPLES)
