@@ -56,3 +56,19 @@ def test_auto_micro_batch_finds_one_that_fits_and_keeps_the_global_batch(folder:
     micro, accum = int(words[0]), int(words[5])
     assert micro < 64
     assert micro * accum == 64
+
+
+def test_a_step_on_the_cpu_gets_the_pages_that_the_last_one_freed() -> None:
+    code = """
+import resource, torch
+from clusterrun.worker.training.memory import keep_freed_memory
+keep_freed_memory()
+for step in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    [torch.ones(2**20) for _ in range(10)]
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults)
+"""
+    environ = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, timeout=280, check=True, stdout=subprocess.PIPE)
+    assert int(done.stdout) < 100  # 10,000 if all are new

@@ -57,6 +57,8 @@ def train(
     """
     gc.freeze()  # objects that exist now stay until the end: keep the garbage collector from scanning them
     gc.enable()
+    if device.type == "cpu":
+        memory.keep_freed_memory()
     consensus = Consensus(dist, run)
     stop = StopRequest(dist, run, config.time_margin)
     stop.install()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -13,6 +14,20 @@ from .consensus import Consensus
 from .sizes import BatchSizes
 
 GIB = 2**30
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+LARGEST_KEPT = 32 * 2**20  # glibc takes no higher threshold
+MOST_KEPT = 256 * 2**20
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what a step on the CPU frees, so that the next one gets pages that are there already.
+
+    It gives large blocks back to the system, and a step takes and frees some of the same sizes: the logits, for
+    instance. Blocks above `LARGEST_KEPT` bytes, and more than `MOST_KEPT` in all, are given back all the same.
+    """
+    with contextlib.suppress(AttributeError):  # a C library without this function
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, MOST_KEPT)
 
 
 def is_oom(error: BaseException) -> bool:
@@ -22,7 +37,7 @@ def is_oom(error: BaseException) -> bool:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def explained(device: torch.device, sizes: BatchSizes, precision: str) -> Iterator[None]:
     """Raise WorkerError with what to set, in place of any exception that means out of memory."""
     try:
