@@ -76,9 +76,16 @@ def wait_for(ready: Callable[[], bool], process: WarmProcess) -> None:
 def freeze(process: WarmProcess) -> None:
     """Stop a process, and wait until it has stopped: until then it may finish a rename."""
     os.kill(process.pid, signal.SIGSTOP)
-    tasks = Path(f"/proc/{process.pid}/task")
-    while {(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()} != {"T"}:
+    threads = Path(f"/proc/{process.pid}/task")
+    while not all(is_stopped(thread) for thread in threads.iterdir()):
         time.sleep(0.001)
+
+
+def is_stopped(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):  # it ended just now
+        return True
 
 
 def steps_in(folder: Path) -> list[int]:
