@@ -15,10 +15,12 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+from clusterrun.preflight import checks
 from lab.cluster import Lab
 from tests.support.command_desk import Desk
 from tests.support.installed_command import Site
 from tests.support.lm_runs import undisturbed_weights
+from tests.support.patience import HUNG
 
 pytest_plugins = ["lab.fixtures", "tests.support.faults_table"]
 
@@ -121,7 +123,8 @@ OF_THE_LAB = ("CLUSTERRUN_LAB_REUSE", "CLUSTERRUN_LAB_SLURM")
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Desk:
-    """A project folder, stand-ins for Slurm's commands, and the command line."""
+    """A project folder, stand-ins for Slurm's commands, which a busy machine runs slowly, and the command line."""
+    monkeypatch.setattr(checks, "LIMIT", HUNG)
     return Desk(tmp_path, monkeypatch, capfd)
 
 

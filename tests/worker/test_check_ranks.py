@@ -26,7 +26,6 @@ Check = Callable[..., dict[str, Any]]
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Check]:
     """Run the check of rank 0 and return its report; it raises WorkerError with the verdict."""
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10))
-    monkeypatch.setattr(checks, "GRACE_S", 0.5)
     run_dir = tmp_path / "base" / ".clusterrun" / "runs" / "r"
     run_dir.mkdir(parents=True)
 
@@ -50,7 +49,8 @@ def test_node_in_order_ends_nothing(check: Check, capfd: pytest.CaptureFixture[s
 def test_measurement_that_hangs_is_named_with_its_node(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "STAGE_S", 1.0)
+    monkeypatch.setattr(checks, "STAGE_S", 2.0)
+    monkeypatch.setattr(checks, "GRACE_S", 0.5)
     monkeypatch.setattr(checks.node, "gemm", lambda device, duration: time.sleep(60))
     with pytest.raises(WorkerError, match="the gemm check failed on n0: the measurement did not finish in time"):
         check()

@@ -105,6 +105,7 @@ if sigterm == "before":
     signal.signal(signal.SIGTERM, lambda *_: None)
     terminate()
 elif sigterm == "later":
+    exit.SIGTERM_AFTER_LOSS_S = 300  # the signal ends it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     threading.Timer(0.5, terminate).start()
 else:

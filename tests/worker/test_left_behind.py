@@ -32,6 +32,7 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NvidiaSmi:
     """In a rank of job 7 that was given GPU 0."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(left_behind, "SMI_S", HUNG)
     for name in left_behind.SHARING:
         monkeypatch.delenv(name, raising=False)
     return installed(tmp_path / "programs", monkeypatch)

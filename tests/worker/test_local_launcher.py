@@ -139,7 +139,7 @@ def test_ranks_die_with_a_killed_step(worker: Path) -> None:
 
 
 def test_usr1_is_passed_on_once(worker: Path) -> None:
-    script = "trap 'echo got; exit 0' USR1; echo ready; i=0; while [ $i -lt 200 ]; do sleep 0.05; i=$((i+1)); done"
+    script = "trap 'echo got; exit 0' USR1; echo ready; i=0; while [ $i -lt 3000 ]; do sleep 0.1; i=$((i+1)); done"
     step = subprocess.Popen(command(worker, 1, 2, script), stdout=subprocess.PIPE, text=True)
     assert step.stdout is not None
     assert {step.stdout.readline(), step.stdout.readline()} == {"0: ready\n", "1: ready\n"}

@@ -45,7 +45,8 @@ def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("json_too", "version"), [(True, "2.28.9"), (False, "2.27.5")])
-def test_the_answer_is_json_where_nccl_has_it(json_too: bool, version: str) -> None:
+def test_the_answer_is_json_where_nccl_has_it(json_too: bool, version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_ras, "GREETING_S", HUNG)
     with serving(BEHIND, json_too=json_too) as server:
         assert parse(ask(server.address, HUNG)[0]).version == version
     assert server.commands == ["CLIENT PROTOCOL 2", "TIMEOUT 2", "SET FORMAT json", "VERBOSE STATUS"]
@@ -86,9 +87,10 @@ def test_an_answer_without_an_end_is_given_up_at_eight_mebibytes() -> None:
         assert ask(server.address, HUNG) == ("", "the answer has more than 8 MiB")
 
 
-def test_half_an_answer_is_kept_as_far_as_it_came() -> None:
+def test_half_an_answer_is_kept_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl_ras, "GREETING_S", HUNG)
     with serving(BEHIND, fault="half") as server:
-        text, problem = ask(server.address, SHORT)
+        text, problem = ask(server.address, 5 * SHORT)
     assert problem == "the answer did not end in time"
     assert text and as_json(BEHIND).startswith(text) and text != as_json(BEHIND)
 

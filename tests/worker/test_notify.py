@@ -68,7 +68,10 @@ def load(folder: Path) -> Notifier:
     return loaded
 
 
-def test_chosen_events_reach_a_webhook_with_the_facts_of_the_run(webhook: Webhook, tmp_path: Path) -> None:
+def test_chosen_events_reach_a_webhook_with_the_facts_of_the_run(
+    webhook: Webhook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notify, "LAST_S", HUNG)
     events = notifier(tmp_path, target=webhook.url, on=["failed", "done"])
     events.send("started", "4 ranks")
     events.send("failed", "rank 3 on node2: ValueError: x")
@@ -86,7 +89,8 @@ def test_chat_services_get_the_line_under_their_own_key(host: str, key: str, mon
     assert json.loads(sent[0]) == {key: "lm (job 12): done: after 2 h"}
 
 
-def test_command_gets_the_line_and_the_facts(tmp_path: Path) -> None:
+def test_command_gets_the_line_and_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notify, "LAST_S", HUNG)
     script = tmp_path / "tell.sh"
     script.write_text(f'#!/bin/sh\necho "$1|$2|$CLUSTERRUN_EVENT|$CLUSTERRUN_JOB" > {tmp_path}/got\n')
     script.chmod(0o755)

@@ -163,7 +163,7 @@ def do_step(process: subprocess.Popen[str], step: int) -> None:
     process.stdout.readline()
 
 
-def told(folder: Path, step: int, seconds: float = 20) -> float:
+def told(folder: Path, step: int, seconds: float = HUNG) -> float:
     """Wait until the record tells a step; returns when it was written."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -49,10 +49,10 @@ def test_one_free_port_is_found_wherever_the_search_starts(start_at: int) -> Non
             other.close()
 
 
-def test_nine_tenths_of_the_whole_range_held_by_others(worker: Path) -> None:
+def test_eight_tenths_of_the_whole_range_held_by_others(worker: Path) -> None:
     ports = rendezvous.port_range()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = [p for p in ports if p % 10]
+    wanted = [p for p in ports if p % 10 > 1]  # a lab that is started meanwhile listens at ports that end in 0 and 1
     if hard < len(wanted) + 100:  # the same share of as many ports as this process may hold
         wanted = [p for p in wanted if p < ports[0] + (hard - 200)]
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

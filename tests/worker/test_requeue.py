@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("signals_as_before")
 
 
 @pytest.fixture(autouse=True)
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
+def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeue, "HURRY_S", HUNG)
 
 
 @pytest.fixture
@@ -325,7 +325,10 @@ def test_a_lost_node_is_replaced_if_there_are_restarts_and_spare_nodes(
         assert spares.can_replace(job, {"n2"}) is expected, words
 
 
-def test_after_a_silence_no_successor_is_submitted(make_job: Callable[..., supervisor.Job], slurm: Slurm) -> None:
+def test_after_a_silence_no_successor_is_submitted(
+    make_job: Callable[..., supervisor.Job], slurm: Slurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requeue, "HURRY_S", 1.0)
     slurm.refuse(*["slurm_load_jobs error: Unable to contact slurm controller"] * 40)
     job = make_job(*CHAIN, stopped=STOPPED)
     assert job.requeue.after(85, came=False) == 85

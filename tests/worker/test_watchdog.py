@@ -326,7 +326,7 @@ def test_a_node_that_does_not_answer_is_waited_for_only_for_a_while(
     (tmp_path / "srun").write_text("#!/bin/sh\n" + answers)
     (tmp_path / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(hung_step, "PROBE_S", 3.0)
+    monkeypatch.setattr(hung_step, "PROBE_S", 8.0)
     job: Any = types.SimpleNamespace(options=types.SimpleNamespace(local=False), token=TOKEN)
     nodes = {1: "lost", 999999998: "n2", 3: "refused"}
     found = hung_step.probe(job, [RankMark(rank, 0.0, node, rank) for rank, node in nodes.items()])

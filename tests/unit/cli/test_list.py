@@ -22,6 +22,7 @@ from clusterrun.state import reconcile
 from clusterrun.state.show import LIST_COLUMNS
 from tests.support.command_desk import Desk
 from tests.support.listed_jobs import SILENT, rows, run, run_row
+from tests.support.patience import HUNG
 from tests.support.rank_files import put_end, put_progress
 from tests.support.run_records import attempt, claim, end, submitted, with_submission
 
@@ -43,6 +44,7 @@ def trained(one: RunRecord) -> None:
             "phase": "training",
             "step": 120 - (rank == 3),
             "steps": 1000,
+            "interval": HUNG,
         }
         put_progress(folder, rank, record)
     row = {"step": 120, "time": now - 4, "loss": 2.34567, "tokens_per_second": 45_100.4}
@@ -66,7 +68,7 @@ def test_how_far_a_training_is_and_how_long_it_still_takes(desk: Desk, store: St
     training_progress.write(run_record.newest_attempt(one) or one.run_dir, reached)
     desk.slurm.answer("squeue", rows(run_row(one, M="10:04", l="1:00:00")))
     said = desk.type("status", "101").out
-    assert "training  step 125/1000, 12 %, 1h 13m left, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said
+    assert re.search(r"training  step 125/1000, 12 %, 1h 13m left, loss 2\.346, 45,100 tokens/s, \d+ s ago\n", said)
     short = "the training will not finish before the time limit: 23m short; --total-time continues it in a next job"
     assert f"limit  {short}\n" in said
     (listed,) = desk.type("list").out.splitlines()[1:]
@@ -188,8 +190,9 @@ def test_status_in_full(desk: Desk, store: Store) -> None:
     trained(one)
     desk.slurm.answer("squeue", rows(run_row(one, N="n[1-2]")))
     said = desk.type("status", "101")
-    assert said.status == 0 and "training  step 120, loss 2.346, 45,100 tokens/s, 4 s ago\n" in said.out
-    assert "8 ranks training, last heartbeat 7 s ago" in said.out
+    assert said.status == 0
+    assert re.search(r"training  step 120, loss 2\.346, 45,100 tokens/s, \d+ s ago\n", said.out)
+    assert re.search(r"8 ranks training, last heartbeat \d+ s ago", said.out)
     assert "next  clusterrun logs 101 -f" in said.out and "submitted  " in said.out
     (data,) = desk.type("status", "101", "--json").data
     assert len(data["ranks"]) == 8 and data["first_failure"] is None and data["metrics"]["loss"] == 2.34567

@@ -124,14 +124,23 @@ def test_following_a_requeued_run_says_which_start_it_is(desk: Desk, run: RunRec
     assert "the job is on attempt 1 (requeued after a node failure at " in err and err.count("attempt 1") == 1
 
 
-def test_logs_that_come_long_after_the_end_are_waited_for(desk: Desk, run: RunRecord) -> None:
+def test_logs_that_come_long_after_the_end_are_waited_for(
+    desk: Desk, run: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = attempt(run, end=end(time=int(time.time())))
     (folder / "log-clock").unlink()
     text = {name: desk.project.joinpath("logs", name) for name in ("train_101.out", "train_101.err")}
     for path in text.values():
         path.rename(path.with_name(path.name + ".late"))
-    late = threading.Timer(4, lambda: [path.with_name(path.name + ".late").rename(path) for path in text.values()])
-    late.start()
+    note = Ui.note
+
+    def come(ui: Ui, line: str) -> None:
+        note(ui, line)
+        if "waiting up to" in line:
+            for path in text.values():
+                path.with_name(path.name + ".late").rename(path)
+
+    monkeypatch.setattr(Ui, "note", come)
     said = desk.type("logs", "101", "-f", "--stream", "out")
     assert (said.status, said.out) == (0, OUT)
     assert "waiting up to 75 s for its logs to appear" in said.err

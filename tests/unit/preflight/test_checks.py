@@ -20,12 +20,6 @@ JOB = ("--nodes", "2", "--gpus-per-node", "4", "--time", "12:00:00", "--", "trai
 OK = "clusterrun: OK: 2 nodes x 4 GPUs x 12 h = 96 GPU-hours; Slurm expects the job to start now on node[1-2]\n"
 
 
-@pytest.fixture(autouse=True)
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is slow; what is timed here answers or hangs."""
-    monkeypatch.setattr(checks, "LIMIT", 20.0)
-
-
 def submit(desk: Desk, *words: str) -> tuple[int, str, int]:
     """The exit status, the notes, and how many jobs were submitted."""
     desk.slurm.answer("sbatch", "123\n")
@@ -173,7 +167,7 @@ def test_a_python_that_starts_slowly_is_waited_for_with_a_line(desk: Desk, monke
 
 def test_a_python_that_does_not_answer_is_waited_for_once_a_day(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "LIMIT", 0.3)
-    monkeypatch.setattr(patience, "MOST", 0.6)
+    monkeypatch.setattr(patience, "MOST", 4.0)
     words = ("lm", "--dry-run", "--python", str(stand_in(desk, "exec sleep 1000")))
     waited = [("waiting up to" in desk.type("submit", *words).err) for _ in range(2)]
     assert waited == [True, False]

@@ -84,7 +84,7 @@ def test_of_many_lines_half_of_the_terminal_is_shown_and_the_last_one(monkeypatc
 def test_what_takes_long_is_shown_until_it_is_done_and_its_notes_stand_above(monkeypatch: pytest.MonkeyPatch) -> None:
     ui, err = streams(monkeypatch)
     with ui.working("submitting"):
-        until(lambda: "submitting … 0:01" in err.text)
+        until(lambda: "submitting … 0:0" in err.text)
         ui.note("saved the code")
         until(lambda: "submitting … 0:0" in err.text.partition("saved the code")[2])
     assert f"{ERASE}clusterrun: saved the code\n{ERASE}submitting" in err.text and err.text.endswith(ERASE)

@@ -139,7 +139,7 @@ def test_what_others_were_told_before_us_is_shown_with_its_age(tmp_path: Path) -
 
 def test_hurrying_never_asks_sooner_than_the_floor(tmp_path: Path) -> None:
     asked: list[float] = []
-    feed = QueueFeed(lambda: asked.append(time.monotonic()) or Listing(), Pace(0.4, seed=1))
+    feed = QueueFeed(lambda: asked.append(feed._queried_at) or Listing(), Pace(0.4, seed=1))
     feed.start()
     until(lambda: feed.query_soon() or len(asked) > 3)
     feed.close()

@@ -68,7 +68,7 @@ def test_a_signal_ends_it_although_the_terminal_takes_nothing_more() -> None:
             os.close(ours)
 
 
-def _until(terminal: int, wanted: bytes, seconds: float = 30) -> bytes:
+def _until(terminal: int, wanted: bytes, seconds: float = HUNG) -> bytes:
     written, deadline = b"", time.monotonic() + seconds
     while wanted not in written:
         assert time.monotonic() < deadline, written[-2000:]
