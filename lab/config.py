@@ -86,7 +86,7 @@ def slurm_lines(
         ("SlurmctldTimeout", "10"),
         # A test may look late at a job that has ended; one that needs it forgotten calls Lab.forget_ended.
         ("MinJobAge", "600"),
-        ("KillWait", "5"),
+        ("KillWait", "30"),
         ("CompleteWait", "0"),
         ("EpilogMsgTime", "0"),
         ("MaxArraySize", "20001"),

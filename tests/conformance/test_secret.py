@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from tests.support.installed_command import ONE_RANK, Site, until
+from tests.support.proc import command_lines
 
 VALUE = "correct-horse-battery-staple"
-
-
-def command_lines() -> bytes:
-    found = b""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            found += (folder / "cmdline").read_bytes()
-        except OSError:
-            continue  # it has ended
-    return found
 
 
 def test_the_value_reaches_the_ranks_and_is_written_nowhere(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
             "CLUSTERRUN_ATTEMPT_DIR": str(attempt),
             "CLUSTERRUN_WORLD_SIZE": str(nodes * tasks),
             "CLUSTERRUN_NODES": str(nodes),
-            "CLUSTERRUN_JOIN_TIMEOUT": "60",
+            "CLUSTERRUN_JOIN_TIMEOUT": f"{HUNG:.0f}",
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": helper.stdout.readline().strip(),
             "OMP_NUM_THREADS": "1",
@@ -141,7 +141,7 @@ def step(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Starter]:
         started.append(process)
         if during is not None:
             during(process, helper)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=2 * HUNG)
         helper.terminate()
         return Done(process.returncode, out, err, run_dir)
 

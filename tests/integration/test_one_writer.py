@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import HUNG
+from tests.support.proc import state_of
 from tests.support.warm_programs import WarmProcess, WarmPrograms
 
 from .conftest import WORKER, write_llama
@@ -77,15 +78,8 @@ def freeze(process: WarmProcess) -> None:
     """Stop a process, and wait until it has stopped: until then it may finish a rename."""
     os.kill(process.pid, signal.SIGSTOP)
     threads = Path(f"/proc/{process.pid}/task")
-    while not all(is_stopped(thread) for thread in threads.iterdir()):
+    while not all(state_of(thread) in ("T", "") for thread in threads.iterdir()):
         time.sleep(0.001)
-
-
-def is_stopped(thread: Path) -> bool:
-    try:
-        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (FileNotFoundError, ProcessLookupError):  # it ended just now
-        return True
 
 
 def steps_in(folder: Path) -> list[int]:

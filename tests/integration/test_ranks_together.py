@@ -106,6 +106,7 @@ def test_a_rank_whose_sigterm_comes_after_its_peers_end_is_not_the_cause(step: C
         os.kill(json.loads((attempt / "start.json").read_text())["ranks"][0]["pid"], signal.SIGTERM)
         until(lost.exists, what="the loss of the connection")
         time.sleep(1)  # long enough for a rank that does not wait to report a failure
+        os.kill(json.loads((attempt / "start.json").read_text())["ranks"][1]["pid"], signal.SIGTERM)
         os.kill(process.pid, signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
 
@@ -129,7 +130,7 @@ def test_an_unreachable_store_is_named(step: Callable) -> None:
     assert "cannot reach the run's store at 127.0.0.1:1 within 2 s: Connection refused" in done.err
 
 
-def test_ranks_that_return_after_the_store_has_died_decide_the_end(step: Callable) -> None:
+def test_ranks_that_return_after_the_store_has_died_decide_the_end(step: Callable, tmp_path: Path) -> None:
     def lose(process: subprocess.Popen[str], helper: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         joined = 0
@@ -137,8 +138,11 @@ def test_ranks_that_return_after_the_store_has_died_decide_the_end(step: Callabl
             joined += "up" in process.stdout.readline()
         helper.kill()
         helper.wait()
+        go.touch()
 
-    script = "import os, time; print('up', flush=True); time.sleep(1 + int(os.environ['RANK']))"
+    go = tmp_path / "go"
+    waits = f"while not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    script = f"import os, time; print('up', flush=True)\n{waits}\ntime.sleep(int(os.environ['RANK']))"
     done = step(2, 1, "command", "--", sys.executable, "-c", script, during=lose)
     assert done.status == 0, done.err
     assert done.statuses() == {0: 0, 1: 0} and not done.has("first_failure.json")

@@ -150,7 +150,7 @@ def test_of_two_runs_that_want_one_folder_one_is_refused_and_the_other_saves(
     others: list[Done] = []
     thread = threading.Thread(target=lambda: others.append(lm("b", **settings)))
     one = lm("a", during=lambda *_: thread.start(), **settings)
-    thread.join(120)
+    thread.join(HUNG)
     refused, saved = sorted([one, others[0]], key=lambda done: -done.status)
     assert [refused.status, saved.status] == [2, 0], one.err + others[0].err
     assert f"checkpoint_dir={kept} is in use by run " in said(refused)[0]

@@ -117,7 +117,7 @@ def test_the_command_line(small):
     assert "dead" in cli("fault", "--name", name, "kill", "slurmctld").stdout
     assert "broken" in cli("status").stdout
     assert "running" in cli("fault", "--name", name, "start", "slurmctld").stdout
-    small.wait_idle(20)
+    small.wait_idle()
     assert "idle" in cli("status", "--name", name).stdout
     assert cli("down", "--name", name).returncode == 0
     assert left_behind(small) == []

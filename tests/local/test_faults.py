@@ -27,8 +27,8 @@ def kill_supervisor(bench, id):
     os.kill(bench.state_of(id)["supervisor"][0], signal.SIGKILL)
 
 
-def running(bench, body):
-    id = bench.submit(f"echo > here\n{body}")
+def running(bench, body, first=""):
+    id = bench.submit(f"{first}\necho > here\n{body}")
     bench.wait_file("here")
     bench.wait(id, "RUNNING")
     return id
@@ -56,7 +56,8 @@ def test_a_killed_supervisor_takes_its_script_along(bench):
 
 
 def test_a_script_that_still_saves_is_not_called_over(bench):
-    id = running(bench, "trap 'until [ -e go ]; do sleep 0.05; done; exit 0' TERM; while :; do sleep 0.05; done")
+    saves = "trap 'until [ -e go ]; do sleep 0.05; done; exit 0' TERM"
+    id = running(bench, "while :; do sleep 0.05; done", first=saves)
     kill_supervisor(bench, id)
     status = bench.wait(id, "COMPLETING")
     assert (status.outcome, status.reason) == (
@@ -71,7 +72,7 @@ def test_a_script_that_still_saves_is_not_called_over(bench):
 
 
 def test_cancel_ends_what_a_killed_supervisor_left(bench):
-    id = running(bench, "trap '' TERM; setsid sleep 300 & setsid sleep 300 & wait")
+    id = running(bench, "wait", first="trap '' TERM; setsid sleep 300 & setsid sleep 300 &")
     kill_supervisor(bench, id)
     bench.wait(id, "COMPLETING")
     os.kill(bench.state_of(id)["script"][0], signal.SIGKILL)

@@ -236,7 +236,7 @@ def test_init_does_not_write_through_a_link_that_others_left(town: Town, aim: st
 def test_a_job_of_another_user_that_bears_my_token_is_not_taken_for_mine(town: Town) -> None:
     own = town.a.submit(WAITS, "--", str(town.a.home / "hello.sh"))["job_id"]
     name = town.lab.job(own)["JobName"]
-    script = town.b.write(town.b.home / "x.sh", "#!/bin/sh\nsleep 60\n")
+    script = town.b.write(town.b.home / "x.sh", "#!/bin/sh\nsleep 600\n")
     theirs = town.sbatch(town.b, script, f"--job-name={name}", "--output=/dev/null")
     until(lambda: town.lab.job(theirs).get("JobState") == "RUNNING", 30, "the start of theirs")
     assert town.a.state_of(own)["state"] == "PENDING"

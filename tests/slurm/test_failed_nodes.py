@@ -13,7 +13,7 @@ from clusterrun.run_folder.node_failures import DAY, LOST, load
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from lab.procs import kill_pids, pids_in_netns
-from tests.support.hangs import LATE
+from tests.support.hangs import LATE, start_now
 from tests.support.installed_command import SCRIPTS, Site, until
 
 ENDED = ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED")
@@ -122,8 +122,7 @@ def test_a_requeue_that_kills_the_supervisor_accuses_nobody(user: Site, lab: Lab
     job = user.rank("ignores_term.sh", "--requeue")
     until(job.start, LATE, "it has not begun")
     assert lab.run(["scontrol", "requeue", job.id]).returncode == 0
-    lab.wait_job(job.id, "PENDING", timeout=LATE)
-    until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
+    start_now(lab, job)
     until(lambda: len(job.attempts()) == 2 and job.start(), LATE, job.err.read_text)
     assert not (job.attempts()[0] / "end.json").exists(), "SIGKILL came first"
     assert not remembered(user)
@@ -151,7 +150,7 @@ def test_a_lost_node_is_remembered(user: Site, lab: Lab, place: int, options: tu
         crash(lab, name)
         lab.wait_job(job.id, "NODE_FAIL", "PENDING", "FAILED", timeout=LATE)
         if "--requeue" in options:
-            until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
+            start_now(lab, job)
             until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
         until(lambda: lost(user, lab) == [name], LATE, lambda: f"{remembered(user)}, {user.state(job)}", pause=1)
     finally:

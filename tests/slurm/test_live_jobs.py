@@ -58,7 +58,7 @@ def test_a_resumed_job_asks_slurm_for_what_was_changed_and_so_do_later_ones(
     lab = site.lab
     assert lab is not None
     job = light(site, template, "--time", "5m")
-    site.wait_end(job)
+    site.wait_state(job, "FAILED")
     set_partition(lab, "DOWN")
     node = lab.node_names[0]
     changed = site.json("resume", job.id, "--time", "10m", "--exclude", node, "--partition", closed_partition)["job_id"]

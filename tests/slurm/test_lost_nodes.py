@@ -11,7 +11,7 @@ from clusterrun.worker.node.probe import descendants
 from lab.cluster import Lab
 from lab.procs import kill_pids, start_time
 from tests.support.faults_table import Figure
-from tests.support.hangs import LATE
+from tests.support.hangs import LATE, start_now
 from tests.support.installed_command import SCRIPTS, Job, Site, until
 from tests.support.lm_runs import STEPS, final_weights, lm, saved, weights
 
@@ -93,7 +93,7 @@ def test_the_processes_of_a_script_on_a_node_that_was_cut_off_end_with_the_next_
     cut(lab, job, node)
     lab.wait_job(job.id, "PENDING", timeout=LATE)
     assert start_time(rank) and start_time(program), "no newer attempt has begun yet"
-    until(lambda: lab.run(["scontrol", "update", f"JobId={job.id}", "StartTime=now"]).returncode == 0, LATE)
+    start_now(lab, job)
     until(lambda: len(job.attempts()) == 2, LATE, job.err.read_text)
     until(lambda: start_time(rank) is start_time(program) is None, 60)
 

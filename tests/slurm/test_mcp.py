@@ -102,7 +102,7 @@ def test_a_wrong_job_is_an_error_with_a_message(site: Site) -> None:
 
 
 def test_submissions_stay_within_the_budget(site: Site) -> None:
-    work = ["--", "sleep", "60"]
+    work = ["--", "sleep", "600"]
 
     async def conversation(call: Call) -> None:
         first = await call("submit", arguments=[*SHAPE, *HOUR, *work])

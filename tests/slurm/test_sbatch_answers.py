@@ -143,13 +143,13 @@ def send(desk: Desk, timeout: float = 1.0, factor: float = 5.0) -> RunRecord:
         "made; echo $id; exec sleep 600",
         "made; (sleep 600) & echo $id; exit 0",  # a child keeps the pipe open
         "trap '' TERM; made; while :; do sleep 1; done",
-        "setsid bash -c \"sleep 2.5; echo '$name' >'$here/job-41'\" & sleep 600",  # after sbatch was killed
+        "setsid bash -c \"sleep 10.5; echo '$name' >'$here/job-41'\" & sleep 600",  # after sbatch was killed
     ],
 )
 def test_an_sbatch_that_hangs_is_ended_and_its_job_found(desk: Desk, body: str) -> None:
     place(desk, "sbatch", SBATCH + 'echo >>"$here/sent"\n' + body)
     began = time.monotonic()
-    run = send(desk, timeout=2.0, factor=5.0)
+    run = send(desk, timeout=10.0, factor=2.0)
     assert str(run.job_id) == "41" == jobs(desk)[0]
     assert (desk.slurm.folder / "sent").read_text() == "\n", "sent once"
     assert time.monotonic() - began < 2 * HUNG

@@ -27,7 +27,7 @@ def test_of_twenty_tokens_submitted_twice_twenty_run(
 ) -> None:
     lab = fresh_lab
     first, held = (fleets(site, template, {"first": 10}), fleets(site, template, {"held": 10}, "--hold"))
-    runs = {one["run_id"]: one for one in first.join(60) + held.join(60)}
+    runs = {one["run_id"]: one for one in first.join(HUNG) + held.join(HUNG)}
     assert len(runs) == 20
     jobs = {}
     for run_id, one in runs.items():

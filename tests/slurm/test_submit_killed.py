@@ -107,7 +107,7 @@ def test_killed_at_any_moment(fresh_lab: Lab, site: Site, template: Path, rng: r
 
 
 def test_ctrl_c_waits_for_the_answer_and_leaves_the_job(fresh_lab: Lab, site: Site, template: Path) -> None:
-    path = wrap_sbatch(site.home, 'kill -INT $PPID; sleep 0.5; kill -INT $PPID; real "$@"', site.env["PATH"])
+    path = wrap_sbatch(site.home, 'kill -INT $PPID; sleep 0.1; kill -INT $PPID; real "$@"', site.env["PATH"])
     pressed = begin(site, template, NEVER, env={"PATH": path})
     said, _ = pressed.communicate(timeout=HUNG)
     assert pressed.returncode == 130, said
@@ -118,7 +118,7 @@ def test_ctrl_c_waits_for_the_answer_and_leaves_the_job(fresh_lab: Lab, site: Si
 
 
 def test_ctrl_c_after_a_moment_leaves_a_submission_that_can_be_settled(site: Site, template: Path) -> None:
-    path = wrap_sbatch(site.home, "kill -INT $PPID; sleep 3; kill -INT $PPID; sleep 30", site.env["PATH"])
+    path = wrap_sbatch(site.home, "kill -INT $PPID; sleep 15; kill -INT $PPID; sleep 60", site.env["PATH"])
     pressed = begin(site, template, NEVER, env={"PATH": path})
     said, _ = pressed.communicate(timeout=HUNG)
     assert pressed.returncode == 130, said

@@ -26,7 +26,7 @@ def saved(lab: Lab) -> None:
 def submit_and_lose(lab: Lab, site: Site, template: Path) -> Job:
     """Submit a job whose acceptance slurmctld forgets: it is killed as it answers, before it has saved the job."""
     ctld = lab.daemon("slurmctld")
-    for _ in range(5):  # now and then it has saved the job within milliseconds
+    for _ in range(20):  # now and then it has saved the job within milliseconds
         path = wrap_sbatch(site.home, f'real "$@" && kill -9 {ctld.pid}', site.env["PATH"])
         job = light(site, template, NEVER, env={"PATH": path})
         ctld.start()

@@ -50,7 +50,7 @@ class Planted:
                 SLEEPS,
             ),
             "scancel": site.rank("sleeps.sh", *one),
-            "stopped": self._pair("stopped", "1", "--pg-timeout", "8"),
+            "stopped": self._pair("stopped", "1", "--pg-timeout", "20"),
             "killed": self._pair("killed", "1"),
             "exception": self._pair("exception", "1"),
             "cuda memory": self._pair("cuda-memory", "1"),

@@ -15,9 +15,11 @@ import pytest
 
 from clusterrun.worker.job import hung_step
 from clusterrun.worker.node import nccl_ras
+from lab.cluster import Lab
 from tests.support.installed_command import Job, Site, read_json, until
 from tests.support.lm_runs import SHAPE
 from tests.support.patience import HUNG
+from tests.support.proc import state_of
 from tests.support.rank_files import progress_of
 
 LIMIT = 10  # seconds, of --hang-timeout
@@ -69,7 +71,7 @@ def stop_and_await(job: Job, rank: int) -> Ended:
     stacks = sorted(path.name for path in attempt.glob("stacks-rank-*.txt"))
     assert stacks == [f"stacks-rank-{other}.txt" for other in range(ranks) if other != rank], stacks
     assert all('File "' in (attempt / name).read_text() for name in stacks)
-    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    assert state_of(pid) in ("Z", "")
     return Ended(rank, after, hang, stacks)
 
 
@@ -87,3 +89,9 @@ def be_patient(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.read_text() != text
     monkeypatch.setattr(nccl_ras, "__file__", str(client))
     monkeypatch.setattr(hung_step, "NCCL_S", HUNG)
+
+
+def start_now(lab: Lab, job: Job) -> None:
+    """Let a job that was requeued start again at once, if it has not done so."""
+    update = ["scontrol", "update", f"JobId={job.id}", "StartTime=now"]
+    until(lambda: lab.run(update).returncode == 0 or len(job.attempts()) > 1, LATE)

@@ -15,15 +15,13 @@ import pytest
 from clusterrun.base.errors import CommandError
 from clusterrun.system import shell
 from tests.support.patience import HUNG, until
+from tests.support.proc import state_of
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
 
 def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    return state_of(pid) not in ("Z", "")
 
 
 def wait_for(path: Path, seconds: float = HUNG) -> str:
