@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import socket
 
+import pytest
+
 from tests.support.hangs import HANG, LATE, SCRIPT, collectives, stop_rank, submit_script
 from tests.support.installed_command import Site, until
 from tests.support.lm_runs import SHAPE
@@ -26,6 +28,7 @@ def test_a_stopped_rank_of_a_script_is_named_and_its_launch_is_ended(site: Site)
     assert json.loads((attempt / "hang.json").read_text())["rank"] == 1
 
 
+@pytest.mark.alone  # the watchdog gives NCCL five seconds to answer
 def test_what_nccl_says_is_asked_on_the_nodes_and_shown(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
