@@ -12,13 +12,12 @@ import pytest
 
 from clusterrun.base.job import TERMINAL, JobId, JobStatus
 from clusterrun.scheduler import Submission
-from clusterrun.scheduler.local import client
 from clusterrun.scheduler.local.client import LocalScheduler
 from clusterrun.scheduler.local.jobfiles import Job
 from clusterrun.scheduler.local.processes import end_members, members
 from lab.cluster import Lab
 from tests.support.installed_command import Site
-from tests.support.patience import HUNG, until
+from tests.support.patience import until
 
 
 def job(token: str, **changes: Any) -> Job:
@@ -122,9 +121,7 @@ def site(new_site: Callable[[Lab | None], Site]) -> Site:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(client, "START_TIMEOUT", HUNG)
-    monkeypatch.setattr(client, "_MARGIN", HUNG)
+def bench(tmp_path: Path) -> Iterator[Bench]:
     bench = Bench(tmp_path)
     yield bench
     assert bench.close() == []

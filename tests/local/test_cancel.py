@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 from clusterrun.base.job import JobId
-from clusterrun.scheduler.local import client
 from clusterrun.scheduler.local.client import LocalScheduler
 from tests.support.patience import HUNG
 
@@ -131,7 +130,6 @@ import os, sys
 from pathlib import Path
 from clusterrun.system import shell
 from clusterrun.scheduler import Submission
-from clusterrun.scheduler.local import client
 from clusterrun.scheduler.local.client import LocalScheduler
 from tests.support.patience import HUNG
 state, script, token = sys.argv[1:]
@@ -153,8 +151,7 @@ def test_a_job_that_another_job_submitted_is_not_ended_with_it(bench):
     assert cancel(bench, id).done
 
 
-def test_a_job_whose_end_cannot_be_written_is_cancelled_all_the_same(bench, monkeypatch):
-    monkeypatch.setattr(client, "_MARGIN", 5.0)
+def test_a_job_whose_end_cannot_be_written_is_cancelled_all_the_same(bench):
     bench.set_grace(1.0)
     id = bench.submit("echo > here; exec sleep 300")
     bench.wait_file("here")

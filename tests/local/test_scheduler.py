@@ -23,11 +23,9 @@ SUBMIT = """
 import os, sys
 from pathlib import Path
 from clusterrun.scheduler import Submission
-from clusterrun.scheduler.local import client
 from clusterrun.scheduler.local.client import LocalScheduler
 state, script, token = sys.argv[1:]
 run = Path(script).parent
-client.START_TIMEOUT = 300.0
 print(LocalScheduler(Path(state), os.environ, grace=1.0).submit(Submission(run_id="r", run_dir=run, token=token,
     script=Path(script), workdir=run, logs=run / "logs", env=dict(os.environ))), flush=True)
 """

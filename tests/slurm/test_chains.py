@@ -31,7 +31,7 @@ def site(lab: Lab, new_site: Callable[[Lab | None], Site]) -> Iterator[Site]:
     made = lab.run(["scontrol", "create", "PartitionName=lowc", "Nodes=ALL", "PriorityTier=1", "PreemptMode=CANCEL",
                     "GraceTime=20", "MaxTime=INFINITE", "DefaultTime=60", "State=UP"])  # fmt: skip
     assert made.returncode == 0, made.stderr
-    assert lab.run(["scontrol", "update", "PartitionName=low", "GraceTime=120"]).returncode == 0
+    assert lab.run(["scontrol", "update", "PartitionName=low", "GraceTime=20"]).returncode == 0
     yield new_site(lab)
     lab.run(["scontrol", "update", "PartitionName=low", "GraceTime=5"])
     lab.run(["scancel", "--partition=lowc"])

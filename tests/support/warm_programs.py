@@ -38,7 +38,7 @@ COMMANDS = (
     *(f"clusterrun.cli.{verb}" for verb in ("cancel", "check", "follow", "free", "init", "listing", "logs", "plan")),
     *(f"clusterrun.cli.{verb}" for verb in ("common.show", "status", "submit", "wait", "why")),
     *(f"clusterrun.submit.{part}" for part in ("launchers", "script_source", "typed_launch")),
-    *("clusterrun.jobspec.render", "patient_local"),
+    *("clusterrun.jobspec.render", "clusterrun.scheduler.local.client"),
 )
 
 

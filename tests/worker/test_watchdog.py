@@ -84,11 +84,6 @@ class Launch:
             if 0 not in self.silent:
                 writer.write_if_requested()
 
-    @property
-    def told(self) -> list[str]:
-        """Its lines, but for the silence of this process while the machine does something else."""
-        return [line for line in self.lines if not line.startswith("no rank is writing")]
-
     def close(self) -> None:
         self.closed.set()
         for process in (self.step, self.rank):
@@ -117,7 +112,7 @@ def test_a_stopped_rank_is_named_and_the_step_is_killed(tmp_path: Path, launches
     assert (hang["rank"], hang["node"], hang["pid"], hang["state"]) == (1, "n1", launch.rank.pid, probe.STOPPED)
     assert hang["stacks"] == ["stacks-rank-0.txt"]
     assert "_write_stacks" in (tmp_path / "stacks-rank-0.txt").read_text()
-    (line,) = launch.told
+    (line,) = launch.lines
     assert f"rank 1 on n1 (pid {launch.rank.pid}) is stopped (SIGSTOP); stacks: " in line
 
 
@@ -138,7 +133,7 @@ def test_a_stopped_rank_of_ten_thousand_nodes_is_named_without_waiting_for_its_h
 def test_a_rank_behind_the_others_is_named_with_what_it_waits_for(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path))
     assert launch.step.wait(LONG) == -signal.SIGKILL
-    (line,) = launch.told
+    (line,) = launch.lines
     assert f"rank 1 on n1 (pid {launch.rank.pid}) is at collective 6, behind the others, and waiting" in line
     names = sorted(path.name for path in tmp_path.glob("stacks-*"))
     assert names == ["stacks-rank-0.txt"], "rank 1 has no thread that writes"
@@ -161,16 +156,16 @@ def test_nccl_is_asked_and_what_it_says_follows_the_cause(
     with serving([Communicator(0xAE94423CFBB2EF4A, peers)]) as server:
         monkeypatch.setenv("NCCL_RAS_ADDR", server.address)
         be_patient(tmp_path, monkeypatch)
-        until(lambda: len(launch.told) == 3, 60, lambda: str(launch.lines))
-    assert launch.told[1] == (
+        until(lambda: len(launch.lines) == 3, 60, lambda: str(launch.lines))
+    assert launch.lines[1] == (
         "NCCL 2.28.9: rank 1 on n1 is behind (AllReduce 0 of 7) in communicator ae94423cfbb2ef4a of 2 ranks"
     )
-    assert launch.told[2] == "the ranks' own records agree: rank 1"
+    assert launch.lines[2] == "the ranks' own records agree: rank 1"
     assert (tmp_path / ends.NCCL).exists()
     if ends_it:
         assert launch.step.wait(LONG) == -signal.SIGKILL
         found = ends.find_hang(tmp_path)
-        assert found is not None and found.nccl == tuple(launch.told[1:])
+        assert found is not None and found.nccl == tuple(launch.lines[1:])
 
 
 def test_nccl_that_cannot_be_asked_keeps_no_launch_alive(
@@ -184,7 +179,7 @@ def test_nccl_that_cannot_be_asked_keeps_no_launch_alive(
     assert launch.step.wait(LONG) == -signal.SIGKILL
     found = ends.find_hang(tmp_path)
     assert found is not None and (found.nccl, found.nccl_problem) == ((), "ValueError: a bug")
-    assert len(launch.told) == 1
+    assert len(launch.lines) == 1
 
 
 def test_nccl_that_does_not_answer_keeps_no_launch_alive(
@@ -202,10 +197,10 @@ def test_nccl_that_does_not_answer_keeps_no_launch_alive(
 
 def test_without_the_right_to_end_it_there_is_one_warning(tmp_path: Path, launches: list[Launch]) -> None:
     launches.append(launch := Launch(tmp_path, ends_it=False))
-    until(lambda: launch.told, 30)
+    until(lambda: launch.lines, 30)
     looks = launch.watchdog._pace * 4
     assert not launch.watchdog._ended.wait(looks) and launch.step.poll() is None
-    assert len(launch.told) == 1 and launch.told[0].startswith("warning: no progress for ")
+    assert len(launch.lines) == 1 and launch.lines[0].startswith("warning: no progress for ")
     assert launch.watchdog.close(0) == 0
 
 
@@ -214,7 +209,7 @@ def test_a_job_that_is_being_ended_is_left_alone(tmp_path: Path, launches: list[
     launch.is_ending = True
     until((tmp_path / "node-1.ranks").exists, 10)
     assert not launch.watchdog._ended.wait(2 * LIMIT)
-    assert launch.step.poll() is None and launch.told == []
+    assert launch.step.poll() is None and launch.lines == []
 
 
 def test_silence_of_all_ranks_is_reported_once_and_ends_nothing(tmp_path: Path, launches: list[Launch]) -> None:
