@@ -53,7 +53,7 @@ def test_windows_ask_together_and_each_sees_the_end(
     until(lambda: all("PENDING" in one.said for one in windows), 60, lambda: str([one.said for one in windows]))
     asked = questions(lab) - before
     opened = time.monotonic() - began
-    assert asked <= 1 + opened // FRESH, "one was asked, and told the others"
+    assert asked <= 1 + opened // FRESH, "one window asked Slurm and told the others"
     first = questions(lab)
     until(lambda: questions(lab) - first >= 1, 120)
     assert time.monotonic() - began >= FRESH, "a question in ten seconds, whatever the number of windows"

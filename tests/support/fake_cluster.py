@@ -130,7 +130,7 @@ async def pressed(pilot: Any, key: str, *words: str, without: Sequence[str] = ()
 
 
 async def until_shown(pilot: Any, wanted: Callable[[str], bool], seconds: float = HUNG) -> str:
-    """The screen once two looks show what is wanted and the same but for its times: it may be drawn in parts."""
+    """The screen, once two looks show what is wanted and differ only in numbers: it may be drawn in parts."""
     deadline = time.monotonic() + seconds
     before, shown = "", text_of(pilot.app)
     while not (wanted(before) and wanted(shown) and _without_numbers(before) == _without_numbers(shown)):

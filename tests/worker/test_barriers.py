@@ -145,6 +145,7 @@ def test_rank_that_returned_first_reports_who_is_absent(
     monkeypatch.setattr(barriers, "REPORT_EVERY_S", 0.5)
     come_all(server)
     waiting = [threading.Thread(target=barriers.leave, args=(rank(0, server), run))]
+    began = time.monotonic()
     waiting[0].start()
     said: list[str] = []
 
@@ -155,4 +156,6 @@ def test_rank_that_returned_first_reports_who_is_absent(
     until(has_said_it_again, HUNG)
     barriers.leave(rank(1, server), run)
     waiting[0].join(HUNG)
+    said += capfd.readouterr().err.splitlines()
     assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"}
+    assert len(said) <= (time.monotonic() - began) / barriers.REPORT_EVERY_S

@@ -163,7 +163,7 @@ def do_step(process: subprocess.Popen[str], step: int) -> None:
     process.stdout.readline()
 
 
-def told(folder: Path, step: int, seconds: float = HUNG) -> float:
+def wait_for_step(folder: Path, step: int, seconds: float = HUNG) -> float:
     """Wait until the record tells a step; returns when it was written."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -180,7 +180,7 @@ def test_a_stopped_rank_falls_silent_and_speaks_again_when_it_goes_on(
     folder = tmp_path / "attempt"
     folder.mkdir()
     do_step(rank, 1)
-    told(folder, 1)
+    wait_for_step(folder, 1)
     rank.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WNOWAIT)
     last = read_ranks(folder)
@@ -188,7 +188,7 @@ def test_a_stopped_rank_falls_silent_and_speaks_again_when_it_goes_on(
     assert read_ranks(folder) == last
     rank.send_signal(signal.SIGCONT)
     do_step(rank, 2)
-    assert told(folder, 2) > last[0].time
+    assert wait_for_step(folder, 2) > last[0].time
 
 
 def test_a_folder_that_takes_no_files_costs_the_record_only_and_it_comes_back(
@@ -203,7 +203,7 @@ def test_a_folder_that_takes_no_files_costs_the_record_only_and_it_comes_back(
     time.sleep(0.3)
     assert read_ranks(folder) == []
     (folder / "node-0.ranks").rmdir()
-    told(folder, 2)
+    wait_for_step(folder, 2)
 
 
 HANGS = "import os, threading\nos.pwrite = lambda *_: threading.Event().wait()\n"

@@ -220,8 +220,8 @@ def test_a_script_with_files_in_its_checkpoint_folder_is_resumed_and_with_an_emp
     (run.run_dir / "checkpoints" / "last.pt").touch()
     told = with_command(cancelled, run)
     assert told.command == "clusterrun resume 101"
-    assert told.advice.startswith("this command starts the run again; a script that")
-    assert told.advice.endswith("does not find its checkpoint by itself needs --resume-args")
+    again = "this command starts the run again"
+    assert told.advice == f"{again}; a script that does not find its checkpoint by itself needs --resume-args"
 
 
 @pytest.mark.parametrize(("what", "changed"), [
