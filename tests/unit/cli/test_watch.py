@@ -92,7 +92,7 @@ def test_ctrl_c_ends_watching(desk: Desk, words: list[str], begins: str) -> None
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=HUNG)
     assert (process.returncode, err.strip()) == (130, "")
-    # For a job id, the command asks two things: is the job ours, and what is its state? It asks again every ten seconds.
+    # For a job id, the command asks two things: is the job ours, and what is its state? It asks every ten seconds.
     most = len(words) + (time.monotonic() - began) // 10
     assert len(words) <= desk.slurm.count("squeue") <= most and desk.slurm.count("sacct") == 0
 
