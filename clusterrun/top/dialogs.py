@@ -59,6 +59,22 @@ class Question(ModalScreen[bool]):
         self.dismiss(yes)
 
 
+class Page(Static):
+    """A text, wrapped again whenever its width changes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, markup=False)
+        self._text = text
+
+    def show(self, text: str) -> None:
+        self._text = text
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        if width := self.size.width:  # none before it is mounted; then it gets one
+            self.update(Text("\n").join(map(painted, wrapped(self._text, width).splitlines())))
+
+
 class TextWindow(ModalScreen[None]):
     """A text of several lines, which may arrive after its window opens; ``title`` is read as markup."""
 
@@ -70,23 +86,18 @@ class TextWindow(ModalScreen[None]):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self._title, self._text = title, "loading …"
+        self._title = title
+        self._page = Page("loading …")
 
     def compose(self) -> ComposeResult:
         with VerticalScroll() as box:
             box.border_title = self._title
             box.border_subtitle = "esc to close"
-            yield Static(self._text, markup=False, id="reading")
+            yield self._page
 
     def show(self, text: str) -> None:
-        """Show the text, unless the window was closed before it arrived."""
-        self._text = text
-        for box in self.query(VerticalScroll):
-            lines = wrapped(text, box.scrollable_content_region.width).splitlines()
-            self.query_one("#reading", Static).update(Text("\n").join(map(painted, lines)))
-
-    def on_resize(self) -> None:
-        self.show(self._text)
+        """Show the text; the window may not be there yet, or be closed again."""
+        self._page.show(text)
 
     def action_close(self) -> None:
         self.dismiss(None)

@@ -13,6 +13,7 @@ from textual.binding import Binding
 from clusterrun.state.pace import Pace
 from clusterrun.state.reconcile import RunState
 from clusterrun.top.app import Top
+from clusterrun.top.dialogs import TextWindow
 from clusterrun.top.source import TopData, explain
 from clusterrun.why import ended
 from clusterrun.why.causes import Cause
@@ -38,6 +39,24 @@ def test_an_explanation_that_comes_after_its_window_was_closed_ends_nothing(tmp_
     async def act() -> None:
         async with Top(TopData(cluster), pace=Pace(0.2)).run_test(size=(80, 24)) as pilot:
             await story(pilot)
+
+    asyncio.run(act())
+
+
+def test_a_text_may_come_at_any_moment_while_its_window_opens(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.put((run(tmp_path, 1), status(1)))
+
+    async def act() -> None:
+        app = Top(TopData(cluster), pace=Pace(0.2))
+        async with app.run_test(size=(80, 24)) as pilot:
+            await shown(pilot, "RUNNING")
+            window = TextWindow("a title")
+            app.push_screen(window)
+            while not window.is_mounted:  # its parts are mounted one after the other
+                window.show("the answer")
+                await asyncio.sleep(0)
+            await shown(pilot, "the answer", without=["loading"])
 
     asyncio.run(act())
 
