@@ -140,7 +140,7 @@ def test_a_rank_leaves_where_there_is_no_store(server: TCPStore) -> None:
 
 
 def test_rank_that_returned_first_reports_who_is_absent(
-    server: TCPStore, run: RunEnv, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    server: TCPStore, run: RunEnv, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(barriers, "REPORT_EVERY_S", 0.5)
     come_all(server)
@@ -150,12 +150,12 @@ def test_rank_that_returned_first_reports_who_is_absent(
     said: list[str] = []
 
     def has_said_it_again() -> bool:
-        said.extend(capfd.readouterr().err.splitlines())
+        said.extend(capsys.readouterr().err.splitlines())
         return len(said) >= 3
 
     until(has_said_it_again, HUNG)
     barriers.leave(rank(1, server), run)
     waiting[0].join(HUNG)
-    said += capfd.readouterr().err.splitlines()
+    said += capsys.readouterr().err.splitlines()
     assert set(said) == {"clusterrun: rank 0: waiting for rank 1 on n1 to finish"}
     assert len(said) <= (time.monotonic() - began) / barriers.REPORT_EVERY_S

@@ -137,7 +137,7 @@ def test_a_first_that_ends_before_it_takes_the_connection_is_over(start: Callabl
 
 
 def test_after_the_limit_the_others_go_on_and_say_so(
-    start: Callable[..., FirstOfNode], capfd: pytest.CaptureFixture[str]
+    start: Callable[..., FirstOfNode], capsys: pytest.CaptureFixture[str]
 ) -> None:
     start_of_all = time.monotonic()
     with start(0).stage("compile"):
@@ -145,7 +145,7 @@ def test_after_the_limit_the_others_go_on_and_say_so(
             began = time.monotonic()
             with other.stage("compile"):
                 assert time.monotonic() - began >= LIMIT
-    said = capfd.readouterr().err.splitlines()
+    said = capsys.readouterr().err.splitlines()
     waited = r"clusterrun: n{}: the other ranks waited (\d+) s for local rank 0 to compile and wait no longer"
     assert len(said) == 2, said
     for node, line in enumerate(said):

@@ -274,12 +274,12 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_each_finding_is_a_line_of_the_log(quiet: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_each_finding_is_a_line_of_the_log(quiet: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     quiet.setattr(
         left_behind, "on_gpus", lambda node: [Finding(BROKEN, "x", f"{node}: a", "do b"), Finding("", "", "c", "d")]
     )
     assert len(search(left_behind.tell).found()) == 2
-    assert capfd.readouterr().err == "clusterrun: n2: a; do b\nclusterrun: c; d\n"
+    assert capsys.readouterr().err == "clusterrun: n2: a; do b\nclusterrun: c; d\n"
 
 
 def test_look_that_fails_does_not_hide_what_others_find(quiet: pytest.MonkeyPatch) -> None:

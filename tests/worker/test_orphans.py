@@ -170,11 +170,11 @@ RUNNING = shows("RUNNING", 1)
 
 @pytest.mark.parametrize(("accepts", "done"), [("requeue", "requeued"), ("scancel", "cancelled")])
 def test_a_job_is_requeued_or_where_that_is_refused_cancelled(
-    slurm: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], accepts: str, done: str
+    slurm: Callable[[str, str], None], capsys: pytest.CaptureFixture[str], accepts: str, done: str
 ) -> None:
     slurm(RUNNING, f'case "$0 $*" in *{accepts}*) exit 0;; esac; echo refused >&2; exit 1')
     assert orphans.end_job("7", 1, "gone")
-    assert capfd.readouterr().err == f"clusterrun: gone: job 7 was {done}\n"
+    assert capsys.readouterr().err == f"clusterrun: gone: job 7 was {done}\n"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_a_job_is_requeued_or_where_that_is_refused_cancelled(
     ],
 )
 def test_a_job_that_may_have_been_requeued_is_not_cancelled(
-    slurm: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], shown: str, ending: str, ends: bool
+    slurm: Callable[[str, str], None], capsys: pytest.CaptureFixture[str], shown: str, ending: str, ends: bool
 ) -> None:
     slurm(shown, ending)
     assert orphans.end_job("7", 1, "gone") == ends
-    assert capfd.readouterr().err == ""
+    assert capsys.readouterr().err == ""

@@ -42,23 +42,23 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def test_a_raised_limit_is_written_and_said(
-    asking: Callable[[float], TimeLimit], tmp_path: Path, slurm: Slurm, capfd: pytest.CaptureFixture[str]
+    asking: Callable[[float], TimeLimit], tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = time.time()
     limit = asking(now + 100)
     slurm.show(EndTime=stamp(now + 7300))
     limit.look()
     assert abs(written(tmp_path)["end"] - now - 7300) < 2
-    assert f"job 5: the time limit now ends at {stamp(now + 7300)[11:]}" in capfd.readouterr().err
+    assert f"job 5: the time limit now ends at {stamp(now + 7300)[11:]}" in capsys.readouterr().err
 
 
 def test_a_slurm_that_is_silent_moves_no_end(
-    asking: Callable[[float], TimeLimit], tmp_path: Path, slurm: Slurm, capfd: pytest.CaptureFixture[str]
+    asking: Callable[[float], TimeLimit], tmp_path: Path, slurm: Slurm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     limit = asking(time.time() + 100)
     (slurm.folder / "away").touch()
     limit.look()
-    assert not (tmp_path / "attempt" / FILE).exists() and capfd.readouterr().err == ""
+    assert not (tmp_path / "attempt" / FILE).exists() and capsys.readouterr().err == ""
 
 
 SUSPENDED = """
