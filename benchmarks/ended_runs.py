@@ -56,6 +56,11 @@ def load_model(folder: Path, env: Mapping[str, str]) -> Model:
     return Model(files, log, submission.stem, run.name)
 
 
+def job_id_of(number: int) -> str:
+    """Return the id of the job of a run."""
+    return str(100_000 + number)
+
+
 def add_runs(model: Model, place: Place, cluster: str, numbers: range, first_at: int, owner: int | None = None) -> None:
     """Write ended runs, one for each number; ``owner`` is the uid of a stranger."""
     for folder in ("runs", "jobs", f"jobs/{cluster}"):
@@ -64,7 +69,7 @@ def add_runs(model: Model, place: Place, cluster: str, numbers: range, first_at:
     lines = []
     for number in numbers:
         run = _add_run(model, place.base, cluster, number, first_at + (number - numbers.start) * APART)
-        lines.append(json.dumps([cluster, str(100_000 + number), str(run)]) + "\n")
+        lines.append(json.dumps([cluster, job_id_of(number), str(run)]) + "\n")
         if owner is not None:
             for path in (run, *run.rglob("*")):
                 os.chown(path, owner, -1)
@@ -77,7 +82,7 @@ def add_runs(model: Model, place: Place, cluster: str, numbers: range, first_at:
 def _add_run(model: Model, base: Path, cluster: str, number: int, at: int) -> Path:
     token = "".join(_letters(number)) + model.token[6:]
     run_id = f"{datetime.fromtimestamp(at, UTC):%Y%m%d-%H%M%S}-{token[:6]}"
-    run, job = base / ".clusterrun" / "runs" / run_id, str(100_000 + number)
+    run, job = base / ".clusterrun" / "runs" / run_id, job_id_of(number)
     for path, original in model.files.items():
         data = original.replace(model.run_id.encode(), run_id.encode()).replace(model.token.encode(), token.encode())
         if path == "record.json" or (path.startswith("submissions/") and path.endswith(".json")):
@@ -108,7 +113,7 @@ def _changed(data: bytes, number: int, cluster: str, at: int) -> bytes:
         record["sources"] = {f"option{one}": [one, "jobs/lm.toml"] for one in range(25)}
         return json.dumps(record, indent=1).encode()
     state, status = (("COMPLETED", 0), ("FAILED", 1), ("CANCELLED", None))[number % 3]
-    record |= {"job_id": str(100_000 + number), "final": {
+    record |= {"job_id": job_id_of(number), "final": {
         "state": state, "reason": "", "exit_status": status, "ended": at + 900, "nodes": "n[1-2]", "elapsed": 800,
         "restarts": 0, "source": "queue", "started": at + 100, "time_limit": 3600, "figures": FIGURES,
     }}  # fmt: skip

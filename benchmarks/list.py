@@ -25,6 +25,7 @@ from clusterrun.records.store import find_base
 from lab.cluster import Lab
 
 TASKS, ENDED, ROUNDS, COLD_ROUNDS = 10_000, 10_000, 9, 3
+SOME = 123  # a run whose status is asked for by the job's id
 STRANGER = 1  # the uid of who owns the shared project
 CLUSTERRUN = [sys.executable, "-m", "clusterrun"]
 HELP = "clusterrun --help"
@@ -41,7 +42,6 @@ OF_ENDED = {
     "clusterrun list": [*CLUSTERRUN, "list"],
     "clusterrun status last": [*CLUSTERRUN, "status", "last"],
     "clusterrun status NAME": [*CLUSTERRUN, "status", ended_runs.NAMES[7]],
-    "clusterrun status JOBID": [*CLUSTERRUN, "status", "100123"],
     "clusterrun list --all": [*CLUSTERRUN, "list", "--all"],
     "clusterrun clean --dry-run": [*CLUSTERRUN, "clean", "--dry-run", "--older-than", "1d"],
 }
@@ -86,7 +86,7 @@ def measure_ended(folder: Path, env: Mapping[str, str], cluster: str) -> None:
     model = ended_runs.load_model(folder / "model", env)
     project = folder / "project"
     fill_own(model, project, state, cluster)
-    measure_places(f"{ENDED:,} ended runs, nine of ten in this project", env, project, [project], state)
+    measure_places(f"{ENDED:,} ended runs, nine of ten in this project", env, project, [project], state, SOME)
     if os.geteuid() != 0:
         print("\nnot measured: a project of another user, and the page cache dropped: only root can")
         return
@@ -95,7 +95,7 @@ def measure_ended(folder: Path, env: Mapping[str, str], cluster: str) -> None:
     own, _ = find_base(shared, state)
     measure_places(
         f"{ENDED:,} ended runs in a project of another user, {ENDED:,} of theirs beside, {ENDED:,} in other projects",
-        env, shared, [project, own], state,
+        env, shared, [project, own], state, ENDED + SOME,
     )  # fmt: skip
 
 
@@ -122,8 +122,13 @@ def fill_shared(model: Model, shared: Path, state: Path, cluster: str) -> None:
     ended_runs.add_runs(model, Place(own, state / "index"), cluster, range(ENDED, 2 * ENDED), first_at)
 
 
-def measure_places(title: str, env: Mapping[str, str], cwd: Path, places: list[Path], state: Path) -> None:
-    """Measure the commands over ended runs warm and cold, with and without the index of the runs."""
+def measure_places(title: str, env: Mapping[str, str], cwd: Path, places: list[Path], state: Path, number: int) -> None:
+    """Measure the commands over ended runs warm and cold, with and without the index of the runs.
+
+    ``number`` is a run of the project in ``cwd``: without the index, no other project's job is found by its id.
+    """
+    job_id = ended_runs.job_id_of(number)
+    commands = {**OF_ENDED, "clusterrun status JOBID": [*CLUSTERRUN, "status", job_id]}
 
     def remove_index() -> None:
         for name in ("index", "over"):
@@ -139,11 +144,11 @@ def measure_places(title: str, env: Mapping[str, str], cwd: Path, places: list[P
         drop_page_cache()
 
     kept = (state / "index").read_bytes()
-    report(f"{title}: warm", measured(OF_ENDED, env, str(cwd), nothing))
+    report(f"{title}: warm", measured(commands, env, str(cwd), nothing))
     if os.geteuid() == 0:
-        report(f"{title}: cold", measured(OF_ENDED, env, str(cwd), drop_page_cache, COLD_ROUNDS))
-        report(f"{title}: cold, no index", measured(OF_ENDED, env, str(cwd), drop_and_remove, 1))
-    report(f"{title}: warm, no index", measured(OF_ENDED, env, str(cwd), remove_index, 1))
+        report(f"{title}: cold", measured(commands, env, str(cwd), drop_page_cache, COLD_ROUNDS))
+        report(f"{title}: cold, no index", measured(commands, env, str(cwd), drop_and_remove, 1))
+    report(f"{title}: warm, no index", measured(commands, env, str(cwd), remove_index, 1))
     (state / "index").write_bytes(kept)
 
 
