@@ -23,6 +23,11 @@ def test_tests_are_counted_by_the_behaviour_that_they_show() -> None:
     assert outcome.failures == ["tests.slurm.test_ends::test_time_limit[lab]", "tests.slurm.test_ends::test_one"]
 
 
+def test_what_ran_side_by_side_and_what_ran_alone_are_counted_together() -> None:
+    outcome = tally(REPORT, REPORT.replace("test_seen", "test_seen_alone"))
+    assert outcome.counts["free"] == Count(skipped=2, seconds=4.0)
+
+
 def test_the_table_has_a_column_for_each_version_and_names_what_failed() -> None:
     good = Outcome({"free": Count(passed=3, seconds=4.4)}, seconds=9)
     shown = table({"22.05.8": good, "26.05.5": tally(REPORT), "24.11.5": Outcome(status=2)}).splitlines()
