@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lab.cluster import Lab
-from tests.support.installed_command import CLUSTERRUN, Job, Site, until
+from tests.support.installed_command import CLUSTERRUN, ONE_RANK, SCRIPTS, Job, Site, until
 from tests.support.patience import HUNG
 from tests.support.submit_tools import NEVER, light, light_template
 
@@ -138,3 +138,33 @@ def test_on_a_full_disk_every_job_of_both_schedulers_is_cancelled(site: Site, te
         row["state"] for row in json.loads(site.cli("list", "--json").stdout)["data"] if row["name"] == "full-l"
     ] == []
     assert site.lab is not None and all(site.lab.job(job.id)["JobState"] == "CANCELLED" for job in jobs)
+
+
+def test_a_state_that_was_seen_stays_when_slurm_has_forgotten_the_job(site: Site) -> None:
+    assert site.lab is not None
+    job = site.rank("sleeps.sh")
+    site.wait_joined(job)
+    # a signal alone: Slurm calls the job FAILED, its own record has the signal of a cancel
+    assert site.lab.run(["scancel", "--batch", "--signal=TERM", job.id]).returncode == 0
+    site.wait_end(job)
+    site.lab.wait_job(job.id, "FAILED")
+    seen = site.wait_state(job, "FAILED")
+    assert site.cli("cancel", job.id).stdout.startswith(f"Not cancelled {job.id}: already ended")
+    site.lab.forget_ended()
+    told = site.state(job)
+    for key in ("state", "outcome", "reason", "exit_status", "ended", "elapsed"):
+        assert told[key] == seen[key], key
+
+
+def test_a_job_that_was_made_smaller_while_it_waited_ends_with_what_was_changed(site: Site) -> None:
+    assert site.lab is not None
+    job = site.submit(*ONE_RANK, "--nodes", "2", "--sbatch-arg=--hold", "--", str(SCRIPTS / "says_hello.sh"))
+    assert site.lab.run(["scontrol", "update", f"JobId={job.id}", "NumNodes=1-1", "NumTasks=1"]).returncode == 0
+    assert site.lab.run(["scontrol", "release", job.id]).returncode == 0
+    site.wait_state(job, "FAILED", timeout=HUNG)
+    (answer,) = site.json("why", job.id)
+    assert answer["ended"]["cause"] == (
+        "the job has 1 node, but was submitted for 2: its size was changed (scontrol update NumNodes),"
+        " and its ranks were not started."
+    )
+    assert answer["ended"]["advice"] == f"submit it again: clusterrun resubmit {job.id} --nodes 1"

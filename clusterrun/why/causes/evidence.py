@@ -19,6 +19,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 
 Test = Callable[[LogFinding], bool]
 
+HINT = "clusterrun: hint: "  # the second line of an error of ours, if it has one
 _SHOWN = 60  # characters of a recorded text by which its line in a log is found
 #: the beginning of a line of NCCL, and of UCX
 _SPEAKER = re.compile(
@@ -131,13 +132,15 @@ def _all_recorded(logs: Logs, facts: EndFacts) -> Iterator[LogFinding]:
 
 def recorded_finding(failure: Failure, row: CauseRow, logs: Logs) -> LogFinding:
     """Return the finding of a record, in the line of a log that shows it, else in the record's own file."""
+    error, _, hint = failure.error.partition(f"\n{HINT}")
+    failure = failure._replace(error=error)
     words = {name: value.strip() for name, value in failure.values.items()}
     words |= {"error": failure.error, "quoted": shlex.quote(failure.values.get("path", ""))}
     number = failure.values.get("rank", "")
     rank = int(number) if number.isdigit() else failure.rank
     index, line = find_line(logs, failure.values.get("line") or failure.error)
     finding = make_finding(row, index, line or line_of(failure), words, rank)
-    return replace(finding, place=failure.place)
+    return replace(finding, place=failure.place, advice=hint or finding.advice)
 
 
 def line_of(failure: Failure) -> Line:

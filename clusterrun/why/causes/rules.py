@@ -25,7 +25,7 @@ from clusterrun.why.causes.describe import (
     full_cause,
     to_cause,
 )
-from clusterrun.why.causes.evidence import Evidence, line_of, recorded_finding
+from clusterrun.why.causes.evidence import HINT, Evidence, line_of, recorded_finding
 from clusterrun.why.causes.first_failure import find_first_failure
 from clusterrun.why.causes.hang import hang_cause, silent_ranks
 from clusterrun.why.causes.match import make_finding
@@ -49,7 +49,6 @@ _NO_ERROR = re.compile(  # reports of an end, and what an ending interpreter pri
     r"(?i)\bexit(?:s|ed|ing|code)?\b|error executing job|exception ignored|is not recoverable|has been aborted"
 )
 _NUMBER = re.compile(r"\d+")  # times, ranks and process numbers differ between lines with one message
-_HINT = "clusterrun: hint: "
 _OWN_LINE = re.compile(r"clusterrun: (?:rank (?P<rank>\d{1,7}): )?(?P<what>(?!hint: ).+)")
 _LAST_OWN = 3  # lines of a log of which one is clusterrun's
 _NEAR_END = 12  # lines that launchers may still print
@@ -220,8 +219,8 @@ def own_last_line(evidence: Evidence) -> Cause | None:
 
 def _find_hint(lines: Sequence[Line]) -> str:
     for line in lines:
-        if line.text.startswith(_HINT):
-            return line.text.removeprefix(_HINT)
+        if line.text.startswith(HINT):
+            return line.text.removeprefix(HINT)
     return ""
 
 

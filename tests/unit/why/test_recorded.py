@@ -78,6 +78,7 @@ def judge(failure: Failure, text: str = "", **facts: object) -> Cause:
          "file-missing", "file not found: /home/u/my train.py", "compute nodes"),
         (Failure(2, error="checkpoint x is not valid", kind="worker"), "worker", "checkpoint x is not valid", ""),
         (Failure(2, error="lr must be a number", kind="refused"), "refused", "lr must be a number", ""),
+        (Failure(2, error="the saved code is gone: x\nclusterrun: hint: run it", kind="refused"), "refused", "the saved code is gone: x", "run it"),
         (Failure(0, error="join barrier: …", kind="ranks-missing", values={"absent": "2", "all": "4", "names": "ranks 2-3 on n2"}),
          "ranks-missing", "2 of 4 ranks did not join the run: ranks 2-3 on n2", "--setup"),
         (Failure(1, error="train.sh was killed by SIGKILL", kind="command-killed"), "killed", "train.sh was killed by SIGKILL", "memory"),
