@@ -25,7 +25,7 @@ from clusterrun.records.store import find_base
 from lab.cluster import Lab
 
 TASKS, ENDED, ROUNDS, COLD_ROUNDS = 10_000, 10_000, 9, 3
-SOME = 123  # a run whose status is asked for by the job's id
+ASKED = 123  # the number of the run that `status JOBID` shows
 STRANGER = 1  # the uid of who owns the shared project
 CLUSTERRUN = [sys.executable, "-m", "clusterrun"]
 HELP = "clusterrun --help"
@@ -86,7 +86,7 @@ def measure_ended(folder: Path, env: Mapping[str, str], cluster: str) -> None:
     model = ended_runs.load_model(folder / "model", env)
     project = folder / "project"
     fill_own(model, project, state, cluster)
-    measure_places(f"{ENDED:,} ended runs, nine of ten in this project", env, project, [project], state, SOME)
+    measure_places(f"{ENDED:,} ended runs, nine of ten in this project", env, project, [project], state, ASKED)
     if os.geteuid() != 0:
         print("\nnot measured: a project of another user, and the page cache dropped: only root can")
         return
@@ -95,7 +95,7 @@ def measure_ended(folder: Path, env: Mapping[str, str], cluster: str) -> None:
     own, _ = find_base(shared, state)
     measure_places(
         f"{ENDED:,} ended runs in a project of another user, {ENDED:,} of theirs beside, {ENDED:,} in other projects",
-        env, shared, [project, own], state, ENDED + SOME,
+        env, shared, [project, own], state, ENDED + ASKED,
     )  # fmt: skip
 
 

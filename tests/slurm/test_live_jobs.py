@@ -148,12 +148,12 @@ def test_a_state_that_was_seen_stays_when_slurm_has_forgotten_the_job(site: Site
     assert site.lab.run(["scancel", "--batch", "--signal=TERM", job.id]).returncode == 0
     site.wait_end(job)
     site.lab.wait_job(job.id, "FAILED")
-    seen = site.wait_state(job, "FAILED")
+    before = site.wait_state(job, "FAILED")
     assert site.cli("cancel", job.id).stdout.startswith(f"Not cancelled {job.id}: already ended")
     site.lab.forget_ended()
-    told = site.state(job)
+    after = site.state(job)
     for key in ("state", "outcome", "reason", "exit_status", "ended", "elapsed"):
-        assert told[key] == seen[key], key
+        assert after[key] == before[key], key
 
 
 def test_a_job_that_was_made_smaller_while_it_waited_ends_with_what_was_changed(site: Site) -> None:

@@ -19,7 +19,7 @@ from clusterrun.why.causes.tracebacks import split_rank
 
 Test = Callable[[LogFinding], bool]
 
-HINT = "clusterrun: hint: "  # the second line of an error of ours, if it has one
+HINT = "clusterrun: hint: "  # begins the second line of clusterrun's own errors, in records and in logs
 _SHOWN = 60  # characters of a recorded text by which its line in a log is found
 #: the beginning of a line of NCCL, and of UCX
 _SPEAKER = re.compile(
