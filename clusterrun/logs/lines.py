@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from clusterrun.logs.files import Stream
 from clusterrun.logs.filters import Filter, choose_ranks
@@ -31,7 +32,7 @@ _CUT = 3  # bytes: so many backspaces may be the beginning of a longer run
 _BACK = re.compile(rb"(?<=\r)\x08+|\x08{4,}")
 #: To the line above, where a bar around this one is; and the wiping of a line.
 _MOVES = re.compile(rb"\x1b\[\d{0,3}[AK]")
-_FIRST = 400  # bytes of a bar's first state that are kept
+_FIRST = 400  # bytes of a line in which its first state is looked for
 _COUNTS = tuple(
     re.compile(pattern) for pattern in (rb"(\d{1,15})%", rb"(\d{1,15})it\b", rb"(\d{1,15})/\d", rb"(\d{1,15})")
 )
@@ -49,9 +50,8 @@ class Bars:
     """
 
     def __init__(self) -> None:
-        self._states: dict[int | None, LogLine] = {}  # oldest first
-        self._seen: dict[int | None, float] = {}  # when late() first saw a task's state, of a bar that is done
-        self._shown: set[int | None] = set()  # the tasks whose state was shown
+        self._states: dict[int | None, _State] = {}  # oldest first
+        self._unfinished: _State | None = None  # of the line that is being written
         self._size = 0
         self._shown_at: dict[int | None, float] = {}
 
@@ -63,27 +63,41 @@ class Bars:
 
     def draw(self, first: bytes, line: LogLine) -> list[LogLine]:
         """Take a new state and the ``first`` one of its line; return the last state of a bar that this one ends."""
-        line = line._replace(payload=_MOVES.sub(b"", line.payload).rstrip(BLANK))
-        before = self._states.get(line.rank)
-        if before is not None and not line.payload:
+        line = _without_moves(line)
+        if line.rank in self._states and not line.payload:
             return []  # a bar that wipes itself keeps its last state
-        ended: list[LogLine] = []
-        if before is not None and _fell(before.payload, first):
-            ended = self.finish(line.rank)
-        elif before is not None:
+        ended = self._finish_if_new(first, line.rank)
+        if line.rank in self._states:
             self._drop(line.rank)
-        self._states[line.rank] = line
+        self._states[line.rank] = _State(line)
         self._size += len(line.payload)
         while self._size > BARS_CAP or len(self._states) > _TASKS_CAP:
             ended += self.finish(next(iter(self._states)))
         return ended
 
+    def sketch(self, first: bytes, line: LogLine) -> list[LogLine]:
+        """Take a new state of the line that is being written, to be shown only until ``wipe``; return as ``draw`` does.
+
+        What is printed of this line depends on all of it, and not on where its parts happened to end.
+        """
+        self._unfinished = _State(_without_moves(line))
+        return self._finish_if_new(first, line.rank)
+
+    def wipe(self) -> None:
+        """Forget the state of the line that was being written."""
+        self._unfinished = None
+
     def finish(self, task: int | None) -> list[LogLine]:
         """Return the last state of this task's bar if it was not shown: the task wrote another line."""
         if task not in self._states:
             return []
-        was_shown, line = task in self._shown, self._drop(task)
-        return [] if was_shown else [line]
+        state = self._drop(task)
+        return [] if state.is_shown else [state.line]
+
+    def _finish_if_new(self, first: bytes, task: int | None) -> list[LogLine]:
+        """Return what ``finish`` does if a line with this first state begins a new bar."""
+        before = self._states.get(task)
+        return self.finish(task) if before is not None and _fell(before.line.payload, first) else []
 
     def end(self) -> list[LogLine]:
         """Return all held states that were not shown."""
@@ -95,30 +109,49 @@ class Bars:
         ``are_live``: only the last ones, as the others are shown by ``now``.
         """
         lines = []
-        for task, line in self._states.items():
+        for task, state in self._newest().items():
             is_due = not are_live and now - self._shown_at.get(task, -math.inf) >= EVERY
-            if task not in self._shown and (is_due or self._is_settled(task, line, now)):
-                self._shown.add(task)
+            if not state.is_shown and (is_due or state.is_settled(now)):
+                state.is_shown = True
                 if len(self._shown_at) > _TASKS_CAP:
                     self._shown_at.clear()
                 self._shown_at[task] = now
-                lines.append(line)
+                lines.append(state.line)
         return lines
-
-    def _is_settled(self, task: int | None, line: LogLine, now: float) -> bool:
-        is_done = b"100%" in line.payload[:_COUNTED_IN]
-        return is_done and now - self._seen.setdefault(task, now) >= SETTLED
 
     def now(self) -> list[LogLine]:
         """Return the newest state of each task's bar, unless it was printed."""
-        return [line for task, line in self._states.items() if task not in self._shown]
+        return [state.line for state in self._newest().values() if not state.is_shown]
 
-    def _drop(self, task: int | None) -> LogLine:
-        line = self._states.pop(task)
-        self._seen.pop(task, None)
-        self._shown.discard(task)
-        self._size -= len(line.payload)
-        return line
+    def _newest(self) -> dict[int | None, _State]:
+        if self._unfinished is None:
+            return self._states
+        return {**self._states, self._unfinished.line.rank: self._unfinished}
+
+    def _drop(self, task: int | None) -> _State:
+        state = self._states.pop(task)
+        self._size -= len(state.line.payload)
+        return state
+
+
+@dataclass
+class _State:
+    """A state of a bar, whether it was printed, and when ``late`` first saw that its bar is done."""
+
+    line: LogLine
+    is_shown: bool = False
+    done_since: float | None = None
+
+    def is_settled(self, now: float) -> bool:
+        if b"100%" not in self.line.payload[:_COUNTED_IN]:
+            return False
+        if self.done_since is None:
+            self.done_since = now
+        return now - self.done_since >= SETTLED
+
+
+def _without_moves(line: LogLine) -> LogLine:
+    return line._replace(payload=_MOVES.sub(b"", line.payload).rstrip(BLANK))
 
 
 def draws(data: bytes) -> bool:
@@ -142,8 +175,8 @@ def last_state(payload: bytes) -> bytes:
 
 
 def first_state(payload: bytes) -> bytes:
-    """Return the first state of a line that begins with a carriage return, enough of it for its count."""
-    return payload[:_FIRST].lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
+    """Return the first state of a line that begins with a carriage return."""
+    return payload.lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
 
 
 def from_last_state(payload: bytes) -> tuple[bytes, bool]:
@@ -250,8 +283,9 @@ class LineReader:
             rest, newline, data = data.partition(b"\n")
             self._long.append(rest)
             if not newline:
-                yield from self._draw(self._long)
+                yield from self._sketch(self._long)
                 return
+            self._bars.wipe()
             yield from self._complete(self._long)
             self._long = None
         end = data.rfind(b"\n") + 1
@@ -264,7 +298,7 @@ class LineReader:
         if len(self._tail) > LINE_CAP + LABEL_CAP or self._is_unlabelled_bar(self._tail):
             self._long = self._continued(self._tail)
             self._tail = b""
-            yield from self._draw(self._long)
+            yield from self._sketch(self._long)
 
     def _is_unlabelled_bar(self, tail: bytes) -> bool:
         """Return whether this unfinished line draws a bar and is no piece of srun, which has a label."""
@@ -320,13 +354,25 @@ class LineReader:
         return lines + self._draw(line)
 
     def _draw(self, line: _Unfinished) -> list[LogLine]:
-        """Take the last whole state of an unfinished line; return the last one of a bar that it ends."""
+        """Take the last whole state of a line in pieces; return the last one of a bar that it ends."""
+        first, state = line.first, self._take_state(line)
+        if state is None:
+            return []
+        line.first = b""  # the next states of this line end no bar
+        return self._bars.draw(first, state)
+
+    def _sketch(self, line: _Unfinished) -> list[LogLine]:
+        """Show the last whole state of the file's last line; return the last one of a bar that it ends."""
+        state = self._take_state(line)
+        return [] if state is None else self._bars.sketch(line.first, state)
+
+    def _take_state(self, line: _Unfinished) -> LogLine | None:
+        """Return the last whole state of a line if it counts anything and was not taken before."""
         is_other = self._ranks is not None and line.rank not in self._ranks
         if is_other or count(line.state) is None:
-            return []
-        first, state = line.first, LogLine(self.stream, line.rank, line.state, 0, line.label)
-        line.first = line.state = b""  # the next states of this line end no bar
-        return self._bars.draw(first, state)
+            return None
+        state, line.state = line.state, b""
+        return LogLine(self.stream, line.rank, state, 0, line.label)
 
     def _continued(self, raw: bytes) -> _Unfinished:
         """Return the line that these bytes of the file begin, or continue if the task has pieces."""
@@ -348,8 +394,8 @@ class LineReader:
             return []
         drawn = rank in self._bars
         if b"\r" in payload:
-            begins, payload = payload.startswith(b"\r"), last_state(payload)
-            if (begins and count(payload) is not None) or (drawn and not payload):
+            replaces, payload = b"\r" in payload.rstrip(BLANK), last_state(payload)
+            if (replaces and count(payload) is not None) or (drawn and not payload):
                 return self._bars.draw(line.first, LogLine(self.stream, rank, payload, line.lost, line.label))
         ended = self._bars.finish(rank)
         if drawn and not payload:
@@ -387,10 +433,12 @@ class _Unfinished:
         self.payload = bytearray()
         self.lost = 0
         self.first = self.state = b""
+        self._head = b""  # the bytes of the first state
 
     def append(self, data: bytes) -> None:
-        if not self.payload:
-            self.first = first_state(as_returns(data))
+        if len(self._head) < _FIRST:
+            self._head += data[: _FIRST - len(self._head)]
+            self.first = first_state(as_returns(self._head))
         if draws(data):  # what is kept has been through this, all but a run of backspaces that was cut
             data = as_returns(bytes(self.payload[-_CUT:]) + data)
             del self.payload[-_CUT:]

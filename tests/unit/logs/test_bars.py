@@ -75,6 +75,23 @@ def test_a_pipe_is_shown_a_state_each_minute():
     assert texts(shown) == [f"{i // 10:3}%|####   | {i}/1000" for i in (0, 300, 600, 900)]
 
 
+def test_a_pipe_is_shown_a_state_each_minute_of_a_line_that_is_still_written_and_its_last():
+    reader, shown = LineReader("err"), []
+    for i in range(1000):  # 200 seconds
+        shown += reader.feed(b"\r%3d%%|####   | %d/1000" % (i // 10, i))
+        shown += reader.late(i / 5)
+    shown += reader.feed(b"\r100%|done\nnext\n")
+    assert [text[:4] for text in texts(shown)] == ["  0%", " 30%", " 60%", " 90%", "100%", "next"]
+
+
+def test_a_state_of_a_line_that_is_still_written_is_not_shown_again():
+    reader = LineReader("err")
+    reader.feed(b"\r 40%|####\r 50%")
+    assert texts(reader.late(0.0)) == [" 40%|####"]
+    reader.feed(b"|##")
+    assert reader.late(EVERY + 1) == []
+
+
 def test_a_state_that_was_shown_is_not_shown_again():
     reader = LineReader("err", world_size=8)
     reader.feed(state(0, 1))

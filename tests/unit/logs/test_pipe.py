@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from clusterrun.logs.files import Source
@@ -114,6 +114,21 @@ def test_fast_is_slow_where_lines_are_cut(monkeypatch_module, data, sizes):
     assert fast(data, "out", Source(Path(), world_size=16, owners=MINE), LineFilter(), sizes) == slowly(
         data, "out", Source(Path(), world_size=16, owners=MINE), LineFilter()
     )
+
+
+STATE = st.sampled_from([b"\r 5%|#", b"\r50%|####", b"\r100%|########", b"\r1/9", b"\r16: ", b"\rnext", b"\r  ", b"x"])
+DRAWN = st.lists(st.lists(STATE, max_size=6).map(b"".join), max_size=6).map(b"\n".join)
+
+
+@settings(max_examples=5 * settings().max_examples)
+@given(data=DRAWN, world_size=st.sampled_from([None, 16]), sizes=st.lists(st.integers(1, 40)))
+@example(data=b"16: \rTraceback\n", world_size=16, sizes=[12])  # "16" is a count, and was printed
+@example(data=b"\r 50%|##\n\r 60%|##\rTraceback\n", world_size=16, sizes=[21])
+@example(data=b"\r50%|####\r   \nword\r   \r   \r50%|####", world_size=16, sizes=[27])  # the last block has no return
+@example(data=b"\r50%\n\r" + b" " * 11 + b"99%|##\r 5%|##\n", world_size=16, sizes=[18])  # the first state was cut
+def test_fast_is_slow_for_bars_without_labels(data, world_size, sizes):
+    source = Source(Path(), world_size=world_size, owners=MINE)
+    assert fast(data, "err", source, LineFilter(), sizes) == slowly(data, "err", source, LineFilter())
 
 
 PAYLOAD = st.sampled_from([
