@@ -36,6 +36,9 @@ _FIRST = 400  # bytes of a line in which its first state is looked for
 _COUNTS = tuple(
     re.compile(pattern) for pattern in (rb"(\d{1,15})%", rb"(\d{1,15})it\b", rb"(\d{1,15})/\d", rb"(\d{1,15})")
 )
+_WIPE = re.compile(rb"\r[ \t]+\r\Z")
+_WIPED = b"\r \r"
+_AFTER_TQDM = re.compile(rb"\[[\d:]{5,}[<,](?:[^\]\r]|\](?=[\],])){0,300}\][ \t]*[^\s\x1b\],]")
 _COUNTED_IN = 400  # bytes of a state that are searched for its count
 
 
@@ -64,12 +67,12 @@ class Bars:
     def draw(self, first: bytes, line: LogLine) -> list[LogLine]:
         """Take a new state and the ``first`` one of its line; return the last state of a bar that this one ends."""
         line = _without_moves(line)
-        if line.rank in self._states and not line.payload:
-            return []  # a bar that wipes itself keeps its last state
         ended = self._finish_if_new(first, line.rank)
+        if not line.payload:
+            return ended  # a bar that wipes itself keeps its last state
         if line.rank in self._states:
             self._drop(line.rank)
-        self._states[line.rank] = _State(line)
+        self._states[line.rank] = self._state(line)
         self._size += len(line.payload)
         while self._size > BARS_CAP or len(self._states) > _TASKS_CAP:
             ended += self.finish(next(iter(self._states)))
@@ -80,7 +83,7 @@ class Bars:
 
         What is printed of this line depends on all of it, and not on where its parts happened to end.
         """
-        self._unfinished = _State(_without_moves(line))
+        self._unfinished = self._state(_without_moves(line))
         return self._finish_if_new(first, line.rank)
 
     def wipe(self) -> None:
@@ -112,7 +115,7 @@ class Bars:
         for task, state in self._newest().items():
             is_due = not are_live and now - self._shown_at.get(task, -math.inf) >= EVERY
             if not state.is_shown and (is_due or state.is_settled(now)):
-                state.is_shown = True
+                state.is_shown = self._states.get(task, state).is_shown = True
                 if len(self._shown_at) > _TASKS_CAP:
                     self._shown_at.clear()
                 self._shown_at[task] = now
@@ -122,6 +125,11 @@ class Bars:
     def now(self) -> list[LogLine]:
         """Return the newest state of each task's bar, unless it was printed."""
         return [state.line for state in self._newest().values() if not state.is_shown]
+
+    def _state(self, line: LogLine) -> _State:
+        """Return a new state, or the same one if it is the one that was sketched and perhaps printed."""
+        sketched = self._unfinished
+        return sketched if sketched is not None and sketched.line == line else _State(line)
 
     def _newest(self) -> dict[int | None, _State]:
         if self._unfinished is None:
@@ -175,20 +183,35 @@ def last_state(payload: bytes) -> bytes:
 
 
 def first_state(payload: bytes) -> bytes:
-    """Return the first state of a line that begins with a carriage return."""
-    return payload.lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
+    """Return what a line shows before it returns to its beginning."""
+    return _MOVES.sub(b"", payload).lstrip(b"\r").partition(b"\r")[0]
 
 
 def from_last_state(payload: bytes) -> tuple[bytes, bool]:
     """Return an unfinished progress line without its earlier states, and whether it had any.
 
-    A state keeps the carriage return before it; blanks after it keep one too, so that the next state is separate.
+    A state keeps the carriage return before it, with a blank if the line was wiped for it; blanks after it keep the
+    same of theirs, so that the next state is separate.
     """
     shown = payload.rstrip(BLANK)
     start = max(0, shown.rfind(b"\r"))
-    if payload.find(b"\r", len(shown)) < 0:
-        return payload[start:], start > 0
-    return shown[start:] + payload[payload.rfind(b"\r") :], start > 0
+    before, after = shown[:start].rstrip(BLANK), payload[len(shown) :]
+    return _from_return(payload[len(before) : len(shown)]) + _from_return(after), bool(before)
+
+
+def _from_return(state: bytes) -> bytes:
+    start = max(0, state.rfind(b"\r"))
+    return (_WIPED[:-1] if _WIPE.search(state[: start + 1]) else b"") + state[start:]
+
+
+def is_bar(payload: bytes) -> bool:
+    """Return whether a line shows the state of a bar, and no text that a program wrote over it or after it.
+
+    ``payload`` is as ``from_last_state`` returns it. Text over a bar is what ``tqdm.write`` prints, and with it the
+    Trainer of transformers; text after a bar is what ``print`` does, where both streams are one file.
+    """
+    is_text = payload.startswith(_WIPED) or _AFTER_TQDM.search(payload) is not None
+    return payload.startswith(b"\r") and not is_text and count(last_state(payload)) is not None
 
 
 def count(state: bytes) -> int | None:
@@ -243,10 +266,7 @@ class LineReader:
 
     def feed(self, data: bytes) -> list[LogLine]:
         """Return the lines that these bytes complete; an unfinished last line waits for the next call."""
-        lines: list[LogLine] = []
-        for chunk in self.blocks(data):
-            lines += [chunk] if isinstance(chunk, LogLine) else self.labels.lines(self.stream, chunk)
-        return lines
+        return self._lines(self._read(data))
 
     def blocks(self, data: bytes) -> list[Chunk]:
         """Return ``feed`` with as many lines as possible left together in blocks, which is many times as fast."""
@@ -271,12 +291,25 @@ class LineReader:
     def end(self) -> list[LogLine]:
         """Return the unfinished lines: each task's held pieces, a last line without its newline, and bars.
 
-        Of a bar on an unfinished line this is the last whole state: the next one is cut.
+        Of a bar on an unfinished line this is the last whole state, and of one without a label also what is after it,
+        which replaces that state if it counts on.
         """
-        lines = self.feed(b"\n") if self._tail or self._long is not None else []
-        unfinished = [self._release(rank) for rank in list(self._held)]
-        rest = [line for part in unfinished for line in self._complete_cut(part)] + self._bars.end()
-        return lines + [line for line in rest if self._passes(line)]
+        return self._lines(self._read_end())
+
+    def _lines(self, chunks: Iterable[Chunk]) -> list[LogLine]:
+        lines: list[LogLine] = []
+        for chunk in self._filtered(chunks):
+            lines += [chunk] if isinstance(chunk, LogLine) else self.labels.lines(self.stream, chunk)
+        return lines
+
+    def _read_end(self) -> Iterator[Chunk]:
+        if self._long is not None:
+            yield from self._draw(self._long)
+        if self._tail or self._long is not None:
+            yield from self._read(b"\n")
+        for rank in list(self._held):
+            yield from self._complete_cut(self._release(rank))
+        yield from self._bars.end()
 
     def _read(self, data: bytes) -> Iterator[Chunk]:
         if self._long is not None:
@@ -285,8 +318,8 @@ class LineReader:
             if not newline:
                 yield from self._sketch(self._long)
                 return
-            self._bars.wipe()
             yield from self._complete(self._long)
+            self._bars.wipe()
             self._long = None
         end = data.rfind(b"\n") + 1
         if end:
@@ -354,25 +387,23 @@ class LineReader:
         return lines + self._draw(line)
 
     def _draw(self, line: _Unfinished) -> list[LogLine]:
-        """Take the last whole state of a line in pieces; return the last one of a bar that it ends."""
-        first, state = line.first, self._take_state(line)
+        """Take the last whole state of a line; return the last one of a bar that it ends."""
+        first, state = line.first, self._state(line)
         if state is None:
             return []
-        line.first = b""  # the next states of this line end no bar
+        line.first = line.state = b""  # the next states of this line end no bar
         return self._bars.draw(first, state)
 
     def _sketch(self, line: _Unfinished) -> list[LogLine]:
         """Show the last whole state of the file's last line; return the last one of a bar that it ends."""
-        state = self._take_state(line)
+        state = self._state(line)
         return [] if state is None else self._bars.sketch(line.first, state)
 
-    def _take_state(self, line: _Unfinished) -> LogLine | None:
-        """Return the last whole state of a line if it counts anything and was not taken before."""
+    def _state(self, line: _Unfinished) -> LogLine | None:
+        """Return the last whole state of a line if it counts anything."""
         is_other = self._ranks is not None and line.rank not in self._ranks
-        if is_other or count(line.state) is None:
-            return None
-        state, line.state = line.state, b""
-        return LogLine(self.stream, line.rank, state, 0, line.label)
+        is_counted = not is_other and count(line.state) is not None
+        return LogLine(self.stream, line.rank, line.state, 0, line.label) if is_counted else None
 
     def _continued(self, raw: bytes) -> _Unfinished:
         """Return the line that these bytes of the file begin, or continue if the task has pieces."""
@@ -394,8 +425,8 @@ class LineReader:
             return []
         drawn = rank in self._bars
         if b"\r" in payload:
-            replaces, payload = b"\r" in payload.rstrip(BLANK), last_state(payload)
-            if (replaces and count(payload) is not None) or (drawn and not payload):
+            is_state, payload = is_bar(payload), last_state(payload)
+            if is_state or (drawn and not payload):
                 return self._bars.draw(line.first, LogLine(self.stream, rank, payload, line.lost, line.label))
         ended = self._bars.finish(rank)
         if drawn and not payload:
@@ -434,12 +465,15 @@ class _Unfinished:
         self.lost = 0
         self.first = self.state = b""
         self._head = b""  # the bytes of the first state
+        self._is_returned = False  # the next visible byte begins another state
 
     def append(self, data: bytes) -> None:
-        if len(self._head) < _FIRST:
-            self._head += data[: _FIRST - len(self._head)]
+        new = data[: _FIRST - len(self._head)]
+        if new:
+            self._head += new
             self.first = first_state(as_returns(self._head))
-        if draws(data):  # what is kept has been through this, all but a run of backspaces that was cut
+        if draws(data) or (self._is_returned and data.strip(BLANK)):
+            # what is kept has been through this, all but a run of backspaces that was cut
             data = as_returns(bytes(self.payload[-_CUT:]) + data)
             del self.payload[-_CUT:]
             self.payload += data
@@ -455,11 +489,13 @@ class _Unfinished:
         payload = bytes(self.payload)
         if b"\r" not in payload:
             return
-        whole = last_state(payload[: payload.rfind(b"\r")])
+        whole = last_state(_MOVES.sub(b"", payload[: payload.rfind(b"\r")]))
         payload, had_earlier_states = from_last_state(payload)
-        self.state = whole if payload.startswith(b"\r") else b""
+        if whole and payload.startswith(b"\r"):
+            self.state = whole
         if had_earlier_states:
             self.lost = 0  # the dropped bytes were an earlier state
+        self._is_returned = b"\r" in payload[len(payload.rstrip(BLANK)) :]
         self.payload[:] = payload
 
 

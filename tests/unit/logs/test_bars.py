@@ -92,6 +92,59 @@ def test_a_state_of_a_line_that_is_still_written_is_not_shown_again():
     assert reader.late(EVERY + 1) == []
 
 
+TQDM = b"\r %d%%|#  | %d/20 [00:00<00:01, 9.7it/s%b]"
+
+
+@pytest.mark.parametrize("more", [b"", b", loss=[0.1], lr=3"])
+@pytest.mark.parametrize("printed", [b"\r%b\r{'loss': 0.3}" % (b" " * 40), b"step 3 loss 0.3"], ids=["write", "print"])
+def test_what_is_printed_while_a_bar_is_drawn_is_a_line(printed, more):
+    states = [TQDM % (5 * i, i, more) for i in range(21)]
+    data = b"".join([*states[:4], printed, b"\n", *states[4:8], printed, b"\n", *states[8:], b"\n"])
+    said = printed.split()[-1].decode()
+    assert [text.split()[-1] for text in texts(read(data))] == [said, said, "lr=3]" if more else "9.7it/s]"]
+    labelled = b"".join(b"".join(pieces(0, line, 8)) for line in data.split(b"\n")[:-1])
+    assert texts(read(labelled)) == texts(read(data))
+
+
+@pytest.mark.parametrize("size", [1, 7, 1 << 20])
+def test_the_bars_of_epochs_that_return_after_each_state_are_all_shown(size):
+    data = b"".join(b"epoch %d %d/20\r" % (e, i) + b"\n" * (i == 20) for e in range(3) for i in range(1, 21))
+    reader = LineReader("out")
+    lines = [line for at in range(0, len(data), size) for line in reader.feed(data[at : at + size])]
+    assert texts([*lines, *reader.end()]) == [f"epoch {e} 20/20" for e in range(3)]
+
+
+@pytest.mark.parametrize("are_live", [True, False, None])
+def test_the_last_whole_state_is_not_lost_where_a_log_ends_within_the_next(are_live):
+    reader = LineReader("err")
+    lines = reader.feed(b"\r10% ########\r20%\rEpo")
+    lines += [] if are_live is None else reader.late(1.0, are_live=are_live)
+    assert texts([*lines, *reader.end()]) == ["20%", "Epo"]
+
+
+@pytest.mark.parametrize("are_live", [True, False])
+def test_an_older_state_is_not_printed_after_a_newer_one(are_live):
+    reader = LineReader("err")
+    lines = reader.feed(b"\r99%\n") + reader.feed(b"\r100% #######\r")
+    lines += reader.late(0.0, are_live=are_live) + reader.late(SETTLED, are_live=are_live)
+    assert texts([*lines, *reader.feed(b"done\n"), *reader.end()]) == ["100% #######", "done"]
+
+
+def test_no_bar_before_the_offset_is_printed():
+    reader = LineReader("err")
+    reader.skip(b"\r50%\n\r51% ########\r")
+    assert texts(reader.feed(b"done\n")) == ["done"]
+
+
+def test_a_long_line_after_a_return_is_shortened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, shorten = [], log_lines.from_last_state
+    monkeypatch.setattr(log_lines, "from_last_state", lambda payload: calls.append(payload) or shorten(payload))
+    reader = LineReader("out")
+    for data in [b"0123456789ab\r", b"text", *[b"x" * 1024] * 50, b"\r", *[b" " * 1024] * 50]:
+        reader.feed(data)
+    assert len(calls) == 3
+
+
 def test_a_state_that_was_shown_is_not_shown_again():
     reader = LineReader("err", world_size=8)
     reader.feed(state(0, 1))

@@ -116,7 +116,10 @@ def test_fast_is_slow_where_lines_are_cut(monkeypatch_module, data, sizes):
     )
 
 
-STATE = st.sampled_from([b"\r 5%|#", b"\r50%|####", b"\r100%|########", b"\r1/9", b"\r16: ", b"\rnext", b"\r  ", b"x"])
+STATE = st.sampled_from([
+    b"\r 5%|#", b"\r50%|####", b"\r100%|########", b"\r1/9", b"\r16: ", b"\rnext", b"\r  ", b"  ", b"x", b"\r",
+    b"7 words", b"\r\x1b[2K", b"\x1b[1A", b"3/9" + 5 * b"\b", b"\r 3% 3/9 [00:00<00:01, 9it/s]",
+])  # fmt: skip
 DRAWN = st.lists(st.lists(STATE, max_size=6).map(b"".join), max_size=6).map(b"\n".join)
 
 
@@ -125,6 +128,8 @@ DRAWN = st.lists(st.lists(STATE, max_size=6).map(b"".join), max_size=6).map(b"\n
 @example(data=b"16: \rTraceback\n", world_size=16, sizes=[12])  # "16" is a count, and was printed
 @example(data=b"\r 50%|##\n\r 60%|##\rTraceback\n", world_size=16, sizes=[21])
 @example(data=b"\r50%|####\r   \nword\r   \r   \r50%|####", world_size=16, sizes=[27])  # the last block has no return
+@example(data=b"\r100\n\rload 48%\rlo\r\x1b[2K\n", world_size=16, sizes=[20])  # an empty line
+@example(data=b"\r99%|####\n\r\x1b[2K\r\x1b[2K\r99%|####", world_size=16, sizes=[22])
 @example(data=b"\r50%\n\r" + b" " * 11 + b"99%|##\r 5%|##\n", world_size=16, sizes=[18])  # the first state was cut
 def test_fast_is_slow_for_bars_without_labels(data, world_size, sizes):
     source = Source(Path(), world_size=world_size, owners=MINE)
