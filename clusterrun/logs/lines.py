@@ -38,7 +38,6 @@ _COUNTS = tuple(
 )
 _WIPE = re.compile(rb"\r[ \t]+\r\Z")
 _WIPED = b"\r \r"
-_AFTER_TQDM = re.compile(rb"\[[\d:]{5,}[<,](?:[^\]\r]|\](?=[\],])){0,300}\][ \t]*[^\s\x1b\],]")
 _COUNTED_IN = 400  # bytes of a state that are searched for its count
 
 
@@ -183,8 +182,8 @@ def last_state(payload: bytes) -> bytes:
 
 
 def first_state(payload: bytes) -> bytes:
-    """Return what a line shows before it returns to its beginning."""
-    return _MOVES.sub(b"", payload).lstrip(b"\r").partition(b"\r")[0]
+    """Return the first state of a line that begins with a carriage return: others may be parts of several bars."""
+    return _MOVES.sub(b"", payload).lstrip(b"\r").partition(b"\r")[0] if payload[:1] == b"\r" else b""
 
 
 def from_last_state(payload: bytes) -> tuple[bytes, bool]:
@@ -205,13 +204,12 @@ def _from_return(state: bytes) -> bytes:
 
 
 def is_bar(payload: bytes) -> bool:
-    """Return whether a line shows the state of a bar, and no text that a program wrote over it or after it.
+    """Return whether a line shows the state of a bar, and not text that a program wrote over the wiped bar.
 
-    ``payload`` is as ``from_last_state`` returns it. Text over a bar is what ``tqdm.write`` prints, and with it the
-    Trainer of transformers; text after a bar is what ``print`` does, where both streams are one file.
+    ``payload`` is as ``from_last_state`` returns it. So does ``tqdm.write``, and with it the Trainer of transformers.
     """
-    is_text = payload.startswith(_WIPED) or _AFTER_TQDM.search(payload) is not None
-    return payload.startswith(b"\r") and not is_text and count(last_state(payload)) is not None
+    is_state = payload.startswith(b"\r") and not payload.startswith(_WIPED)
+    return is_state and count(last_state(payload)) is not None
 
 
 def count(state: bytes) -> int | None:
@@ -489,10 +487,10 @@ class _Unfinished:
         payload = bytes(self.payload)
         if b"\r" not in payload:
             return
-        whole = last_state(_MOVES.sub(b"", payload[: payload.rfind(b"\r")]))
+        whole, _ = from_last_state(payload[: payload.rfind(b"\r")])
         payload, had_earlier_states = from_last_state(payload)
-        if whole and payload.startswith(b"\r"):
-            self.state = whole
+        if whole.strip(BLANK):
+            self.state = last_state(_MOVES.sub(b"", whole)) if is_bar(whole) else b""
         if had_earlier_states:
             self.lost = 0  # the dropped bytes were an earlier state
         self._is_returned = b"\r" in payload[len(payload.rstrip(BLANK)) :]
