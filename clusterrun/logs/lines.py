@@ -204,9 +204,10 @@ def _from_return(state: bytes) -> bytes:
 
 
 def is_bar(payload: bytes) -> bool:
-    """Return whether a line shows the state of a bar, and not text that a program wrote over the wiped bar.
+    """Return whether a line shows the state of a bar, and not text that was written over the wiped bar.
 
-    ``payload`` is as ``from_last_state`` returns it. So does ``tqdm.write``, and with it the Trainer of transformers.
+    ``tqdm.write`` writes such text, and with it the Trainer of transformers. ``payload`` is as ``from_last_state``
+    returns it.
     """
     is_state = payload.startswith(b"\r") and not payload.startswith(_WIPED)
     return is_state and count(last_state(payload)) is not None
