@@ -126,7 +126,7 @@ class Bars:
         return [state.line for state in self._newest().values() if not state.is_shown]
 
     def _state(self, line: LogLine) -> _State:
-        """Return a new state, or the same one if it is the one that was sketched and perhaps printed."""
+        """Return the sketched state if it shows this line, as it may have been printed; otherwise a new one."""
         sketched = self._unfinished
         return sketched if sketched is not None and sketched.line == line else _State(line)
 
