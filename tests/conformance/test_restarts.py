@@ -11,13 +11,13 @@ import pytest
 
 from tests.support.hangs import HANG, stop_and_await
 from tests.support.installed_command import ONE_RANK, Site, until
-from tests.support.lm_runs import LIMIT, SHAPE, STEPS, lm, saved, weights
+from tests.support.lm_runs import LIMIT, SHAPE, STEPS, lm, saved, slow, weights
 
 
 def test_a_killed_and_a_stopped_rank_cost_the_steps_since_the_last_checkpoint_and_nothing_else(
     site: Site, undisturbed: str
 ) -> None:
-    job = lm(site, STEPS, "--max-restarts", "3", *HANG, "--set", "log_every=1")
+    job = lm(site, STEPS, "--max-restarts", "3", *HANG, *slow(starts=2), "--set", "log_every=1")
     until(lambda: saved(job) >= 10, LIMIT, job.err.read_text)
     os.kill(job.pid(1), signal.SIGKILL)
     until(lambda: len(job.attempts()) == 2, LIMIT, job.err.read_text)

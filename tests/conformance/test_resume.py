@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.installed_command import CLUSTERRUN, ONE_RANK, Job, Site
-from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, saved, wait_saved, weights
+from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, saved, slow, wait_saved, weights
 
 
 def resumed(site: Site, job: Job) -> Job:
@@ -50,7 +50,7 @@ def test_an_interrupted_run_continues_to_the_same_weights(
     site: Site, undisturbed: str, interrupt: Callable[[Site, Job], None], state: str
 ) -> None:
     (site.project / "clusterrun.toml").touch(0o644)
-    job = lm(site, STEPS, *ONE)
+    job = lm(site, STEPS, *ONE, *slow())
     wait_saved(job, 10)
     interrupt(site, job)
     site.wait_state(job, state, timeout=LIMIT)

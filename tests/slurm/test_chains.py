@@ -16,7 +16,7 @@ import pytest
 from lab.cluster import Lab
 from tests.support.faults_table import Figure
 from tests.support.installed_command import Job, Site, until
-from tests.support.lm_runs import LIMIT, ONE, SHAPE, STEPS, final_weights, lm, wait_saved, weights
+from tests.support.lm_runs import LIMIT, ONE, SHAPE, STEPS, final_weights, lm, slow, wait_saved, weights
 from tests.support.patience import HUNG
 
 TIMES = 5  # of a preemption, by partition
@@ -187,7 +187,7 @@ def preempt(site: Site) -> str:
 
 def check_preemption(site: Site, partition: str, undisturbed: str) -> None:
     ranks = () if partition == "low" else ONE  # that two ranks save one step is shown once
-    job = lm(site, STEPS, "--partition", partition, *ranks)
+    job = lm(site, STEPS, "--partition", partition, *ranks, *slow())
     wait_saved(job, 10)
     assert site.lab is not None
     site.lab.wait_job(preempt(site), "RUNNING", "COMPLETED", timeout=HUNG)

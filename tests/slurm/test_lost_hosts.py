@@ -13,7 +13,7 @@ from lab.cluster import Lab
 from tests.support.faults_table import Figure
 from tests.support.hangs import LATE
 from tests.support.installed_command import Job, Site, until
-from tests.support.lm_runs import STEPS, lm, saved, weights
+from tests.support.lm_runs import STEPS, lm, saved, slow, weights
 
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
 TIMES = 5
@@ -21,7 +21,7 @@ TIMES = 5
 
 def started(site: Site, *options: str) -> tuple[Job, list[dict[str, object]]]:
     """Submit a run and wait until it has saved; return its ranks, in order, as they wrote themselves down."""
-    job = lm(site, STEPS, *options)
+    job = lm(site, STEPS, *options, *slow())
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     start = job.start()
     assert start is not None

@@ -13,7 +13,7 @@ from lab.procs import kill_pids, start_time
 from tests.support.faults_table import Figure
 from tests.support.hangs import LATE, start_now
 from tests.support.installed_command import SCRIPTS, Job, Site, until
-from tests.support.lm_runs import STEPS, final_weights, lm, saved, weights
+from tests.support.lm_runs import STEPS, final_weights, lm, saved, slow, weights
 
 SPARED = ("--spare-nodes", "1", "--max-restarts", "3", "--hang-timeout", "10")
 THREE = ("--nodes", "3", "--set", "global_batch_size=6")
@@ -39,7 +39,7 @@ def kill(lab: Lab, job: Job, node: str) -> None:
 def lose_a_node(
     site: Site, lab: Lab, lose: Callable[[Lab, Job, str], None], expected: str, place: int, *options: str
 ) -> None:
-    job = lm(site, STEPS, *options, *SPARED)
+    job = lm(site, STEPS, *options, *SPARED, *slow())
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     node = nodes_of(job, 0)[place]
     lose(lab, job, node)
@@ -59,7 +59,7 @@ def test_a_node_whose_link_is_cut_is_replaced_by_the_spare_one(site: Site, lab: 
 
 @pytest.mark.usefixtures("fresh_lab")
 def test_without_a_spare_one_the_job_is_requeued_on_other_nodes(site: Site, lab: Lab, undisturbed: str) -> None:
-    job = lm(site, STEPS)
+    job = lm(site, STEPS, *slow())
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     node = nodes_of(job, 0)[1]
     cut(lab, job, node)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.faults_table import Figure
 from tests.support.installed_command import Job, Site, until
-from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, wait_saved, weights
+from tests.support.lm_runs import LIMIT, ONE, STEPS, lm, slow, wait_saved, weights
 
 TIMES = 5
 
@@ -34,7 +34,7 @@ def supervisors(job: Job) -> list[int]:
 
 
 def check_killed(site: Site, undisturbed: str) -> None:
-    job = lm(site, STEPS, *ONE)
+    job = lm(site, STEPS, *ONE, *slow())
     wait_saved(job, 10)
     (pid,) = supervisors(job)
     os.kill(pid, signal.SIGKILL)
@@ -49,7 +49,7 @@ def check_killed(site: Site, undisturbed: str) -> None:
 
 def check_controller_away(site: Site, undisturbed: str, seconds: float) -> None:
     assert site.lab is not None
-    job, controller = lm(site, STEPS, *ONE), site.lab.daemon("slurmctld")
+    job, controller = lm(site, STEPS, *ONE, *slow(seconds=seconds / STEPS)), site.lab.daemon("slurmctld")
     wait_saved(job, 10)
     until_back = time.monotonic() + seconds
     controller.terminate()

@@ -13,7 +13,7 @@ from lab.cluster import Lab
 from tests.slurm.test_lost_nodes import nodes_of
 from tests.support.hangs import LATE
 from tests.support.installed_command import SCRIPTS, Site
-from tests.support.lm_runs import STEPS, lm, saved
+from tests.support.lm_runs import STEPS, lm, saved, slow
 from tests.support.patience import until
 
 pytestmark = [pytest.mark.faults, pytest.mark.versions]
@@ -49,7 +49,7 @@ def test_ranks_of_a_segment_are_neighbours(newest: Lab, site: Site, launcher: st
 
 def test_a_node_that_a_segment_loses_is_replaced(newest: Lab, site: Site) -> None:
     spares = ("--spare-nodes", "2", "--max-restarts", "1", "--hang-timeout", "10", "--sbatch-arg=--segment=2")
-    job = lm(site, STEPS, *spares)
+    job = lm(site, STEPS, *spares, *slow())
     until(lambda: saved(job) >= 5, LATE, job.err.read_text)
     first, lost = nodes_of(job, 0)
     assert [first, lost] == [newest.node_names[0], newest.node_names[2]]

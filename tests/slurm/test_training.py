@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 from lab.fixtures import require_lab
 from tests.support.installed_command import Job, Site, read_json, until
-from tests.support.lm_runs import ONE, STAND_IN, lm, reached, wait_saved
+from tests.support.lm_runs import ONE, STAND_IN, lm, reached, slow, wait_saved
 from tests.support.patience import HUNG
 
 QUICK = ("vocab=300", "seq_len=16", "global_batch_size=8", "eval_every=0", "log_every=5")
@@ -32,7 +32,7 @@ def site(patient_lab: Lab, new_site: Callable[[Lab | None], Site]) -> Site:
 
 def train(site: Site, *settings: str) -> Job:
     chosen = [word for setting in (*QUICK, *settings) for word in ("--set", setting)]
-    return site.submit("--nodes", "1", "--gpus-per-node", "1", *chosen, *STAND_IN, "lm")
+    return site.submit("--nodes", "1", "--gpus-per-node", "1", *chosen, *STAND_IN, *slow(), "lm")
 
 
 def test_a_requeued_job_saves_first_and_goes_on_from_there(patient_lab: Lab, site: Site) -> None:
@@ -52,7 +52,7 @@ def test_a_requeued_job_saves_first_and_goes_on_from_there(patient_lab: Lab, sit
 
 
 def test_a_cancelled_run_stays_cancelled(site: Site) -> None:
-    job = lm(site, 5000, *ONE, "--total-time", "1h")
+    job = lm(site, 5000, *ONE, *slow(), "--total-time", "1h")
     wait_saved(job, 5)
     site.cli("cancel", job.id)
     site.wait_state(job, "CANCELLED", timeout=HUNG)

@@ -23,6 +23,11 @@ STEPS = 150  # of a run that is interrupted
 LIMIT = 240.0  # seconds; each start imports torch
 
 
+def slow(starts: int = 1, seconds: float = 0.5) -> tuple[str, str]:
+    """Options of a run whose first starts train slowly from step 15 or 30 on: a minute is left to interrupt each."""
+    return "--env", f"LM_SLOW={starts}:{seconds}"
+
+
 def lm(site: Site, steps: int, *options: str, save_every: int = 5) -> Job:
     """Submit a run of two ranks on two nodes."""
     settings = (f"steps={steps}", *SETTINGS, f"save_every={save_every}")

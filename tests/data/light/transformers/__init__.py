@@ -7,7 +7,9 @@ is the real thing: the loop, DDP, its checkpoints and signals. The real models: 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,13 @@ if sys.modules["torch._dynamo"] is _compiler:
     torch._dynamo = _compiler
 
 
+#: A run that a test interrupts must still train when that comes: in its first starts each pass of the training takes so
+#: many seconds more, but for the first QUICK of a start (see lm_runs.slow)
+STARTS, _, SECONDS = os.environ.get("LM_SLOW", "0:0").partition(":")
+PAUSE = float(SECONDS) if int(os.environ.get("CLUSTERRUN_RESTART", "0")) < int(STARTS) else 0.0
+QUICK = 30
+
+
 class AutoConfig(types.SimpleNamespace):
     """What a preset says of its model."""
 
@@ -44,6 +53,7 @@ class Model(torch.nn.Module):
         self.generation_config = types.SimpleNamespace(eos_token_id=None)
         self.embed = torch.nn.Embedding(config.vocab_size, 16)
         self.mix = torch.nn.Linear(16, 16)
+        self.passes = 0
 
     def get_input_embeddings(self) -> torch.nn.Embedding:
         return self.embed
@@ -52,6 +62,9 @@ class Model(torch.nn.Module):
         pass
 
     def forward(self, input_ids: torch.Tensor, use_cache: bool = False) -> Any:
+        self.passes += self.training
+        if self.training and self.passes > QUICK:
+            time.sleep(PAUSE)
         return types.SimpleNamespace(logits=torch.tanh(self.mix(self.embed(input_ids))) @ self.embed.weight.T)
 
     def save_pretrained(self, folder: Path) -> None:
